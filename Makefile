@@ -24,7 +24,7 @@ comma := ,
 MINUTES ?= 10
 # How many workers of pytest run the commit tier (tests/ranks/workers.py). Everything runs in one process, because some tests measure.
 WORKERS ?= 2
-FUZZ := header mailbag host_bag components states words handover shared_memory checkpoint tensors
+FUZZ := header envelope components states words handover shared_memory checkpoint tensors
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -82,7 +82,9 @@ test-cpp: venv  ## the C++ tests
 test-cpp-sanitized: test-cpp-asan test-cpp-tsan test-cpp-valgrind  ## the C++ tests under ASan and UBSan, under TSan, and some under valgrind
 
 test-cpp-asan: venv  ## the C++ tests under ASan and UBSan, and the corpus of the fuzz targets
-	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_FUZZ=ON)
+	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_OPS_TESTS=ON)
+	$(fuzz_targets)
+	ctest --test-dir build/fuzz -j$$(nproc) --output-on-failure --no-tests=error --progress
 
 test-cpp-tsan: venv  ## the C++ tests under TSan
 	@$(call cpp_tests,cpp-tsan,-DHVDATA_SANITIZE=thread)
@@ -115,19 +117,27 @@ test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and 
 	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
 
-# The targets share the time and run one after another. Inputs that reach new code are kept in build/fuzz/corpus.
+# build/fuzz: libFuzzer is clang's.
+define fuzz_targets
+$(SETUP) ccache xxhash fuzzer
+$(say) "fuzz targets: build/fuzz"
+mkdir -p build
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
+cmake --build build/fuzz
+endef
+
+# The targets share the time and run one after another. Inputs that reach new code are kept in build/fuzz/corpus; to bring them
+# into the tree, in build/fuzz: csrc/fuzz/NAME_fuzz -merge=1 ../../csrc/fuzz/corpus/NAME corpus/NAME
 fuzz: venv  ## mutated inputs for all that decodes bytes from other processes, for MINUTES=10
-	@$(SETUP) mpi
-	export PATH=$(abspath $(BIN)):$$PATH
-	export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
-	mkdir -p build/fuzz/corpus
-	cmake -S . -B build/fuzz -G Ninja -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
-	cmake --build build/fuzz
-	cp -r csrc/fuzz/corpus build/fuzz
+	@export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	$(fuzz_targets)
 	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
+	cd build/fuzz
 	for name in $(FUZZ); do
-	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([[ $$name = checkpoint || $$name = tensors ]] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
-	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name 2> >(grep -v '^horovod_data: ' >&2))
+	  mkdir -p corpus/$$name
+	  tensorflow=$$([[ $$name = checkpoint || $$name = tensors ]] && echo detect_leaks=0:detect_container_overflow=0 || true)
+	  ASAN_OPTIONS=$$tensorflow TF_CPP_MIN_LOG_LEVEL=3 $$near csrc/fuzz/$${name}_fuzz -max_total_time=$$((60 * $(MINUTES) / $(words $(FUZZ)))) \
+	    -timeout=20 -print_final_stats=1 corpus/$$name ../../csrc/fuzz/corpus/$$name 2> >(grep -v '^horovod_data: ' >&2)
 	done
 
 test-latest-tf: export VENV := .venv-latest

@@ -16,9 +16,6 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from ._version import __version__
-from .ending.siblings import tell_end_at_exit as _tell_end_at_exit
-
-_tell_end_at_exit()
 
 if _typing.TYPE_CHECKING:
     from . import callbacks
@@ -29,9 +26,10 @@ if _typing.TYPE_CHECKING:
     from .collectives.predict import predict
     from .collectives.scatter import scatter
     from .ending.shutdown import shutdown
-    from .job.init import init, is_reader, is_trainer, num_readers, rank, size
-    from .native.bindings import stats
+    from .job.roles import is_reader, is_trainer, num_readers, rank, size
     from .observe.report.report import report
+    from .observe.stats import stats
+    from .start import init
 
 __all__ = [
     "__version__",
@@ -62,9 +60,10 @@ _HOMES = {
     "collectives.predict": ("predict",),
     "collectives.scatter": ("scatter",),
     "ending.shutdown": ("shutdown",),
-    "job.init": ("init", "is_reader", "is_trainer", "num_readers", "rank", "size"),
-    "native.bindings": ("stats",),
+    "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
     "observe.report.report": ("report",),
+    "observe.stats": ("stats",),
+    "start": ("init",),
 }
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
 #                                tf_keras jax torch docs browser patches
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
@@ -76,6 +76,13 @@ gtest() { # for the C++ unit tests
 
 tidy() { # for `make lint`
   { has clang-tidy && has clang++; } || install "clang and clang-tidy" clang clang-tidy
+}
+
+fuzzer() { # for `make fuzz`: clang, and its libFuzzer and sanitizers
+  has clang++ || install "clang" clang
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer,address,undefined -x c++ -o /dev/null - 2>/dev/null ||
+    install "libFuzzer" "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
 }
 
 valgrind() { # for the leaks of programs that link MPI; without, that check is skipped, and says so

@@ -12,14 +12,12 @@ TRAINER = {"wait for data", "receive", "step"}
 READER = {"pipeline", "deal", "wait for room", "serve"}
 
 
-def load(path: Path, killed: bool = False) -> list[dict[str, Any]]:
-    """The events. The file of a killed job has whole lines only, and becomes JSON when its list is closed."""
+def load(path: Path) -> list[dict[str, Any]]:
+    """The events."""
     text = path.read_text()
-    if not killed:
-        assert text.endswith("\n]\n"), text[-200:]
-        return json.loads(text)
-    assert text.rstrip().endswith(","), "a whole line with its comma: " + text[-200:]
-    return json.loads(text.rstrip()[:-1] + "]")
+    assert text.endswith("\n]\n"), text[-200:]
+    events: list[dict[str, Any]] = json.loads(text)
+    return events
 
 
 def rows(events: list[dict[str, Any]]) -> dict[int, str]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 import horovod_data as hvdata
-from horovod_data.native import bindings
+from horovod_data.observe.stats import stats
 from ranks.in_step import InStep
 from ranks.setting import READER, ROWS, Batch, Job
 from ranks.start import horovod_running, meet, start, tell
@@ -163,12 +163,12 @@ def main() -> None:
         for result, (_, setting, transfer) in zip(results, ways.values()):
             with setting():
                 meet(job.comm)
-                counted, handed = line(), bindings.stats()
+                counted, handed = line(), stats()
                 began = time.monotonic()
                 transfer()
                 ended = time.monotonic()
                 meet(job.comm)
-                now, sent = line(), bindings.stats()
+                now, sent = line(), stats()
             told = job.comm.allgather((began, ended))
             part = parts.get(result["name"], 1)
             if turn:

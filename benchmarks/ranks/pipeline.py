@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 import horovod_data as hvdata
-from horovod_data.native import bindings
+from horovod_data.observe.stats import stats
 from ranks.in_step import InStep
 from ranks.setting import Job
 from ranks.start import meet, start, tell
@@ -82,7 +82,7 @@ def characters_read() -> int:
 
 
 def counted() -> dict[str, int]:
-    return {"read": characters_read(), **bindings.stats()}
+    return {"read": characters_read(), **stats()}
 
 
 def epoch(job: Job, make: Callable[[], tf.data.Dataset]) -> dict[str, int]:

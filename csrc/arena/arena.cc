@@ -10,12 +10,11 @@
 namespace hvdata {
 namespace {
 
-// Memory is taken from the system in pieces of this size: setting it aside for each batch would cost a call per batch.
+// The kernel sets memory aside in pieces of this size, which saves a call for each batch.
 constexpr uint64_t kChunk = 32 << 20;
 
-// A refusal may cost as much as it could have brought, so the system is left in peace for a while; what it was short of may
-// come back.
-constexpr auto kPeace = std::chrono::seconds(1);
+// After a refusal the kernel is asked again only after this time, because a refusal is slow. Memory may be free again by then.
+constexpr auto kAskAgain = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -76,7 +75,7 @@ void Arena::Free(const char* memory) {
   slots_->Drop(piece.slot);
   try {
     if (retired_ && CollectLocked()) TrimLocked();
-  } catch (const std::bad_alloc&) {  // a destructor has called us: it goes with the process
+  } catch (const std::bad_alloc&) {  // the caller is a destructor; the process keeps this memory
   }
 }
 
@@ -102,7 +101,7 @@ void Arena::Retire() {
 
 void Arena::TrimLocked() {
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
-  // What lies behind the first hole has to be set aside anew, also where it still is.
+  // Memory behind the first hole counts as not set aside. Asking for it again does no harm.
   if (!heap_.Free().empty()) usage_.reserved = std::min(usage_.reserved, heap_.Free().begin()->first);
   usage_.short_of_memory = false;
 }
@@ -111,7 +110,7 @@ Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
   return std::prev(pieces_.upper_bound(static_cast<uint64_t>(memory - data_)));
 }
 
-// True if there were any.
+// Frees the slots that trainers have given back. True if there were any.
 bool Arena::CollectLocked() {
   bool any = false;
   slots_->TakeReturned([&](uint32_t slot) {
@@ -128,10 +127,10 @@ bool Arena::CollectLocked() {
   return any;
 }
 
-// Memory up to `end` is there.
+// Sets memory up to `end` aside. False: the kernel has none.
 bool Arena::ReserveLocked(uint64_t end) {
   if (end <= usage_.reserved) return true;
-  if (usage_.short_of_memory && std::chrono::steady_clock::now() - asked_ < kPeace) return false;
+  if (usage_.short_of_memory && std::chrono::steady_clock::now() - asked_ < kAskAgain) return false;
   for (const uint64_t wanted : {std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk), end}) {
     if (region_->Reserve(segment_.ArenaAt() + usage_.reserved, wanted - usage_.reserved)) {
       usage_.reserved = wanted;
@@ -145,7 +144,7 @@ bool Arena::ReserveLocked(uint64_t end) {
 }
 
 std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {
-  // Of sizes that another process tells us: their sum might be small because it wraps.
+  // Another process sent these sizes: their sum may wrap.
   const bool wraps = segment.Size() < segment.arena;
   std::shared_ptr<Region> region = Region::Attach(fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
   if (!region) return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of whoever deals in the memory that it shares with the trainers on its host: a reader, or a host's porter. Only it
-// allocates; nobody ever waits for a slot.
+// The lender's end of the memory that a reader, or a porter, shares with trainers of its host. The lender alone allocates. No process
+// ever waits for a slot.
 #pragma once
 
 #include <chrono>
@@ -27,13 +27,13 @@ class Arena {
   int fd() const { return region_->fd(); }
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // What memory is wanted for. What the pipeline makes, and the reader holds, gets no more than half of the arena, so that
-  // buffers and caches in the pipeline never take the room that the copies of others need.
+  // What memory is for. The pipeline's tensors that the reader holds get at most half of the arena. So buffers and caches in the
+  // pipeline leave room for copies.
   enum class For { kPipeline, kCopy };
 
-  // Memory, aligned to 256 bytes, used once: by the caller, until Free. Null when there is no room. Never waits.
+  // Memory, aligned to 256 bytes, with one use: the caller's, until Free. Null when there is no room. Never waits.
   char* Allocate(uint64_t bytes, For purpose);
-  // The caller's use is over. Others may go on using the memory. Nothing happens in a forked child.
+  // Ends the caller's use. Trainers may go on using the memory. Does nothing in a forked child.
   void Free(const char* memory);
 
   bool Contains(const char* memory) const { return memory >= data_ && memory < data_ + segment_.arena; }
@@ -42,26 +42,26 @@ class Arena {
     uint32_t slot;
     uint64_t offset;
   };
-  // Adds a use, a trainer's, of the slot that `memory` lies in, and says where that is; nothing if it is none of ours.
+  // Adds a trainer's use of the slot that `memory` lies in, and returns where that is. Nothing if it is not in this arena.
   std::optional<Location> Share(const char* memory);
 
   struct Usage {
-    uint64_t taken = 0;            // bytes in slots, whoever uses them
-    uint64_t reserved = 0;         // bytes of memory that the kernel has set aside
+    uint64_t taken = 0;            // bytes in used slots
+    uint64_t reserved = 0;         // bytes that the kernel has set aside
     uint64_t refused = 0;          // allocations that found no room
-    bool short_of_memory = false;  // the system had no more to set aside when it was last asked
+    bool short_of_memory = false;  // the kernel had no more memory when it was last asked
   };
   Usage Read();
 
-  // No more batches will come: gives the memory of free slots back to the system, and from now on does so again with every
-  // Free(). Called again it looks for what trainers have let go of.
+  // No more batches will come: gives the memory of free slots back to the system, now and at every later Free(). Call it again to
+  // give back what trainers have freed since.
   void Retire();
 
  private:
   struct Piece {
     uint64_t size;
     uint32_t slot;
-    bool held;  // made by the pipeline and still used by the reader itself
+    bool held;  // the pipeline's, and still used by the reader
   };
   using Pieces = std::map<uint64_t, Piece>;
 
@@ -79,16 +79,16 @@ class Arena {
 
   Mutex mu_{Mutex::kLast};
   Heap heap_ GUARDED_BY(mu_);
-  Pieces pieces_ GUARDED_BY(mu_);                     // taken, by offset
+  Pieces pieces_ GUARDED_BY(mu_);                     // those that are taken, by offset
   std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);   // by slot
-  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // of those used so far
+  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // those used before
   uint64_t held_ GUARDED_BY(mu_) = 0;
   Usage usage_ GUARDED_BY(mu_);
   bool retired_ GUARDED_BY(mu_) = false;
-  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the system had no more to set aside
+  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the kernel had no more memory
 };
 
-// A trainer's end: another process's arena.
+// A trainer's end: the arena of another process.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
   // `fd` is closed. Null, and why, if it can't be mapped.
@@ -96,8 +96,8 @@ class ArenaView : public std::enable_shared_from_this<ArenaView> {
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // `bytes` bytes at a place that the reader has told us; the use ends with the last copy of `owner`, which may outlive
-  // everything else here. False if that is nowhere in the arena.
+  // `bytes` bytes at a place that the lender named. The use ends with the last copy of `owner`, which may outlive this view. False
+  // if the place is not in the arena.
   bool Adopt(const Arena::Location& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
 
  private:

@@ -11,15 +11,15 @@
 namespace hvdata {
 namespace {
 
-// Not FUTEX_PRIVATE: the other side may be another process.
+// Without FUTEX_PRIVATE, because the other side may be another process.
 void Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
 }
 
 }  // namespace
 
-// Both sides write one word and then read the other, so at least one of them sees what the other wrote: that takes
-// sequential consistency, the default order.
+// Each side writes its own word and then reads the other's, so at least one of them sees the other's write. That needs sequential
+// consistency, the default order.
 void Bell::Ring() {
   rung.fetch_add(1);
   if (sleepers.load() > 0) Futex(&rung, FUTEX_WAKE, INT_MAX, nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a thread sleeps until another thread, of this process or of another one on the host, has news for it: a counter in
-// shared memory and a futex on it. Ringing costs no system call while nobody sleeps.
+// A thread sleeps at a bell until another thread rings it, in this process or another one of the host. It is a counter in shared
+// memory and a futex on it. Ringing costs no system call while no thread sleeps.
 #pragma once
 
 #include <atomic>

@@ -17,9 +17,9 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kLine = 64;
-// A thread's start takes tens of microseconds, copying this much a millisecond.
+// Starting a thread takes tens of microseconds, copying this much about a millisecond.
 constexpr size_t kLeastPart = 4 << 20;
-// More take from the training what they no longer add here.
+// More threads would be missing in the training.
 constexpr size_t kMostParts = 4;
 
 size_t Processors() {
@@ -35,7 +35,7 @@ void CopyPastCaches(char* to, const char* from, size_t bytes) {
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
     }
   }
-  _mm_sfence();  // such stores are not ordered before the one that tells the other process of them
+  _mm_sfence();  // orders these stores before the one that announces them to the other process
 #endif
   std::memcpy(to, from, bytes);
 }
@@ -55,7 +55,7 @@ void CopyOut(char* to, const char* from, size_t bytes) {
   try {
     for (; helpers.size() + 1 < parts; begin += part)
       helpers.emplace_back(CopyPastCaches, to + begin, from + begin, part);
-  } catch (const std::exception&) {  // no more threads here, or memory: then what is left is ours
+  } catch (const std::exception&) {  // no more threads or no memory: this thread copies the rest
   }
   CopyPastCaches(to + begin, from + begin, bytes - begin);
   for (std::thread& helper : helpers) helper.join();

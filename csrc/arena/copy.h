@@ -6,12 +6,12 @@
 
 namespace hvdata {
 
-// From here on a copy is out of the caches before it is read: stores that go past them need not fetch what they
-// overwrite, a third of the traffic. Smaller ones the reader finds in a cache.
+// Copies from this size on leave the caches before they are read. So they are stored past the caches, which need not fetch what is
+// overwritten: a third less traffic. Smaller copies are read from a cache.
 constexpr size_t kPastCaches = 8 << 20;
 
-// `to` is aligned to 64 bytes. One thread doesn't use all of a machine's memory bandwidth: from kPastCaches bytes on,
-// others help, where this one may use several processors.
+// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. From kPastCaches bytes on other threads help, if
+// this one may use several processors.
 void CopyOut(char* to, const char* from, size_t bytes);
 
 }  // namespace hvdata

@@ -18,9 +18,9 @@ namespace {
 
 constexpr size_t kMostFds = 4;
 constexpr int kBacklog = 4096;    // more than ranks fit on a host
-constexpr size_t kMostUsers = 4;  // that are named
+constexpr size_t kMostUsers = 4;  // in Others
 
-// A name that begins with a zero byte is no file's name.
+// A name that begins with a zero byte names no file.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   std::memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
@@ -31,7 +31,7 @@ socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
 
 int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-// A few bytes, and room for descriptors beside them.
+// A message of a few bytes, with room for descriptors.
 struct Packet {
   Packet(void* bytes, size_t size, size_t control_size) : part{bytes, size} {
     message.msg_iov = &part;
@@ -44,14 +44,14 @@ struct Packet {
   msghdr message{};
 };
 
-// Who called, or listened, at the other end.
+// The user of the process at the other end.
 uid_t UserBehind(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.uid : static_cast<uid_t>(-1);
 }
 
-// Whether one of these events has come in time.
+// Waits for one of these events. False: none came in time.
 bool Await(int fd, short events, Handover::Deadline deadline) {
   for (;;) {
     const auto left =
@@ -86,7 +86,7 @@ Handover Handover::To(const std::string& name, Deadline deadline) {
   return to;
 }
 
-// Whether the listener has been reached. If that can't be, this is not ok() any more.
+// Connects, if that has not been done. False: not yet, or, if this is not ok() any more, never.
 bool Handover::Reach(Deadline deadline) {
   if (name_.empty()) return true;
   sockaddr_un address;
@@ -98,7 +98,7 @@ bool Handover::Reach(Deadline deadline) {
     usleep(1000);
   }
   name_.clear();
-  if (UserBehind(fd_) != geteuid()) Close();  // it would turn us away; we don't have it wait for us first
+  if (UserBehind(fd_) != geteuid()) Close();  // a listener of another user would turn us away
   return ok();
 }
 
@@ -154,11 +154,13 @@ Listener::~Listener() {
   if (fd_ >= 0) close(fd_);
 }
 
+void Listener::Refuse() { shutdown(fd_, SHUT_RD); }
+
 Handover Listener::Accept(Handover::Deadline deadline) {
   for (bool more = fd_ >= 0; more && Await(fd_, POLLIN, deadline); more = std::chrono::steady_clock::now() < deadline) {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) break;
-    if (fd < 0) continue;  // who called has gone
+    if (fd < 0) continue;  // the caller has hung up
     const uid_t user = UserBehind(fd);
     if (user == geteuid()) return Handover(fd, deadline);
     close(fd);

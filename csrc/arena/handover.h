@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands descriptors of shared memory to other processes of the same user on the host: over a Unix socket with an abstract,
-// random name, which leaves no file behind.
+// Hands descriptors of shared memory to other processes of the same user and host, over a Unix socket. Its name is abstract and
+// random, and leaves no file behind.
 #pragma once
 
 #include <sys/types.h>
@@ -24,16 +24,16 @@ class Handover {
       : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_), name_(std::move(other.name_)) {}
   ~Handover() { Close(); }
 
-  // To the process that listens under `name`. Not ok() if nobody of our user does. Doesn't wait: where as many wait to be
-  // accepted as the system lets (128 on old ones), Send() does.
+  // To the process that listens under `name`. Not ok() if no process of our user does. Never waits. If the listener's backlog is full
+  // (128 calls on old systems), Send() waits instead.
   static Handover To(const std::string& name, Deadline deadline);
 
   bool ok() const { return fd_ >= 0; }
   int fd() const { return fd_; }
   void Extend(Deadline deadline) { deadline_ = deadline; }
-  // A few bytes and descriptors, which stay the caller's.
+  // Sends a few bytes and descriptors. The caller keeps the descriptors.
   bool Send(const void* bytes, size_t size, const std::vector<int>& fds);
-  // Exactly `size` bytes and `count` descriptors, from then on the caller's.
+  // Receives exactly `size` bytes and `count` descriptors, which the caller has to close.
   bool Receive(void* bytes, size_t size, size_t count, std::vector<int>* fds);
 
  private:
@@ -45,10 +45,10 @@ class Handover {
 
   int fd_ = -1;
   Deadline deadline_;
-  std::string name_;  // of the listener, until it has been reached
+  std::string name_;  // the listener's, until the connection stands
 };
 
-// `bytes` of them, random and unpredictable, in hexadecimal; empty if the system has none.
+// `bytes` unpredictable bytes in hexadecimal; empty if the system has none.
 std::string RandomDigits(size_t bytes);
 
 class Listener {
@@ -58,13 +58,15 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // 32 random hexadecimal digits; empty if the system has no such sockets.
+  // 32 random hexadecimal digits; empty if the system has no abstract sockets.
   const std::string& name() const { return name_; }
   int fd() const { return fd_; }
   // The next process of our user that calls. Not ok() when none came in time, or when this process can open nothing more.
-  // Others are turned away.
+  // Callers of other users are turned away.
   Handover Accept(Handover::Deadline deadline);
-  // How many were turned away, and some of their users.
+  // From now on calls are refused. Accept() still returns those that wait already.
+  void Refuse();
+  // How many callers of other users were turned away, and some of these users.
   struct Others {
     uint64_t count = 0;
     std::set<uid_t> users;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of the arena are taken. Plain bookkeeping by offsets: it never touches the memory itself.
+// The free parts of the arena, by offset. It never touches the memory itself.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace hvdata {
 
-// Best fit, the lowest address among equals, neighbours merged when they are given back: batches of one size, the
-// common case, fit the holes of their predecessors exactly, and the far end of the arena is touched last.
+// Takes the smallest part that fits, and of several the one with the lowest address. Neighbours that are given back become one part.
+// So batches of one size, the common case, fit exactly where earlier ones were, and the far end of the arena is used last.
 class Heap {
  public:
   static constexpr uint64_t kAlignment = 256;
@@ -20,7 +20,7 @@ class Heap {
 
   static uint64_t Rounded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  // The offset of `bytes` free bytes (a multiple of kAlignment, more than 0), now taken.
+  // Takes `bytes` bytes (a multiple of kAlignment, more than 0) and returns their offset.
   std::optional<uint64_t> Take(uint64_t bytes) {
     const auto found = by_size_.lower_bound({bytes, 0});
     if (found == by_size_.end()) return std::nullopt;

@@ -10,10 +10,10 @@
 namespace hvdata {
 namespace {
 
-constexpr size_t kMostCallers = 256;                       // who have said nothing yet: each is a descriptor
-constexpr auto kSilence = std::chrono::milliseconds(100);  // where there are that many, the first has had time enough
-constexpr int kAtOnce = 64;                                // who are let in between two looks at those who are in
-constexpr int kMostLeft = 8192;                            // who still wait at the end and are counted
+constexpr size_t kMostCallers = 256;  // that have sent nothing yet: each is a descriptor
+constexpr auto kSilence =
+    std::chrono::milliseconds(100);  // if there are so many, the oldest is turned away after this time
+constexpr int kAtOnce = 64;          // calls accepted between two looks at the callers
 
 }  // namespace
 
@@ -57,14 +57,14 @@ void Reception::LetIn() {
     if (handover.ok()) {
       callers_.push_back({std::move(handover), Clock::now()});
     } else if (listener_->others().count == others) {
-      // He has gone, or this process can open nothing more at the moment: no reason to ask without end.
+      // The caller has hung up, or this process can open no more files at the moment: don't ask in a loop.
       if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
   }
 }
 
-// Whether one more may be let in.
+// Turns the oldest caller away if there are too many. True if one more may come in.
 bool Reception::MakeRoom() {
   if (callers_.size() >= kMostCallers && Clock::now() - callers_.front().since >= kSilence) {
     callers_.pop_front();
@@ -73,7 +73,7 @@ bool Reception::MakeRoom() {
   return callers_.size() < kMostCallers;
 }
 
-// Takes the same time whatever is wrong.
+// Takes the same time for every wrong secret.
 bool Reception::Knows(const void* bytes, size_t size) const {
   if (secret_.empty() || size < secret_.size()) return false;
   unsigned different = 0;
@@ -85,14 +85,12 @@ bool Reception::Knows(const void* bytes, size_t size) const {
 }
 
 std::string Reception::Close() {
+  listener_->Refuse();
   strangers_ += callers_.size();
   callers_.clear();
-  for (int i = 0; i < kMostLeft; ++i) {
-    const uint64_t others = listener_->others().count;
-    if (listener_->Accept(Clock::now()).ok())
-      ++strangers_;
-    else if (listener_->others().count == others)
-      break;
+  for (uint64_t all = strangers_, before = ~all; all != before; all = strangers_ + listener_->others().count) {
+    before = all;
+    if (listener_->Accept(Clock::now()).ok()) ++strangers_;
   }
   const Listener::Others& others = listener_->others();
   if (strangers_ + others.count == 0) return "";
@@ -109,7 +107,7 @@ std::string Reception::Close() {
          " connection(s) to the socket over which the ranks of this host get their "
          "shared memory were turned away: " +
          who +
-         ". The job goes on. Find out who calls sockets that are not his "
+         ". The job goes on. Find out which program calls sockets of others "
          "(docs/security.md)";
 }
 

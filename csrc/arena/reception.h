@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets in who belongs to the job, and nobody else. The name of a listener can be read by all processes of the host, so anybody
-// may call, say what he likes, or say nothing: nobody waits for him.
+// Lets in processes of the job, and no others. All processes of the host can read a listener's name. So strangers may call and send
+// anything or nothing. The reception never waits for them.
 #pragma once
 
 #include <chrono>
@@ -15,18 +15,18 @@ namespace hvdata {
 
 class Reception {
  public:
-  // Who belongs to the job begins what he says with `secret`, which is not empty.
+  // A process of the job begins its message with `secret`, which is not empty.
   Reception(Listener* listener, std::string secret) : listener_(listener), secret_(std::move(secret)) {}
 
-  // The next one who has said exactly `size` bytes that begin with the secret, and sent `count` descriptors, which are the
-  // caller's from then on. Not ok() at the deadline.
+  // The next caller that has sent exactly `size` bytes, which begin with the secret, and `count` descriptors, which this function's
+  // caller has to close. Not ok() at the deadline.
   Handover Next(void* bytes, size_t size, size_t count, std::vector<int>* fds, Handover::Deadline deadline);
 
-  // What has been said makes no sense after all.
+  // Counts the last caller as a stranger, because its message makes no sense.
   void TurnAway() { ++strangers_; }
 
-  // Nobody else is expected: whoever still waits is turned away. Who called and had no business here, for people, in
-  // one sentence of bounded length; empty if there was nobody.
+  // No more calls are expected: turns away all that wait, and refuses later ones. Returns a sentence of bounded length about all
+  // strangers that called; empty if there were none.
   std::string Close();
 
  private:
@@ -42,7 +42,7 @@ class Reception {
 
   Listener* const listener_;
   const std::string secret_;
-  std::list<Caller> callers_;  // who have said nothing yet, oldest first
+  std::list<Caller> callers_;  // those that have sent nothing yet, oldest first
   uint64_t strangers_ = 0;     // of our own user
 };
 

@@ -17,16 +17,16 @@
 namespace hvdata {
 namespace {
 
-// The regions that this process has made: what a forked child must not change in its parent. There are few.
+// The regions that this process has made, which a forked child must not change. There are few.
 struct Made {
-  std::atomic<char*> data{nullptr};  // set last, so that a child that finds it finds the rest as well
+  std::atomic<char*> data{nullptr};  // set last: a child that finds it finds the rest as well
   uint64_t size = 0;
   int fd = -1;
   std::atomic<bool> taken{false};
 };
 Made made[16];
 
-// In a child every page becomes a copy as soon as it is written: destructors of strings, say, write.
+// In a child every page becomes a copy when it is written. Destructors, for example those of strings, write.
 void InChild() {
   for (Made& region : made) {
     char* const data = region.data;
@@ -52,7 +52,7 @@ void Forget(const char* data) {
   }
 }
 
-// Nothing, as `call` has failed on the descriptor.
+// `call` has failed: says why, and closes the descriptor.
 std::nullptr_t Refused(int fd, const char* call, std::string* why) {
   *why = std::string(call) + " failed: " + std::strerror(errno);
   if (fd >= 0) close(fd);
@@ -65,7 +65,7 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
   WatchForks(InChild);
   const int fd = memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return Refused(fd, "memfd_create", why);
-  // Nobody else may open it through /proc/PID/fd either.
+  // Other users must not open it through /proc/PID/fd.
   if (fchmod(fd, S_IRUSR | S_IWUSR) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Refused(fd, "sizing shared memory", why);
@@ -102,7 +102,7 @@ Region::~Region() {
 }
 
 bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
-  // Kernels before 2024 give it up at any signal, and take back what they had done: a profiler's timer could have it begin for ever.
+  // Kernels before 2024 start again at any signal. A profiler's timer could keep such a call from ever ending.
   const SignalsBlocked blocked;
   int failed;
   do {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records from one process to another on the host, in order: a byte ring in shared memory with one writer and one reader.
-// Neither ever waits for the other.
+// Records from one process to another of its host, in order: a ring of bytes in shared memory with one writer and one reader. Neither
+// waits for the other.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ class Ring {
   static_assert((kBytes & (kBytes - 1)) == 0, "a power of two");
   static constexpr uint32_t kMostInRecord = kBytes / 4;
 
-  // All zero is a good beginning.
+  // Memory of zeros is an empty ring.
   Ring() = default;
 
-  // The writer: appends `parts`, joined, as one record. False if there is no room at the moment.
+  // For the writer: appends `parts`, joined, as one record. False if there is no room at the moment.
   bool Put(const std::vector<std::string_view>& parts) {
     uint64_t size = 0;
     for (const std::string_view part : parts) size += part.size();
@@ -46,8 +46,8 @@ class Ring {
 
   enum class Taken { kNone, kOne, kBroken };
 
-  // The reader: visit(record) for the oldest record. Its memory may be written again as soon as this returns.
-  // kBroken: what the writer left makes no sense.
+  // For the reader: visit(record) for the oldest record. When this returns its memory may be overwritten. kBroken: what the writer
+  // left makes no sense.
   template <typename Visitor>
   Taken Take(Visitor visit) {
     uint64_t begin = begin_.load(std::memory_order_relaxed);

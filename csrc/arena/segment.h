@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where in the memory that a reader, or a host's porter, shares with the trainers on its host:
+// The layout of the memory that a reader, or a porter, shares with trainers of its host:
 //   the slots' counters | a pair of rings for each peer | batches
 #pragma once
 
@@ -11,21 +11,21 @@
 
 namespace hvdata {
 
-// Down go shares, small payloads with them; up go words about them.
+// To the trainer: shares, with small payloads. To the reader: messages about them.
 using DownRing = Ring<256 << 10>;
 using UpRing = Ring<64 << 10>;
 
 struct RingPair {
-  static constexpr uint32_t kChannels = 32;  // they share what there is of each channel in turn
+  static constexpr uint32_t kChannels = 32;  // channels c and c + 32 share bells
 
   DownRing down;
   UpRing up;
-  // By channel: a TAKEN of this trainer is worth waking the reader for if it gives room up to this step. Below that the
-  // reader waits for more, or for others too.
+  // By channel: a TAKEN of this trainer wakes the reader if it gives credit up to this step or more. Otherwise the reader still waits
+  // for more credit or for other trainers.
   alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 
-// Sent as it is: without gaps, in which other memory of the sender would go along.
+// Sent as it is, so it has no gaps: they would carry other memory of the sender.
 struct Segment {
   uint32_t peers = 0;
   uint32_t zero = 0;

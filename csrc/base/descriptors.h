@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program may close file descriptors that it has not opened: all from 3 on, as code does that makes a daemon of its process.
-// MPI's connections go with them, and MPI does not notice: it would wait for ever.
+// Notices when the program closes file descriptors that it has not opened. Code that makes a daemon of its process closes all
+// from 3 on, MPI's among them. MPI does not notice and would wait for ever.
 #pragma once
 
 #include <sys/stat.h>
 
 namespace hvdata {
 
-// Holds a file that nobody else has, in order to notice when its descriptor is closed, or stands for another file.
+// Holds a file of its own. Its descriptor tells whether the program has closed descriptors of others.
 class DescriptorWatch {
  public:
   DescriptorWatch();
@@ -15,7 +15,7 @@ class DescriptorWatch {
   DescriptorWatch(const DescriptorWatch&) = delete;
   DescriptorWatch& operator=(const DescriptorWatch&) = delete;
 
-  // Whether the file is there still. Where the system had none to begin with: true.
+  // False when the descriptor has been closed, or stands for another file. True if the system had no file to begin with.
   bool Intact() const;
 
  private:

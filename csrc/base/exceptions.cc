@@ -11,7 +11,7 @@
 namespace hvdata {
 namespace {
 
-// Not malloc's, which may keep what it is given back for another thread.
+// Not from malloc, which may keep freed memory for another thread.
 constexpr size_t kReserve = 1 << 20;
 std::atomic<void*> reserve{nullptr};
 
@@ -28,22 +28,21 @@ void KeepReserve() {
 
 std::string NoThreads() {
   return "this process can start no more threads: the limit is its user's (`ulimit -u`), its container's (pids), or "
-         "that of "
-         "its memory (`ulimit -v`)";
+         "that of its memory (`ulimit -v`)";
 }
 
 Outcome Explained(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
-    GiveBack(reserve.exchange(nullptr));  // this text wants memory, and so do all that quote it
+    GiveBack(reserve.exchange(nullptr));  // for this text, and for those that quote it
     return {kResourceExhausted,
             "this process can have no more memory: its host's or its container's is used up, or its own "
             "limit (`ulimit -v`)"};
   }
-  if (std::strstr(thrown.what(), "random_device") != nullptr) {  // a system_error, too, in newer libraries
+  if (std::strstr(thrown.what(), "random_device") != nullptr) {  // before system_error: newer libraries throw that
     return {kResourceExhausted,
             "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
   }
-  if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // of std::thread
+  if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // std::thread throws it
     return {kResourceExhausted, NoThreads()};
   }
   return {kInternal, thrown.what()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to say where C++ threw: mostly because the process is short of something.
+// Makes error texts of C++ exceptions. Most mean that the process is short of memory, threads or files.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-// Sets memory aside that is given back when there is no other, for the words that say so. Again: sets it aside anew.
+// Sets memory aside, which Explained() frees when there is no other, so that there is memory for the text.
 void KeepReserve();
 
 std::string NoThreads();

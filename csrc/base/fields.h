@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A struct as a list of FIELD(type, name, default), which Python can read as text: so the two can't disagree.
+// A struct as a list of FIELD(type, name, default). Python reads the same list as text.
 #pragma once
 
 #define HVDATA_MEMBER(type, name, value) type name = value;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child that was forked from a process of a job is none of its processes: it shares memory with its parent that it must not
-// change, and has none of its threads.
+// A forked child of a process of the job does not belong to the job. It has none of its parent's threads, and must not change the
+// memory that they share.
 #pragma once
 
 namespace hvdata {
 
-// From now on children know what they are. `in_child` runs in each, where it is given; at most one ever is.
+// From now on InForkedChild() knows. `in_child`: called in each child; only one function is ever given.
 void WatchForks(void (*in_child)() = nullptr);
 
-// In a child of a process that had called WatchForks().
+// True in a forked child of a process that had called WatchForks().
 bool InForkedChild();
 
 }  // namespace hvdata

@@ -11,16 +11,19 @@ namespace {
 
 std::atomic<uint64_t> interrupts{0};
 
-// A handler that ours was put in front of. Never freed, because a signal may be just calling it.
+// A handler that stands behind ours. Never freed: a signal may be calling it.
 struct Before {
   struct sigaction action;
   const Before* earlier;
 };
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
+// The handler that this thread runs now. Initial-exec: in a library that was loaded later, the first touch of any other
+// thread_local allocates memory, which a signal handler must not.
+thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
+
 void Count(int signal, siginfo_t* info, void* context) {
-  // A handler that chains to ours, and was then found in front of it, comes back here: the one before that is next.
-  static thread_local const Before* volatile running = nullptr;
+  // A handler may chain to ours and later be put behind it. Then it calls us again, and the one behind it is next.
   const Before* const outer = running;
   if (outer == nullptr) interrupts.fetch_add(1, std::memory_order_relaxed);
   const Before* const next = outer == nullptr ? before.load(std::memory_order_acquire) : outer->earlier;
@@ -40,7 +43,7 @@ void Count(int signal, siginfo_t* info, void* context) {
 uint64_t Interrupts() { return interrupts.load(std::memory_order_relaxed); }
 
 uint64_t WatchInterrupts() {
-  static Mutex mu(Mutex::kLast);  // of whoever is installing it
+  static Mutex mu(Mutex::kLast);
   MutexLock lock(&mu);
   struct sigaction now;
   if (sigaction(SIGINT, nullptr, &now) != 0) return Interrupts();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C while a thread waits in C++: Python's own handler only sets a flag that nobody looks at until the wait returns.
+// Counts SIGINTs, so that a wait in C++ can end at Ctrl-C. Python's own handler only sets a flag, which is read when the wait
+// has returned.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ namespace hvdata {
 // Number of SIGINTs seen so far.
 uint64_t Interrupts();
 
-// Makes sure that SIGINTs are counted from here on, in front of the handler that is installed now (none is installed
-// over the default action, which ends the process anyway). Returns Interrupts().
+// From now on SIGINTs are counted, and then passed to the handler that is installed now. Where the default action is installed,
+// it stays: it ends the process. Returns Interrupts().
 uint64_t WatchInterrupts();
 
 }  // namespace hvdata

@@ -3,15 +3,29 @@
 
 #include <unistd.h>
 
-#include "base/mutex.h"
+#include <utility>
+
+#include "base/writer.h"
 
 namespace hvdata {
+namespace {
+
+constexpr size_t kUsualBytes = 200;  // of a line
+
+// One write, which stdio could split. Nothing useful can be done when stderr is gone.
+void WriteLine(const std::string& line) {
+  const std::string text = "horovod_data: " + line + "\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+}
+
+}  // namespace
 
 void Log(const std::string& line) {
-  AfterUnlock([text = "horovod_data: " + line + "\n"] {  // stderr may be a pipe that nobody reads
-    // One write: stdio could split it. Nothing useful can be done when stderr is gone.
-    if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
-  });
+  LineWriter().Add(line.size() + 1, [line] { WriteLine(line); });
+}
+
+void LogMade(std::function<std::string()> make_line) {
+  LineWriter().Add(kUsualBytes, [make_line = std::move(make_line)] { WriteLine(make_line()); });
 }
 
 }  // namespace hvdata

@@ -19,18 +19,18 @@ using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
 thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
-thread_local Pending* pending = nullptr;                 // no destructor: threads end without one of ours being held
+thread_local Pending* pending = nullptr;  // without destructor: no thread ends while it holds a lock of ours
 
 void RunPending() {
   while (pending != nullptr && held == 0) {
     const std::unique_ptr<Pending> now(std::exchange(pending, nullptr));
     for (const std::function<void()>& what : *now) {
-      try {  // we may be in a destructor
+      try {  // a destructor may have called us
         what();
       } catch (const std::exception& error) {
         try {
           Log("what was to be done without a lock failed: " + Explained(error).message);
-        } catch (const std::exception&) {  // nor is there memory to say so
+        } catch (const std::exception&) {  // there is no memory for the line
         }
       }
     }
@@ -50,7 +50,7 @@ bool HoldsLocks() { return held > 0; }
 #ifdef HVDATA_CHECK_LOCKS
 void CheckLocks(bool holds, const char* what) {
   if (holds) return;
-  std::fprintf(stderr, "horovod_data: %s\n", what);  // not Log, which would wait for the lock to be let go
+  std::fprintf(stderr, "horovod_data: %s\n", what);  // not Log, because this process aborts at once
   std::abort();
 }
 #endif

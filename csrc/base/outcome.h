@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call ended, in TensorFlow's status codes but without TensorFlow.
+// How a call ended, in TensorFlow's status codes, without TensorFlow.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hvdata {
 
-// The values of absl::StatusCode that we use ourselves; others pass through unchanged.
+// The values of absl::StatusCode that this library uses. Others pass unchanged.
 enum Code : int {
   kOk = 0,
   kCancelled = 1,

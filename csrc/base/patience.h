@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long one wait may last: when to report it, and when it is an error.
+// How long one wait may last: when it is reported, and when it becomes an error.
 #pragma once
 
 #include <algorithm>
@@ -8,48 +8,47 @@
 
 namespace hvdata {
 
-// Seconds from outside as whole seconds for messages, whatever the number is.
+// Any number of seconds, as whole seconds for texts.
 inline int64_t WholeSeconds(double seconds) {
   constexpr double kMost = 1e15;  // far from where the conversion would overflow
   return seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost)) : 0;  // 0 for NaN, too
 }
 
-// Begins to wait when it is made. Any two numbers will do: a clock of nanoseconds would overflow at 292 years, so times are
-// kept as doubles, and only what a condition variable is to sleep becomes nanoseconds.
+// The wait begins when this is made. Times are doubles, because users give any numbers, and nanoseconds overflow at 292 years.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
 
   Patience() : Patience(0, 0) {}
-  // `stall_seconds` until the first report, 0: no reports. `timeout_seconds` until the error, 0: never. Less, or NaN: as 0.
+  // `stall_seconds`: until the first report; 0: no reports. `timeout_seconds`: until the error; 0: never. Negative or NaN: as 0.
   Patience(double stall_seconds, double timeout_seconds, Clock::time_point now = Clock::now())
       : begun_(now),
         every_(stall_seconds > kEvery ? stall_seconds : kEvery),
         limit_(timeout_seconds > 0 ? timeout_seconds : kNever),
         report_(stall_seconds > 0 ? stall_seconds : kNever) {}
 
-  // How long it has lasted, in whole seconds.
+  // How long the wait has lasted.
   int64_t Seconds(Clock::time_point now = Clock::now()) const { return WholeSeconds(Waited(now)); }
-  // It has lasted longer than may be.
+  // The wait has become an error.
   bool Over(Clock::time_point now = Clock::now()) const { return Waited(now) >= limit_; }
-  // It is time for a report. The next is due a minute later, or `stall_seconds` where those are more.
+  // It is time for a report. The next one is due a minute later, or `stall_seconds` if that is more.
   bool ReportDue(Clock::time_point now = Clock::now()) {
     if (Waited(now) < report_) return false;
     report_ = std::max(report_, Waited(now)) + every_;
     asked_ = false;
     return true;
   }
-  // Somebody else has just reported, and would do so again before this wait does, `later` than that.
+  // Another process has just reported. This wait is due `later` than that process's next report.
   void PutOffReport(double later, Clock::time_point now = Clock::now()) {
     report_ = std::max(report_, Waited(now) + every_ + later);
   }
-  // It is time to ask for the reason, once for each report and for the error: a moment before, so that they can give it.
+  // It is time to ask for the reason: once for each report and for the error, a moment before it.
   bool AskDue(Clock::time_point now = Clock::now()) {
     const double due = std::min(report_, limit_);
     if (asked_ || Waited(now) < due - std::min(1.0, due / 2)) return false;
     return asked_ = true;
   }
-  // What to sleep until then, unless woken. Never so little that sleeping in a loop is spinning.
+  // How long to sleep until the next of them. Never so little that a loop of sleeps spins.
   std::chrono::nanoseconds Slice(Clock::time_point now = Clock::now()) const {
     const double left = std::min(report_, limit_) - Waited(now);
     return std::chrono::nanoseconds(static_cast<int64_t>(1e9 * std::clamp(left, 1e-3, 3600.0)));

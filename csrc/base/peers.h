@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the members on this host: a process that dies without a word is noticed at once, long before MPI tells.
+// Watches the other members on this host. It notices at once when such a process dies; MPI reports that much later.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hvdata {
 
-// The start time of process `pid` in clock ticks since boot; 0 when it is not to be seen (another pid namespace).
+// The start time of process `pid` in clock ticks since boot. 0: it can't be seen, because of another pid namespace.
 uint64_t ProcessStartTime(int64_t pid);
 
 class Peers {

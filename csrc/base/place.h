@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every message for people begins with: where it happened.
+// Where something happened: every line and error text begins with it.
 #pragma once
 
 #include <cstdint>

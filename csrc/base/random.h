@@ -9,12 +9,12 @@
 
 namespace hvdata {
 
-// A number that no other is like, in any process or run. Needs no file: a process that may open no more can have one.
+// A random number that differs in all processes and runs. Opens no file: the process may have reached its limit.
 inline uint64_t RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number))) return number;
   const auto now = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  return (now ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15ull;  // where the system has none
+  return (now ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15ull;  // the system has none
 }
 
 }  // namespace hvdata

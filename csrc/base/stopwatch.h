@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a thread has done what: every moment counts for exactly one thing, so that the sums add up to the time that has passed.
+// Measures how long a thread does which activity. Every moment counts for exactly one, so the sums add up to the time that passed.
 #pragma once
 
 #include <array>
@@ -17,25 +17,25 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What`: an enum whose first value, 0, is nothing worth counting, and whose last one is kCount. One thread at a time turns the
-// watch; any may read it. A turn costs a look at the clock and no lock.
+// `What`: an enum of activities. Its first value, 0, is not counted, and its last one is kCount. One thread at a time calls TurnTo, and
+// any thread may read. A turn reads the clock once and takes no lock.
 template <typename What>
 class Stopwatch {
  public:
   static constexpr auto kThings = static_cast<size_t>(What::kCount);
   using Sums = std::array<int64_t, kThings>;  // nanoseconds
 
-  // One stretch of time that counts for one thing, by the steady clock.
+  // One stretch of time with one activity, by the steady clock.
   struct Lap {
     What what;
     int64_t begin, end;
     int64_t spent() const { return end - begin; }
   };
 
-  // From now on: this. What it was until now.
+  // From now on the activity is `what`. Returns the lap that ends now.
   Lap TurnTo(What what) {
     const uint64_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1);  // before we look at the clock: nobody is to have counted beyond that moment
+    version_.store(version + 1);  // before the clock is read: no reader may count beyond that moment
     const size_t doing = doing_.load(std::memory_order_relaxed);
     const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), SteadyNow()};
     std::atomic<int64_t>& sum = sums_[doing];
@@ -46,7 +46,7 @@ class Stopwatch {
     return lap;
   }
 
-  // What it is, up to now: a moment at which it was that. Whoever reads may be held up between two looks.
+  // The lap under way, up to a moment at which it was under way.
   Lap UnderWay() const {
     Lap lap{};
     for (int i = 0; i < kTries; ++i) {
@@ -75,11 +75,9 @@ class Stopwatch {
   }
 
  private:
-  // A reader sleeps when it has tried so often, which takes it microseconds: a thread that is held up in the middle of a turn may
-  // wait for the reader's processor.
+  // A reader sleeps after so many tries, which take microseconds. A thread in the middle of a turn may need the reader's processor.
   static constexpr int kTriesAtOnce = 1000;
-  static constexpr int kTries =
-      1000 * kTriesAtOnce;  // two writers at once, against the rule, must not keep a reader for ever
+  static constexpr int kTries = 1000 * kTriesAtOnce;  // a reader gives up, should two threads ever call TurnTo at once
 
   static void LetTurn(int tried) {
     if (tried % kTriesAtOnce == kTriesAtOnce - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));

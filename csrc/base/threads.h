@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Starts threads of this library.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +11,7 @@
 
 namespace hvdata {
 
-// Runs `body` on a thread of its own that nobody waits for. False, and nothing has been run, where the system has no more
-// threads for this process, or no memory.
+// Runs `body` on a thread of its own, without waiting for it. False: the system has no thread or no memory, and nothing was run.
 inline bool RunDetached(const std::function<void()>& body) noexcept {
   try {
     std::thread(body).detach();
@@ -21,8 +21,8 @@ inline bool RunDetached(const std::function<void()>& body) noexcept {
   }
 }
 
-// A thread inherits the signal mask of its maker. With these blocked no handler of the user's program runs on it, but those of
-// crashes: where such a signal is blocked the process dies without a trace.
+// Blocks signals while it lives, in this thread and in threads that it starts: handlers of the user's program don't run there.
+// Except: signals of crashes, because a blocked one ends the process without a trace.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

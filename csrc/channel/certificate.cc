@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <iterator>
 
-#include "base/json.h"
-
 namespace hvdata {
 
 namespace {
@@ -26,6 +24,39 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
+// The bytes of the UTF-8 character at `at`; 0: these bytes are none. A file's name in an error may be in another encoding.
+size_t BytesOfCharacter(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
+  const unsigned first = byte(0);
+  const size_t count = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  // Refuses longer forms than needed, halves of surrogate pairs, and what lies beyond U+10FFFF.
+  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  for (size_t i = 1; i < count; ++i) {
+    if (byte(i) < (i == 1 ? least : 0x80) || byte(i) > (i == 1 ? most : 0xbf)) return 0;
+  }
+  return count;
+}
+
+// As JSON has it. A byte that belongs to no character becomes U+FFFD.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    const size_t count = BytesOfCharacter(text, at);
+    if (count == 0)
+      quoted += "\xef\xbf\xbd";
+    else if (c == '"' || c == '\\')
+      quoted += {'\\', c};
+    else if (static_cast<unsigned char>(c) < 0x20)
+      quoted += "\\u" + Hex(static_cast<unsigned char>(c), 4);
+    else
+      quoted.append(text, at, count);
+    at += std::max<size_t>(count, 1);
+  }
+  return quoted + "\"";
+}
+
 const char* Remainder(const proof::Report& report) {
   switch (static_cast<plan::Remainder>(report.mode[2])) {
     case plan::Remainder::kDrop:
@@ -37,8 +68,8 @@ const char* Remainder(const proof::Report& report) {
   }
 }
 
-// The rows of the elements with which both begin alike; 0 where more than the last few elements, which `remainder` may have left
-// out of one of them alone, are others.
+// How many rows the elements have with which both reports begin alike. 0 if the rest is longer than the last few elements, which
+// `remainder` may have dropped from one of them.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   const size_t shorter = std::min(a.listed.size(), b.listed.size()),
                longer = std::max(a.listed.size(), b.listed.size());
@@ -49,8 +80,8 @@ uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
 }
 
-// Of several readers each is to read a part of the data. Rows can't tell whether they are one row of the data or equal ones, so
-// this is a question.
+// Each of several readers should read a part of the data. Two equal rows may be one row of the data or two equal ones, so this is a
+// question. Empty: there is none.
 std::string SameData(const std::map<int, proof::Report>& reports) {
   for (auto first = reports.begin(); first != reports.end(); ++first) {
     const proof::Report& report = first->second;
@@ -76,7 +107,7 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
   return "";
 }
 
-// A run before this one may have come to the end of a reader's part, and has accounted for it.
+// An earlier run may have come to the end of a reader's part. Then that run has reported it.
 bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) {
   return of_reader.second.channel.empty();
 }
@@ -114,9 +145,9 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
   all.complete = false;
 }
 
-// The elements of all readers in turns: element 0 of each, then element 1 of each. With a source that readers share element by
-// element that is the source's own order, however many they are. Where elements are more than are listed, their readers' whole
-// orders follow.
+// Puts the elements of all readers in turns: element 0 of each, then element 1 of each. If readers share a source element by element,
+// that is the source's own order, for any number of readers. If elements are not listed, the digests of their readers' whole orders
+// follow.
 void Certificate::Join(const std::map<int, proof::Report>& reports) {
   all.delivered = {};
   all.listed.clear();
@@ -146,7 +177,7 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     all.delivered.sum += report.delivered.sum;
     all.complete = all.complete && report.complete;
     if (all.finding.empty()) all.finding = report.finding;
-    // The error of one reader breaks off what the others deal.
+    // The error of one reader ends the epochs of the others, too. That error is the reason, not their end.
     if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
   }
 }
@@ -156,7 +187,7 @@ std::string Certificate::Line() const {
   for (const uint64_t of_rank : rows) handed_out += of_rank;
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
   const std::string why =
-      all.why.substr(0, all.why.find('\n'));  // a Python error goes on with its traceback: the record has it all
+      all.why.substr(0, all.why.find('\n'));  // without a Python error's traceback, which the record has
   if (!all.finding.empty())
     line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
   else if (all.complete)
@@ -170,38 +201,37 @@ std::string Certificate::Line() const {
 }
 
 std::string Certificate::Record(bool with_elements) const {
-  const auto batch = static_cast<plan::Batch>(all.mode[0]);
-  JsonObject json;
-  json.Add("certificate", 2).Put("channel", Quoted(all.channel)).Add("epoch", all.number);
-  json.Put("verdict", Quoted(!all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete"));
-  json.Put("finding", Quoted(all.finding));
-  json.Put("why", Quoted(all.why));
-  json.Put("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
-  json.Put("schedule",
-           Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
-  json.Put("remainder", Quoted(Remainder(all)));
-  json.Put("note", Quoted(note));
-  json.Add("ranks", ranks);
-  json.Add("readers", readers);
-  json.Put("readers_per_node", apart ? "true" : "false");
-  json.Add("rows", all.delivered.rows);
-  json.Add("elements", all.elements);
-  json.Add("dropped", all.dropped);
-  json.Add("lost", all.lost);
-  json.Add("twice", all.twice);
-  json.Add("altered", all.altered);
-  json.Add("unverified", all.unverified);
-  json.Add("rows_per_rank", rows);
-  json.Add("steps_per_rank", steps);
-  json.Put("order", Quoted(Hex(all.delivered.order, 16)));
-  json.Put("any_order", Quoted(Hex(all.delivered.sum, 16)));
+  const bool per_rank = static_cast<plan::Batch>(all.mode[0]) == plan::Batch::kPerRank;
+  const bool dynamic = static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic;
+  std::string json = "{\"certificate\": 2";
+  const auto put = [&](const char* name, const std::string& value) {
+    json += std::string(", \"") + name + "\": " + value;
+  };
+  const auto text = [&](const char* name, const std::string& value) { put(name, Quoted(value)); };
+  const auto number = [&](const char* name, uint64_t value) { put(name, std::to_string(value)); };
+  const auto list = [&](const char* name, const std::vector<uint64_t>& values) {
+    std::string numbers;
+    for (const uint64_t value : values) numbers += (numbers.empty() ? "" : ", ") + std::to_string(value);
+    put(name, "[" + numbers + "]");
+  };
+  text("channel", all.channel), number("epoch", all.number);
+  text("verdict", !all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete");
+  text("finding", all.finding), text("why", all.why);
+  text("batch", per_rank ? "per_rank" : "global"), text("schedule", dynamic ? "dynamic" : "static");
+  text("remainder", Remainder(all)), text("note", note);
+  number("ranks", ranks), number("readers", readers), put("readers_per_node", apart ? "true" : "false");
+  number("rows", all.delivered.rows), number("elements", all.elements), number("dropped", all.dropped);
+  number("lost", all.lost), number("twice", all.twice), number("altered", all.altered);
+  number("unverified", all.unverified);
+  list("rows_per_rank", rows), list("steps_per_rank", steps);
+  text("order", Hex(all.delivered.order, 16)), text("any_order", Hex(all.delivered.sum, 16));
   if (with_elements) {
-    std::string listed;
-    listed.reserve(all.listed.size() * 4);
-    for (size_t at = 1; at < all.listed.size(); at += 2) listed += Hex(all.listed[at] & 0xffffffff, 8);
-    json.Put("digests", Quoted(listed));
+    std::string digests;
+    digests.reserve(all.listed.size() * 4);
+    for (size_t at = 1; at < all.listed.size(); at += 2) digests += Hex(all.listed[at] & 0xffffffff, 8);
+    put("digests", "\"" + digests + "\"");
   }
-  return json.Text();
+  return json + "}";
 }
 
 }  // namespace hvdata

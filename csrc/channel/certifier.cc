@@ -4,19 +4,20 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "base/log.h"
 #include "base/outcome.h"
 #include "base/place.h"
-#include "channel/certificate.h"
+#include "base/writer.h"
 
 namespace hvdata {
 
 namespace {
 
-// Whether the file ends within a line: a job was killed, or a disk was full, while one was written.
+// Whether the file ends within a line, because a job was killed or a disk was full.
 bool EndsWithinALine(const std::string& file) {
   const int in = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (in < 0) return false;
@@ -27,13 +28,12 @@ bool EndsWithinALine(const std::string& file) {
   return known && last != '\n';
 }
 
-// `line` may be empty: then it is tried alone.
+// An empty `line` only checks that the file can be written. The thread of FileWriter() calls this: the file system may hang.
 void Append(const std::string& file, std::string line, const std::string& place) {
   const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (out >= 0 && !line.empty() && EndsWithinALine(file))
-    line.insert(0, 1, '\n');  // what is there is lost, and no more
+  if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
   bool written = out >= 0;
-  // In one go, where the system can: another job may append to the same file.
+  // In one piece where the system can, because another job may append to the same file.
   for (size_t done = 0; written && done < line.size();) {
     const ssize_t more = write(out, line.data() + done, line.size() - done);
     if (more > 0)
@@ -60,18 +60,16 @@ void Certifier::OnChannel(bool verified) {
   if (!verified || file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (std::exchange(expects_, true)) return;
-  AfterUnlock([place = Place(world_->ReaderName(0)), file = file_] { Append(file, "", place); });
+  FileWriter().Add(1, [place = Place(world_->ReaderName(0)), file = file_] { Append(file, "", place); });
 }
 
 void Certifier::OnEnd() const {
   if (file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (expects_) return;
-  AfterUnlock([place = Place(world_->ReaderName(0)), file = file_] {
-    Log(place + "no certificate was written to " + file +
-        " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
-        "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
-  });
+  Log(Place(world_->ReaderName(0)) + "no certificate was written to " + file_ +
+      " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
+      "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
 }
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
@@ -82,51 +80,112 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
   if (words->words.empty()) {
-    gone_[key.first][reader] = key.second;
-    for (auto next = reports_.begin(); next != reports_.end();) CertifyIfWhole(Key((next++)->first));
-    return;
+    Channel& channel = channels_[key.first];
+    channel.gone[reader] = key.second;
+    std::vector<uint64_t> epochs;
+    for (const auto& one : channel.epochs) epochs.push_back(one.first);
+    for (const uint64_t epoch : epochs) CertifyIfWhole({key.first, epoch});
+    return ForgetIfOver(key.first);
   }
   if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
-  if (report.mode.size() != 3) return;  // the first word of what is wrong: the report follows
-  reports_[key][reader] = std::move(report);
+  if (report.mode.size() != 3) return;  // only the finding: the report follows
+  channels_[key.first].epochs[key.second][reader] = std::move(report);
   CertifyIfWhole(key);
+  ForgetIfOver(key.first);
 }
 
 void Certifier::CertifyIfWhole(const Key& key) {
-  const std::map<int, proof::Report>& reports = reports_[key];
-  const std::map<int, uint64_t>& gone = gone_[key.first];
+  Channel& channel = channels_[key.first];
+  const Reports& reports = channel.epochs[key.second];
   for (int reader = 0; reader < static_cast<int>(world_->readers.size()); ++reader) {
-    const auto last = gone.find(reader);
-    if (reports.count(reader) == 0 && (last == gone.end() || last->second >= key.second)) return;
+    const auto last = channel.gone.find(reader);
+    if (reports.count(reader) == 0 && (last == channel.gone.end() || last->second >= key.second)) return;
   }
-  Certify(key, reports);
-  reports_.erase(key);
+  channel.certified = std::max(channel.certified, key.second);
+  Certify(key, std::move(channel.epochs.extract(key.second).mapped()));
 }
 
-void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& reports) {
-  const Certificate certificate(reports);
-  if (certificate.all.finding.empty()) Tell(key, {kOk, ""});
-  if (certificate.all.channel.empty()) return;  // a run before this one has certified the epoch, or all parts of it
-  // A channel that another one of its name has followed may be certified later: its iterator lived longer, or its reader was slow.
-  auto& [newest, record] = last_[certificate.all.channel];
-  if (key >= newest) newest = key, record = certificate.Record(false);
+// A reader's report on its last epoch may follow the message that it deals no more.
+void Certifier::ForgetIfOver(uint32_t number) {
+  const Channel& channel = channels_[number];
+  bool over = channel.epochs.empty() && channel.gone.size() == world_->readers.size();
+  for (const auto& [reader, last] : channel.gone) over = over && last <= channel.certified;
+  if (over) channels_.erase(number);
+}
+
+void Certifier::Certify(const Key& key, Reports reports) {
+  bool right = true;
+  std::string name;  // none: an earlier run has certified all parts of the epoch
+  size_t bytes = 1000;
+  for (const auto& [reader, report] : reports) {
+    right = right && report.finding.empty();
+    if (name.empty()) name = report.channel;
+    bytes += report.listed.size() * sizeof report.listed[0];
+  }
+  const auto epoch = std::make_shared<Epoch>(std::move(reports), !file_.empty());
+  if (!name.empty()) {
+    // A channel may be certified after a newer channel of the same name: its iterator lived longer, or its reader was slow.
+    auto& [newest, last] = last_[name];
+    if (key >= newest) newest = key, last = epoch;
+    const auto unnamed = [](const auto& of_name) {
+      return of_name.first == "channel" + std::to_string(of_name.second.first.first);
+    };
+    if (static_cast<size_t>(std::count_if(last_.begin(), last_.end(), unnamed)) > kUnnamed) {
+      const auto older = [&](const auto& one, const auto& other) {
+        return std::pair(!unnamed(one), one.second.first) < std::pair(!unnamed(other), other.second.first);
+      };
+      last_.erase(std::min_element(last_.begin(), last_.end(), older));
+    }
+  }
+  if (right) Tell(key, {kOk, ""});
+  if (name.empty()) return;
   const std::string place = Place(world_->ReaderName(0));
-  AfterUnlock(
-      [place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
-        Log(place + line);
-        if (!file.empty()) Append(file, record, place);
-      });
+  LogMade([place, epoch] { return place + epoch->Line(); });
+  if (file_.empty()) return;
+  FileWriter().Add(bytes, [place, epoch, file = file_] { Append(file, epoch->TakeWholeRecord() + "\n", place); });
 }
 
 void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
   for (const int member : world_->trainers) send_(member, MakeHeader(key.first, key.second, verified), nullptr);
 }
 
-std::map<std::string, std::string> Certifier::Last() const {
-  MutexLock lock(&mu_);
-  std::map<std::string, std::string> records;
-  for (const auto& [name, last] : last_) records[name] = last.second;
+std::vector<std::string> Certifier::Last() const {
+  std::vector<std::shared_ptr<Epoch>> epochs;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [name, last] : last_) epochs.push_back(last.second);
+  }
+  std::vector<std::string> records;
+  for (const auto& epoch : epochs) records.push_back(epoch->Record());
   return records;
+}
+
+// ---- One epoch.
+
+Certificate& Certifier::Epoch::Made() {
+  if (!made_) {
+    made_.emplace(reports_);
+    reports_.clear();
+    if (!for_file_) made_->all.listed = {};
+  }
+  return *made_;
+}
+
+std::string Certifier::Epoch::Line() {
+  MutexLock lock(&mu_);
+  return Made().Line();
+}
+
+std::string Certifier::Epoch::Record() {
+  MutexLock lock(&mu_);
+  return Made().Record(false);
+}
+
+std::string Certifier::Epoch::TakeWholeRecord() {
+  MutexLock lock(&mu_);
+  std::string record = Made().Record(true);
+  made_->all.listed = {};
+  return record;
 }
 
 }  // namespace hvdata

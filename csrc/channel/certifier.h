@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: on reader 0, puts the reports of all readers on an epoch together. That is the certificate: one line to
-// stderr, one record of JSON. Every trainer is told that the epoch was right, or what was wrong.
+// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one line on stderr
+// and one JSON record. Every trainer gets a message: the epoch was right, or what was wrong.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/world.h"
+#include "channel/certificate.h"
 #include "mail/share.h"
 #include "proof/report.h"
 
@@ -17,36 +21,69 @@ namespace hvdata {
 
 class Certifier {
  public:
-  // `file`: where records are appended, a line each; none where it is empty.
+  // Records are appended to `file`, a line each. Empty: there is no file.
   Certifier(const World* world, Send send, std::string file);
 
-  // This process has made a channel. The file is tried, so that who named one that can't be written hears it before the first
-  // epoch is over.
+  // This process has made a channel. Opens the file once, so that a file that can't be written is logged before the first epoch
+  // is over.
   void OnChannel(bool verified);
-  // The job is over: a file that was named for nothing is told.
+  // The job is over. Logs a file that got no record, because no channel was verified.
   void OnEnd() const;
-  // From the reader with this index in the job.
+  // `reader`: the sender's index in the job.
   void OnReport(int reader, const wire::Header& header);
-  // The last record of each channel, by its name, without the list of elements.
-  std::map<std::string, std::string> Last() const;
+  // The last record of each channel, without the list of elements. Of channels without names of their own: those of the last
+  // kUnnamed.
+  std::vector<std::string> Last() const;
+  // Those whose readers may report again.
+  size_t open_channels() const {
+    MutexLock lock(&mu_);
+    return channels_.size();
+  }
 
  private:
-  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+  static constexpr size_t kUnnamed = 16;         // as channel/channels.cc
+  using Reports = std::map<int, proof::Report>;  // by reader
+  using Key = std::pair<uint32_t, uint64_t>;     // channel, epoch
+
+  // The reports on one epoch, and the certificate that is made of them. That takes a second where there are millions of elements.
+  // So a writer's thread makes it, or the thread that asks for the record, but never the thread that delivers a report.
+  class Epoch {
+   public:
+    Epoch(Reports reports, bool for_file) : for_file_(for_file), reports_(std::move(reports)) {}
+    std::string Line() EXCLUDES(mu_);
+    std::string Record() EXCLUDES(mu_);
+    // The record with the list of elements, which is freed then.
+    std::string TakeWholeRecord() EXCLUDES(mu_);
+
+   private:
+    Certificate& Made() REQUIRES(mu_);
+    const bool for_file_;
+    Mutex mu_{Mutex::kLast};
+    Reports reports_ GUARDED_BY(mu_);
+    std::optional<Certificate> made_ GUARDED_BY(mu_);
+  };
+
+  // A channel whose readers have begun to report.
+  struct Channel {
+    std::map<uint64_t, Reports> epochs;  // those that not all readers have reported on
+    std::map<int, uint64_t> gone;        // by reader: the last epoch of a reader that deals no more
+    uint64_t certified = 0;              // the newest epoch
+  };
 
   void Tell(const Key& key, const wire::Verified& verified) const;
   void CertifyIfWhole(const Key& key) REQUIRES(mu_);
-  void Certify(const Key& key, const std::map<int, proof::Report>& reports) REQUIRES(mu_);
+  void Certify(const Key& key, Reports reports) REQUIRES(mu_);
+  void ForgetIfOver(uint32_t number) REQUIRES(mu_);
 
   const World* const world_;
   const Send send_;
   const std::string file_;
 
   mutable Mutex mu_;
-  bool expects_ GUARDED_BY(mu_) = false;                                 // there has been a verified channel
-  std::map<Key, std::map<int, proof::Report>> reports_ GUARDED_BY(mu_);  // by reader
-  std::map<uint32_t, std::map<int, uint64_t>> gone_ GUARDED_BY(mu_);     // by channel and reader: its last epoch
-  std::map<std::string, std::pair<Key, std::string>> last_
-      GUARDED_BY(mu_);  // of the newest channel of a name, the newest epoch
+  bool expects_ GUARDED_BY(mu_) = false;                  // there has been a verified channel
+  std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without those that are over
+  // By the channel's name: the newest epoch of the newest channel of that name.
+  std::map<std::string, std::pair<Key, std::shared_ptr<Epoch>>> last_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

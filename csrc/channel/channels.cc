@@ -119,7 +119,7 @@ void Channels::OnGone(int member) {
   const int trainer = world_->AudienceIndex(member);
   if (trainer < 0) return;
   for (const Channel& channel : All()) {
-    if (channel.source) channel.source->OnGone(trainer);
+    if (channel.source) channel.source->Depart(trainer);
   }
 }
 

@@ -11,12 +11,11 @@ namespace {
 
 class DynamicLanes : public Lanes {
  public:
-  DynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes, FairShare* fair)
-      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), fair_(fair), output_(std::move(output)) {}
+  DynamicLanes(LaneOutput* output, Credit* credit) : Lanes(output, credit), lanes_(credit->lanes()) {}
 
-  bool RoomFor(uint64_t) const override {
+  bool HasCredit(uint64_t) const override {
     return !finished_ && waiting_.empty() &&
-           std::any_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) { return HasRoom(lane); });
+           std::any_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) { return LaneHasCredit(lane); });
   }
 
   void Deal(Step step) override {
@@ -38,10 +37,10 @@ class DynamicLanes : public Lanes {
     DealWaiting();
   }
 
-  void Taken(int trainer, LaneStep taken, LaneStep limit) override {
+  void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received) override {
     Lane& lane = At(trainer);
-    Forget(trainer, taken);
-    // After a recall the trainer's limit is its demand; one that it sent before it saw the recall does not count.
+    Take(trainer, taken, received);
+    // After a recall the trainer's limit is its demand. A limit that it sent before it saw the recall does not count.
     if (!lane.recalling) lane.limit = limit.n;
     DealWaiting();
   }
@@ -59,7 +58,7 @@ class DynamicLanes : public Lanes {
     Lane& lane = At(trainer);
     lane.closed = true;
     lane.recalling = false;
-    Forget(trainer, taken);
+    Take(trainer, taken, nullptr);
     TakeBack(trainer, taken);
     DealWaiting();
   }
@@ -68,7 +67,7 @@ class DynamicLanes : public Lanes {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
   }
 
-  bool AllTaken() const override {
+  bool HasAll(int) const override {
     return waiting_.empty() &&
            std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.held.empty(); });
   }
@@ -99,24 +98,23 @@ class DynamicLanes : public Lanes {
     std::deque<Step> held;  // sent and not known to be taken: lane steps taken .. taken + held.size()
 
     uint64_t sent() const { return taken + held.size(); }
-    LaneBound bound;  // of these
   };
 
-  bool HasRoom(const Lane& lane) const {
-    if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit || !lane.bound.RoomFor(1, most_bytes_))
-      return false;
-    return fair_ == nullptr || lane.held.size() < fair_->Most(static_cast<size_t>(&lane - lanes_.data()));
+  bool LaneHasCredit(const Lane& lane) const {
+    if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit) return false;
+    return credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), 1);
   }
 
-  void Forget(int trainer, LaneStep taken) {
+  void Take(int trainer, LaneStep taken, const wire::Received* received) {
     Lane& lane = At(trainer);
     for (; lane.taken < taken.n && !lane.held.empty(); ++lane.taken) {
-      output_.taken(trainer, lane.held.front().first);
-      lane.bound.Take(lane.held.front().shares.front()->bytes);
+      const bool last = lane.taken + 1 == taken.n;
+      output_->Acknowledged(trainer, &lane.held.front(), last ? std::exchange(received, nullptr) : nullptr);
+      credit_->Take(static_cast<size_t>(trainer), lane.held.front().ShareOf(trainer).bytes);
       FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
-      if (fair_ != nullptr) fair_->Take(static_cast<size_t>(trainer));
     }
+    if (received != nullptr) output_->Acknowledged(trainer, nullptr, received);
   }
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
@@ -125,7 +123,7 @@ class DynamicLanes : public Lanes {
   void TakeBack(int trainer, LaneStep from) {
     Lane& lane = At(trainer);
     while (!lane.held.empty() && lane.sent() > from.n) {
-      lane.bound.Take(lane.held.back().shares.front()->bytes);
+      credit_->TakeBack(static_cast<size_t>(trainer), lane.held.back().ShareOf(trainer).bytes);
       waiting_.push_front(std::move(lane.held.back()));
       lane.held.pop_back();
     }
@@ -135,7 +133,7 @@ class DynamicLanes : public Lanes {
     while (!waiting_.empty()) {
       size_t best = lanes_.size();
       for (size_t i = 0; i < lanes_.size(); ++i) {
-        if (!HasRoom(lanes_[i])) continue;
+        if (!LaneHasCredit(lanes_[i])) continue;
         if (best == lanes_.size() || std::make_pair(lanes_[i].held.size(), lanes_[i].served) <
                                          std::make_pair(lanes_[best].held.size(), lanes_[best].served)) {
           best = i;
@@ -145,11 +143,10 @@ class DynamicLanes : public Lanes {
       Lane& lane = lanes_[best];
       lane.served = ++clock_;
       const uint64_t lane_step = lane.sent();
-      lane.bound.Put(waiting_.front().shares.front()->bytes);
+      credit_->Hold(best, waiting_.front().shares.front()->bytes);
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      output_.data(static_cast<int>(best), LaneStep(lane_step), DealtStep(), lane.held.back().position(),
-                   *lane.held.back().shares.front());
+      output_->Send(static_cast<int>(best), LaneStep(lane_step), DealtStep(), lane.held.back());
     }
   }
 
@@ -169,7 +166,7 @@ class DynamicLanes : public Lanes {
         // Once is enough: from then on the lane gets only what it waits for.
         if (lane.closed || lane.held.empty() || lane.recalling || lane.recalled) continue;
         lane.recalling = true;
-        output_.recall(static_cast<int>(i));
+        output_->Recall(static_cast<int>(i));
       }
     }
   }
@@ -179,22 +176,19 @@ class DynamicLanes : public Lanes {
       Lane& lane = lanes_[i];
       if (!lane.open || lane.closed || lane.ended) continue;
       lane.ended = true;
-      output_.end(static_cast<int>(i), LaneStep(lane.sent()), outcome_);
+      output_->SendEnd(static_cast<int>(i), LaneStep(lane.sent()), outcome_);
     }
   }
 
   std::vector<Lane> lanes_;
   std::deque<Step> waiting_;  // dealt, but no lane has it
   uint64_t clock_ = 0;
-  const uint64_t most_bytes_;
-  FairShare* const fair_;
-  LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes, FairShare* fair) {
-  return std::make_unique<DynamicLanes>(trainers, std::move(output), most_bytes, fair);
+std::unique_ptr<Lanes> MakeDynamicLanes(LaneOutput* output, Credit* credit) {
+  return std::make_unique<DynamicLanes>(output, credit);
 }
 
 }  // namespace hvdata

@@ -1,82 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoch of one reader: what has been dealt and not yet taken, and how far each trainer's lane may go.
+// The book of one reader's epoch: what each trainer was dealt, and what it has acknowledged. Nobody else keeps one: the account of a
+// verified channel (proof/account.h) and checkpoints hear of it through LaneOutput.
 //
-// A lane counts its own steps from 0. A trainer says how many it has taken and up to which step it may be sent (its
-// limit); what it says is not believed beyond what was sent. Not thread-safe: ReaderEpoch calls everything under its Source's mutex.
-// The two schedules are two subclasses.
+// Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its limit
+// (credit.h). It is not believed to have taken what it was not sent. Not thread-safe. The two schedules are two subclasses.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/outcome.h"
-#include "channel/lane_bound.h"
+#include "channel/credit.h"
 #include "mail/share.h"
-#include "proof/ledger.h"
-#include "wire/coordinates.h"
+#include "proof/share_hash.h"
+#include "wire/messages.h"
 
 namespace hvdata {
 
-// A pulled piece of the source with the shares that were cut from it: one per trainer (static), or a single one (dynamic).
+// Elements of the input, and the shares that were cut from them: one for each trainer, or a single one for whoever takes it.
 struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
-  std::vector<BundlePtr> elements;                               // what the shares were cut from, for a checkpoint
-  uint64_t first = 0;                                            // number of the first of these elements in the epoch
-  proof::Promises promises;                                      // verified channels
+  std::vector<BundlePtr> elements;  // for a checkpoint
+  uint64_t first = 0;               // number of the first of these elements in the epoch
+  proof::StepHashes hashes;         // verified channels
+
   Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+  size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
+  const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
+  // The element that the trainer's share is of; a share behind the last element is a filler, of no element.
+  uint64_t ElementOf(int trainer) const {
+    const size_t owner = elements.size() == 1 ? 0 : IndexOf(trainer);
+    return owner < elements.size() ? first + owner : ~0ull;
+  }
 };
 
-// What the lanes send.
-struct LaneOutput {
-  std::function<void(int trainer, LaneStep, DealtStep, Position, const Share&)> data;
-  std::function<void(int trainer, LaneStep, const Outcome&)> end;
-  std::function<void(int trainer)> recall;
-  std::function<void(int trainer, uint64_t element)> taken;  // dynamic: this trainer, and no other, has this element
+// What the lanes do.
+class LaneOutput {
+ public:
+  virtual ~LaneOutput() = default;
+  virtual void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) = 0;
+  virtual void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) = 0;
+  virtual void Recall(int trainer) = 0;
+  // The trainer has taken its share of this step. `received`: what it has found in it, in a verified channel; null: it does not say.
+  // A null step: it says what it has found in a share that it was not sent. Static lanes pass on only what says something.
+  virtual void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) = 0;
+  // Static: the trainer has had its share of this step in an earlier run.
+  virtual void PassedOver(int trainer, const Step& dealt) = 0;
+  // Gated lanes: the epoch ends before this step.
+  virtual void LeftOut(const Step& dealt) = 0;
 };
 
 class Lanes {
  public:
   virtual ~Lanes() = default;
 
-  // True when so many more steps (static), or one more element (dynamic), may be pulled from the source.
-  virtual bool RoomFor(uint64_t steps) const = 0;
+  // Whether so many more steps (static), or one more element (dynamic), may be pulled from the input.
+  virtual bool HasCredit(uint64_t steps) const = 0;
   virtual void Deal(Step step) = 0;
-  // The source has no more: `outcome` goes to every lane after its last share.
+  // The input has no more: `outcome` goes to every lane after its last share.
   virtual void Finish(Outcome outcome) = 0;
-  // Gated lanes: steps may go out up to this one, because every group has them.
+  // Gated lanes: steps up to this one may be sent, because every group has them.
   virtual void Allow(DealtStep) {}
-  // Gated lanes: the source has no more. Steps that are allowed nevertheless have these shares; none: there are no such.
+  // Gated lanes: the input has no more. Steps that are allowed nevertheless have these shares; none: there are no such steps.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes, in place of Finish: the epoch ends before this step for all groups, whatever this one has.
   virtual void EndAt(DealtStep, Outcome) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: this trainer's next step is here, and not allowed yet.
   virtual bool Held(int) const { return false; }
 
-  // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only: other lanes have
-  // no steps of their own before they are dealt some.
+  // Static, before Open: in an earlier run the trainer has had its shares of every step up to this position.
   virtual void Skip(int, Position) {}
   virtual void Open(int trainer, LaneStep limit) = 0;
-  virtual void Taken(int trainer, LaneStep taken, LaneStep limit) = 0;
-  // The trainer dropped its shares from step `from` on, and takes more only up to `limit`. Of those before there is one at most that
-  // it has not said to have taken: somebody waits for that one. Dynamic: others don't ask for it.
+  // `received`: of the last share that it has taken, in a verified channel; or null.
+  virtual void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received = nullptr) = 0;
+  // Dynamic: the trainer dropped its shares from step `from` on, and takes more only up to `limit`. At most one share before that
+  // is still to be acknowledged: an iterator waits for it.
   virtual void Recalled(int, LaneStep /*from*/, LaneStep /*limit*/) {}
-  // Also for a trainer that never opened and never will.
+  // Static: sends a share behind the lane's end, whatever its limit. The step lives as long as the lanes.
+  virtual void SendBehindEnd(int /*trainer*/, const Step& /*leftover*/) {}
+  // Also for a trainer that has not opened and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;
-  // All that was dealt has been taken, by whomever it was for; of a closed lane as far as it went.
-  virtual bool AllTaken() const = 0;
+  // Whether the trainer has acknowledged everything up to now, or up to the end. Dynamic: whether all trainers together have.
+  virtual bool HasAll(int trainer) const = 0;
 
   // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;
-  // The lanes that all have to take more before there is RoomFor; none where any lane may make it.
-  virtual std::vector<int> FullFor(uint64_t) const { return {}; }
-  // The limit, in its own steps, that such a lane will have to give.
+  // Static: number of the first element of these; ~0: there are none, or their elements come whole or not at all.
+  virtual uint64_t FirstUntaken() const { return ~0ull; }
+  // The lanes that all need more credit before HasCredit; none where any lane may get it.
+  virtual std::vector<int> WithoutCredit(uint64_t) const { return {}; }
+  // The limit, in its own steps, that such a lane needs.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // How many steps ahead of what it has taken each lane may be sent: of the lane with the fewest.
   virtual uint64_t Window() const { return 1; }
-  // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
+  // The other trainers that must take or open before `trainer` gets more.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 
   // Steps, so far.
@@ -84,22 +103,22 @@ class Lanes {
   bool finished() const { return finished_; }
 
  protected:
+  explicit Lanes(LaneOutput* output, Credit* credit) : output_(output), credit_(credit) {}
+
+  LaneOutput* const output_;
+  Credit* const credit_;
   uint64_t dealt_ = 0;
   bool finished_ = false;
   Outcome outcome_;
 };
 
 // static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
-// `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow. `most_bytes` of each lane, as far
-// as two steps are fewer; 0: no bound.
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output,
-                                       uint64_t most_bytes = 0);
+// `gated`: see Allow.
+std::unique_ptr<Lanes> MakeStaticLanes(bool gated, LaneOutput* output, Credit* credit);
 
-// dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
-// taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled
-// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is. `fair`, which knows the
-// lanes' pace from earlier epochs, bounds what a slow one holds; null: each may hold what its trainer asks for.
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0,
-                                        FairShare* fair = nullptr);
+// dynamic: each element goes to the lane that has credit and holds the fewest untaken ones. What a closed lane had not
+// taken goes to the others. When the input is exhausted and a lane is idle, what the others have not taken is recalled
+// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is.
+std::unique_ptr<Lanes> MakeDynamicLanes(LaneOutput* output, Credit* credit);
 
 }  // namespace hvdata

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoch on a reader, from Source::Begin to End: what the dealer calls, and what has been dealt and not taken.
+// One epoch on a reader, the mirror of TrainerEpoch: its lanes, its end, its leftovers, and the account of a verified channel.
+// Made when the epoch begins, dropped when the dealer has ended it. Not thread-safe: the Source calls everything under its mutex.
 //
-// The dealer is one thread: Start, then Await and Deal in turn, Finish, Linger until all trainers are done, End.
+// The dealer's calls come in this order: Start; Next and Deal in turn; Finish; Over until it is true; End.
 #pragma once
 
 #include <chrono>
@@ -15,152 +16,217 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "base/outcome.h"
-#include "channel/epoch_proof.h"
+#include "base/world.h"
+#include "channel/channel_config.h"
 #include "channel/lanes.h"
-#include "channel/source.h"
+#include "channel/roster.h"
 #include "mail/share.h"
-#include "wire/coordinates.h"
+#include "plan/resumption.h"
+#include "proof/account.h"
 #include "wire/header.h"
 
 namespace hvdata {
 
-class ReaderEpoch {
+// This reader keeps in step with others that have trainers of their own.
+inline bool IsCoordinated(const ChannelConfig& config, const World& world) {
+  return world.grouped && config.schedule == plan::Schedule::kStatic;
+}
+// It sends empty or padding shares for the steps that only other readers have.
+inline bool SendsFillers(const ChannelConfig& config, const World& world) {
+  return IsCoordinated(config, world) && config.remainder != plan::Remainder::kDrop;
+}
+// It shares its trainers with other readers, and all make the last steps together, of their leftovers (plan::Tail).
+inline bool SharesTail(const ChannelConfig& config, const World& world) {
+  return world.source_count() > 1 && config.batch == plan::Batch::kPerRank &&
+         config.schedule == plan::Schedule::kStatic;
+}
+
+// One element of those that make no full step at this reader's end, as a step of one share for whichever trainer asks for it.
+struct Leftover {
+  Step share;
+  Step filler;  // the empty or padding share on its model, of no element; without shares where there is none
+};
+
+// What a reader remembers from one epoch to the next.
+struct ReaderHistory {
+  uint64_t earlier_epochs = 0;  // an epoch's number over all runs, less its number in this run
+  uint64_t last_steps = 0;      // of the last epoch that came to its end
+  bool logged_empty = false;
+
+  // Logs at most one of these lines a minute, however many trainers ask.
+  void LogStall(const std::string& line);
+
+ private:
+  std::chrono::steady_clock::time_point logged_{std::chrono::seconds(-3600)};
+};
+
+class ReaderEpoch : private LaneOutput {
  public:
-  enum class Wish { kElement, kSave, kStop };
-  // What this reader has left at its end, too few elements for a step.
-  struct Left {
-    BundlePtr element;                    // for a checkpoint
-    std::shared_ptr<const Share> share;   // for whichever trainer
-    std::shared_ptr<const Share> filler;  // the empty or padding share on its model; null with "drop"
-    proof::Yield yield = {};              // verified channels: these three
-    proof::Promise promise = {}, filler_promise = {};
-  };
+  // What the dealer is to do.
+  enum class Task { kPull, kSave, kStop };
+  using SendTo = std::function<void(int member, wire::Message, const Share*)>;
 
-  // Source's alone.
-  ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Restore> handed, std::function<void()> cancel);
+  // `resumed`: trainers that restored a state for this epoch. `credit` and `history` are those of all epochs.
+  ReaderEpoch(const ChannelConfig& config, const World& world, const Roster& roster, uint64_t epoch,
+              std::set<int> resumed, Credit* credit, ReaderHistory* history, SendTo send);
 
-  // What trainers restored for this epoch, by trainer; mostly nothing.
-  const std::map<int, wire::Restore>& handed() const { return handed_; }
-  EpochProof& proof() { return proof_; }
-  // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
-  // What the lanes deal first is the reader's step number `turn` of the whole epoch, and `tail_taken` of the last steps
-  // have been had as well.
-  void Start(const std::vector<Position>& positions, Turn turn = {}, TailStep tail_taken = 0);
-  // Waits until there is room for one more element (kElement), a state is wanted (kSave) or the epoch is over (kStop).
-  Wish Await();
+  // ---- The dealer's calls.
+
+  // Opens the lanes. `past`: a verified channel's account of the earlier runs.
+  void Start(const plan::Resumption& at, proof::Past past);
+  // What to do now; nothing while there is not enough credit. `save`: a state is wanted.
+  std::optional<Task> Next(bool save);
+  // A wait for credit begins: it should be enough. Then: one step is enough.
+  void WantEnough();
+  void WantOne() { wanted_ = 1; }
+  uint64_t wanted() const { return wanted_; }
+  // Of the lanes that keep it waiting the last one, and the limit that it needs; -1: any may.
+  std::pair<int, LaneStep> WaitsForCreditOf() const;
+  // Why nothing has moved for so long, for the log. Nothing where all trainers alike are busy.
+  void LogStall(double seconds);
+  // The dealer begins to pull the next step.
+  void Pull();
   void Deal(Step step);
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows. `stepless`: the elements
   // that made no step at all.
   void Dropped(int64_t count, uint64_t stepless);
-  // Several readers share the trainers: what this one has left goes into the last steps (plan::Tail). Before Finish.
-  bool shares_tail() const;
-  void Leave(std::vector<Left> left, uint64_t first, std::string no_filler);
-  // Before Finish, for a reader that keeps in step with others: the shares of the steps that it does not have itself.
-  bool fills() const;
+  // Before Finish, if SharesTail.
+  void Leave(std::vector<Leftover> leftovers, std::string no_filler);
+  // Before Finish, if SendsFillers: the shares of each step that this reader doesn't have itself, or why there can be none.
   void Fill(Step step);
-  void CannotFill(std::string why);
-  // The input has ended with `outcome`. Errors get the place where they happened in front.
-  void Finish(Outcome outcome);
-  // The pipeline has failed. With on_reader_error="continue" the others go on, if there are any.
-  void FinishFailed(Outcome error);
-  // After Finish: waits until every lane is closed (kStop) or a state is wanted (kSave).
-  Wish Linger();
-  // The epoch is over and its input gone.
+  void CannotFill(std::string why) { no_filler_ = std::move(why); }
+  // The input has ended with `outcome`. Errors get the place where they happened in front. `others_go_on`: the error is that of the
+  // pipeline, and with on_reader_error="continue" the others go on, if there are any.
+  void Finish(Outcome outcome, bool others_go_on = false);
+  // Nobody needs the epoch any more.
+  bool Over() const;
   void End();
 
-  // The answers to a wish kSave.
-  std::vector<SaveRequest> TakeSaveRequests();
-  void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
-  // What some trainer has not taken of what was dealt, oldest first.
+  // Verified channels: elements from number `first` on, of which no trainer gets anything; an element that an earlier run has
+  // delivered; and what a checkpoint keeps of the account.
+  void NoStep(uint64_t first, std::vector<proof::Element> elements);
+  void DeliveredBefore(uint64_t element, const proof::Element& its);
+  proof::Bookmark Mark(uint64_t element) const { return account_ ? account_->Mark(element) : proof::Bookmark(); }
+
+  // What some trainer has not taken of what was dealt, by number.
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements();
   // Dynamic: the elements that the trainer has taken since UntakenElements().
-  std::vector<uint64_t> TakenSince(int trainer);
-  // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
-  void KeepLastWords(int trainer, std::string state);
+  std::vector<uint64_t> TakenSince(int trainer) { return taken_since_[trainer]; }
+
+  // ---- What trainers send, and reader 0.
+
+  void OnOpen(int trainer);
+  // Whether the dealer has the credit that it waits for.
+  bool OnTaken(int trainer, const wire::Taken& taken);
+  void OnRecalled(int trainer, const wire::Recalled& recalled) {
+    lanes_->Recalled(trainer, recalled.from, recalled.limit);
+  }
+  void OnClaim(int trainer, const wire::Claim& claim);
+  void OnClose(int trainer, const wire::Close& close);
+  void OnDeparted(int trainer);
+  // A trainer has waited for long. False: it doesn't wait for readers that keep in step with this one.
+  bool OnWhy(int trainer, EpochStep step);
+  void OnGo(const wire::Go& go);
+
+  // ---- What the Source asks.
+
+  // Nobody needs what is pulled any more, also before the lanes are open.
+  bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveLeft(epoch_); }
+  bool started() const { return started_; }
+  bool failed() const { return failed_; }
+  uint64_t dealt() const { return lanes_->dealt(); }
+  uint64_t Untaken() const { return started_ ? lanes_->Untaken().size() : 0; }
+  // What keeps this trainer waiting; -1: whoever waits.
+  std::string Explain(int trainer) const;
+  // "[reader 0 on node0, channel train, epoch 1, step 7] ", with the reader's next step.
+  std::string Here() const { return Where(Now()); }
+  Turn Now() const { return TurnOf(Dealt()); }
+  // The pull was cancelled; the process ends; somebody waits for the next epoch.
+  void SetCancelled() { cancelled_ = true; }
+  void Stop() { stopped_ = true; }
+  void SetUnwanted() { unwanted_ = true; }
 
  private:
-  friend class Source;
+  void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) override;
+  void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) override;
+  void Recall(int trainer) override { Tell(trainer, wire::Recall()); }
+  void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) override;
+  void PassedOver(int trainer, const Step& dealt) override;
+  void LeftOut(const Step& dealt) override;
 
-  class NoRoom;
-
-  LaneOutput MakeOutput();
-  bool Resumes(int trainer) const { return handed_.count(trainer) > 0; }
+  void Tell(int trainer, wire::Message message) const;
+  void SendReady(wire::Ready::Says says, DealtStep steps, const Outcome& outcome = {}) const;
+  std::string Me() const { return world_.ReaderName(world_.me().reader); }
   std::string Where(Turn turn) const;
-  bool Over() const REQUIRES(source_->mu_);
-  bool OnlyItsEndIsLeft() const REQUIRES(source_->mu_);
-  void Cancel() REQUIRES(source_->mu_);
-  void TellDropped() REQUIRES(source_->mu_);
-  bool CountsSteps() const REQUIRES(source_->mu_);
-  int64_t Group() const;
-  int64_t NotDealt() const REQUIRES(source_->mu_);
-  bool Pulled() const REQUIRES(source_->mu_);
-  void OpenLane(int trainer) REQUIRES(source_->mu_);
-  void DealInHand() REQUIRES(source_->mu_);
-  uint64_t Untaken() const REQUIRES(source_->mu_) { return started_ ? lanes_->Untaken().size() : 0; }
-  void FinishLocked(Outcome outcome, bool others_go_on = false) REQUIRES(source_->mu_);
-  void SayDropped() REQUIRES(source_->mu_);
-  void SayLost(const std::string& error) REQUIRES(source_->mu_);
-  void SayHeld() REQUIRES(source_->mu_);
-  std::string Held(EpochStep step) const REQUIRES(source_->mu_);
-  void SayFull() REQUIRES(source_->mu_);
-  void SayReady(wire::Ready::Says says, DealtStep steps, const Outcome& outcome = {}) REQUIRES(source_->mu_);
-  void OnGo(const wire::Go& go) REQUIRES(source_->mu_);
-  void OnClaim(int trainer, const wire::Claim& claim) REQUIRES(source_->mu_);
-  bool OnWhy(int trainer, EpochStep step) REQUIRES(source_->mu_);
-  void SayCutShort() REQUIRES(source_->mu_);
-  void OnChecked(int trainer, const wire::Checked& checked) REQUIRES(source_->mu_);
-  void OnMissing(int trainer, int64_t shares) REQUIRES(source_->mu_);
-  void Found(const std::string& finding) REQUIRES(source_->mu_);
-  void Account(bool over = false) REQUIRES(source_->mu_);
-  DealtStep Dealt() const REQUIRES(source_->mu_) { return DealtStep(lanes_->dealt()); }
-  Turn TurnOf(DealtStep step) const REQUIRES(source_->mu_) { return Turn(turn_.n + step.n); }
-  // The reader's next step.
-  Turn Now() const REQUIRES(source_->mu_) { return TurnOf(Dealt()); }
-  std::string Explain(int trainer) const REQUIRES(source_->mu_);
+  DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }
+  Turn TurnOf(DealtStep step) const { return Turn(turn_.n + step.n); }
+  bool coordinated() const { return IsCoordinated(config_, world_); }
+  bool takes_turns() const { return world_.source_count() > 1; }
 
-  Source* const source_;
+  void DealNow(Step step);
+  bool Pulled() const;
+  bool OnlyItsEndIsLeft() const;
+  bool CountsSteps() const;
+  int64_t Group() const;
+  int64_t NotDealt() const;
+  void LogEmpty();
+  void LogDropped();
+  void LogLost(const std::string& error) const;
+  void LogCutShort() const;
+  void SendDropped() const;
+  std::string Held(EpochStep step) const;
+  void LogStall(int trainer, EpochStep step, const std::string& why) const;
+  void Missing(int trainer, int64_t shares);
+  void Settle();
+  void Find(int trainer, const proof::Difference& what);
+  void Report(bool over);
+  void SendReport(const proof::Report& report) const;
+
+  const ChannelConfig& config_;
+  const World& world_;
+  const Roster& roster_;
   const uint64_t epoch_;
-  std::map<int, wire::Restore>
-      handed_;  // the dealer's until Start, which leaves it without their words; only read since
-  std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
-  EpochProof proof_;
-  std::string why_ GUARDED_BY(source_->mu_);       // the error that the epoch ended with
-  bool failed_ GUARDED_BY(source_->mu_) = false;   // a pipeline has failed, and the trainers get its error
-  bool started_ GUARDED_BY(source_->mu_) = false;  // the lanes have been opened
-  std::function<void()> cancel_ GUARDED_BY(source_->mu_);
-  bool cancelled_ GUARDED_BY(source_->mu_) = false;  // the pull was, and with it all later ones
-  std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
-  Turn turn_ GUARDED_BY(source_->mu_);  // where the lanes began
-  TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
-  Position first_ GUARDED_BY(source_->mu_) = 0;   // of the elements that the lanes are dealt, and
-  bool counted_ GUARDED_BY(source_->mu_) = true;  // whether it is known: dynamic states don't say
-  bool unwanted_ GUARDED_BY(source_->mu_) =
-      false;  // somebody has waited for long, perhaps for the end of an epoch that all have left
-  std::unique_ptr<Step> in_hand_ GUARDED_BY(source_->mu_);  // pulled before there was room for it
-  std::vector<Left> left_ GUARDED_BY(source_->mu_);
-  uint64_t first_left_ GUARDED_BY(source_->mu_) = 0;   // number of the first of these in the epoch
-  std::string no_filler_ GUARDED_BY(source_->mu_);     // why there are no shares for steps that we don't have
-  bool input_over_ GUARDED_BY(source_->mu_) = false;   // Finish has been called
-  bool input_ended_ GUARDED_BY(source_->mu_) = false;  // the input has come to its own end
-  bool lost_ GUARDED_BY(source_->mu_) = false;         // it has failed, and the others go on
-  std::optional<DealtStep> cut_short_
-      GUARDED_BY(source_->mu_);                    // the step on which another reader's end has ended the epoch
-  uint64_t undealt_ GUARDED_BY(source_->mu_) = 0;  // steps that came too late to be dealt
-  std::map<int, EpochStep> whys_ GUARDED_BY(source_->mu_);  // trainers and steps that wait to hear who keeps us waiting
-  std::string held_by_ GUARDED_BY(source_->mu_);            // as far as we know
-  bool recording_ GUARDED_BY(source_->mu_) = false;         // since the first UntakenElements
-  std::map<int, std::vector<uint64_t>> taken_since_ GUARDED_BY(source_->mu_);
-  int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_
-                                                 GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
-  std::set<int> told_end_ GUARDED_BY(source_->mu_);                             // trainers
-  uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
-  const uint64_t plenty_;  // steps for which there should be room before a dealer that had none goes on
-                           // (0: a quarter of the lanes' window), and
-  uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;                          // those for which it waits at the moment
-  bool pulling_ GUARDED_BY(source_->mu_) = false;                         // the dealer is inside the user's pipeline
-  std::chrono::steady_clock::time_point since_ GUARDED_BY(source_->mu_);  // of the pull
+  const std::set<int> resumed_;
+  Credit* const credit_;
+  ReaderHistory* const history_;
+  const SendTo send_;
+
+  std::unique_ptr<Lanes> lanes_;
+  bool started_ = false;  // the lanes have been opened
+  bool pulling_ = false;  // the dealer is inside the user's pipeline
+  std::chrono::steady_clock::time_point pulls_since_;
+  uint64_t wanted_ = 1;            // the steps for which the dealer waits to have credit
+  std::optional<Step> held_back_;  // pulled before there was credit for it
+  Turn turn_;                      // where the lanes began
+  TailStep tail_taken_ = 0;
+  Position first_ = 0;   // of the elements that the lanes are dealt
+  bool counted_ = true;  // `first_` is known: dynamic states don't have it
+  std::map<int, std::vector<uint64_t>> taken_since_;
+  bool recording_ = false;  // these
+
+  bool input_over_ = false;   // Finish has been called
+  bool input_ended_ = false;  // the input has come to its own end
+  bool cancelled_ = false, stopped_ = false, unwanted_ = false;
+  bool failed_ = false;  // a pipeline has failed, and the trainers get its error
+  bool lost_ = false;    // this reader's has, and the others go on
+  std::string why_;      // the error that the epoch ended with
+  std::vector<Leftover> leftovers_;
+  std::string no_filler_;                  // why there are no shares for steps that this reader doesn't have
+  std::optional<DealtStep> cut_short_;     // the step on which another reader's end has ended the epoch
+  uint64_t undealt_ = 0;                   // steps that came too late to be dealt
+  int64_t dropped_ = 0, all_dropped_ = 0;  // not logged yet; of the epoch
+  uint64_t stepless_ = 0;
+  std::set<int> got_end_;  // trainers
+
+  std::map<int, EpochStep> whys_;  // trainers and steps that wait to hear which reader is behind
+  std::string held_by_;            // as far as this reader knows
+
+  std::unique_ptr<proof::Account> account_;  // verified channels
+  bool behind_ = false;                      // an earlier run has accounted for all of it
+  bool reported_ = false;
+  std::set<int> wrong_;  // trainers of which something was found
+  std::string finding_;  // not reported yet
 };
 
 }  // namespace hvdata

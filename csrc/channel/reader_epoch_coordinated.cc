@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader with trainers of its own says how far it is (READY), and hears how far all may go (GO): channel/step_coordinator.h.
+// A reader with trainers of its own sends how far it is (READY), and gets how far all may go (GO): channel/step_coordinator.h.
 #include <algorithm>
 
 #include "base/log.h"
@@ -10,68 +10,36 @@ namespace hvdata {
 using Says = wire::Ready::Says;
 using Tells = wire::Go::Tells;
 
-void Source::SayReady(uint64_t epoch, wire::Ready ready) const {
-  if (coordinated()) send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
+// Hosts may go on from different steps of a checkpoint, so READY counts steps of the whole epoch. Nothing follows kLeftForGood.
+void ReaderEpoch::SendReady(Says says, DealtStep steps, const Outcome& outcome) const {
+  if (!coordinated() || roster_.AllDeparted()) return;
+  send_(world_.readers[0], wire::Ready{says, TurnOf(steps), outcome.code, outcome.message}, nullptr);
 }
 
-void ReaderEpoch::SayReady(Says says, DealtStep steps, const Outcome& outcome) {
-  // Hosts may go on from different steps of a checkpoint.
-  source_->SayReady(epoch_, {says, TurnOf(steps), outcome.code, outcome.message});
-}
-
-bool ReaderEpoch::fills() const {
-  return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop;
-}
-
-void ReaderEpoch::Fill(Step step) {
-  MutexLock lock(&source_->mu_);
-  if (proof_.ledger()) proof_.ledger()->Fill(std::move(step.promises.shares));
-  lanes_->Fill(std::move(step));
-}
-
-void ReaderEpoch::CannotFill(std::string why) {
-  MutexLock lock(&source_->mu_);
-  no_filler_ = std::move(why);
-}
-
-void Source::OnGo(uint64_t epoch, const wire::Go& go) {
-  if (go.tells == Tells::kExplain) return SayReady(epoch, {Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
-  if (epoch_) {
-    epoch_->source_->mu_.AssertHeld();
-    if (epoch == begun_ && (epoch_->started_ || go.tells == Tells::kBehind || go.tells == Tells::kBecause))
-      return epoch_->OnGo(go);
-  }
-  if (epoch < begun_ || (epoch == begun_ && !Dealing()) ||
-      (go.tells != Tells::kAllHave && go.tells != Tells::kEndsThere))
-    return;
-  wire::Go& last = goes_[epoch];
-  if (last.tells == Tells::kAllHave && (go.tells == Tells::kEndsThere || go.steps.n >= last.steps.n)) last = go;
-}
+void ReaderEpoch::Fill(Step step) { lanes_->Fill(std::move(step)); }
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
   if (go.tells == Tells::kBehind || go.tells == Tells::kBecause) {
     held_by_ = go.text;
-    SayHeld();
+    for (const auto& [trainer, step] : whys_) Tell(trainer, wire::Because{Held(step)});
     if (go.tells == Tells::kBehind || whys_.empty()) return;
     const auto& [trainer, step] = *whys_.begin();
-    source_->SayStalled(epoch_, step, trainer, Held(step));
+    LogStall(trainer, step, Held(step));
     return whys_.clear();
   }
   if (lanes_->finished()) return;
   const DealtStep steps(std::max(go.steps.n, turn_.n) - turn_.n);
   if (go.tells == Tells::kAllHave) return lanes_->Allow(steps);
-  if (go.code == kOk && source_->config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
-  if (proof_.ledger()) proof_.ledger()->DropFrom(TurnOf(steps).n);
+  if (go.code == kOk && config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
   if (go.code != kOk) why_ = go.text, failed_ = true;
   lanes_->EndAt(steps, {go.code, go.text});
-  Account();
-  source_->changed_.NotifyAll();
+  Settle();
 }
 
-// Said at the epoch's end, when it is known whether this reader had more.
-void ReaderEpoch::SayCutShort() {
+// At the epoch's end, when it is known whether this reader had more.
+void ReaderEpoch::LogCutShort() const {
   if (!cut_short_) return;
-  const uint64_t end = cut_short_->n, left_out = std::max(lanes_->dealt(), end) - end + undealt_;
+  const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
   Log(Where(TurnOf(*cut_short_)) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
       (left_out > 0
@@ -81,12 +49,21 @@ void ReaderEpoch::SayCutShort() {
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {
-  return source_->Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
+  return Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
 }
 
-// What we know of who keeps us waiting, to those of our trainers who asked.
-void ReaderEpoch::SayHeld() {
-  for (const auto& [trainer, step] : whys_) source_->Tell(trainer, epoch_, wire::Because{Held(step)});
+// Whether this reader waits for others that keep in step with it. Reader 0 is asked, and the trainer gets what is known by now: the
+// other readers, or the way to them, may be silent.
+bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
+  if (!lanes_->Held(trainer) && !(coordinated() && input_over_ && !lanes_->finished())) return false;
+  const bool unanswered = !whys_.empty();
+  whys_[trainer] = step;
+  if (!unanswered)
+    held_by_ = world_.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
+  for (const auto& [whose, its] : whys_) Tell(whose, wire::Because{Held(its)});
+  SendReady(Says::kAsks, Dealt());
+  if (unanswered) LogStall(trainer, step, Held(step));
+  return true;
 }
 
 }  // namespace hvdata

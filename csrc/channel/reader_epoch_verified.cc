@@ -1,33 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: what trainers say of the shares that they have got.
+// Verified channels: what the lanes do goes into the account, and what trainers found in their shares is compared.
+#include <algorithm>
+
 #include "channel/reader_epoch.h"
+#include "proof/compare.h"
 
 namespace hvdata {
 
-void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
-  if (!proof_.ledger() || !started_) return;
-  const std::string finding = proof_.ledger()->Heard(trainer, checked);
-  if (!finding.empty()) Found(finding);
-  Account();
+// Behind a share that was lost or came twice, all shares of the lane are others than were dealt. So one finding a trainer is enough.
+void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Received* received) {
+  if (recording_ && dealt != nullptr) taken_since_[trainer].push_back(dealt->first);
+  if (!account_ || received == nullptr) return;
+  if (wrong_.count(trainer) > 0) return account_->Take(trainer, proof::Account::kNoElement, received->rows);
+  const proof::ShareHash* hash = nullptr;
+  if (dealt != nullptr && dealt->IndexOf(trainer) < dealt->hashes.shares.size())
+    hash = &dealt->hashes.shares[dealt->IndexOf(trainer)];
+  proof::Difference what = proof::Compare(hash, dealt != nullptr ? dealt->position() : 0, *received);
+  account_->Take(trainer, what.text.empty() ? dealt->ElementOf(trainer) : proof::Account::kNoElement, received->rows);
+  if (what.text.empty()) return;
+  for (const Step* other : lanes_->Untaken()) {
+    for (const proof::ShareHash& its : other->hashes.shares) {
+      if (hash == nullptr || &its == hash || its.hash != received->hash || received->position != dealt->position())
+        continue;
+      what = {"it got another share in place of its own (swapped)", hash->rows.count(), received->rows, 0};
+    }
+  }
+  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step) + ": " + what.text;
+  Find(trainer, what);
 }
 
-void ReaderEpoch::OnMissing(int trainer, int64_t shares) {
-  if (proof_.ledger() && started_) Found(proof_.ledger()->Missing(trainer, shares));
+void ReaderEpoch::PassedOver(int trainer, const Step& dealt) {
+  const size_t index = dealt.IndexOf(trainer);
+  if (!account_ || index >= dealt.hashes.shares.size()) return;
+  account_->TakenBefore(trainer, dealt.ElementOf(trainer), dealt.hashes.shares[index].rows.count());
 }
 
-void ReaderEpoch::Found(const std::string& finding) {
-  const std::string text = "verify: " + finding;
-  proof::Report report;
-  report.finding = Where(Now()) + text;
-  proof_.Say(report);  // at once, to those who wait at the end
-  FinishLocked({kDataLoss, text});
-  why_ = text;
+void ReaderEpoch::LeftOut(const Step& dealt) {
+  if (account_) account_->LeaveOut(dealt.first, dealt.elements.size());
 }
 
-void ReaderEpoch::Account(bool over) {
-  using Stage = EpochProof::Stage;
-  const Stage stage = over ? Stage::kOver : lanes_->finished() ? Stage::kDealt : Stage::kOpen;
-  proof_.Account(stage, input_ended_ || cut_short_, !left_.empty(), why_);
+void ReaderEpoch::NoStep(uint64_t first, std::vector<proof::Element> elements) {
+  if (account_) account_->Deal(first, {std::move(elements), {}});
+}
+
+void ReaderEpoch::DeliveredBefore(uint64_t element, const proof::Element& its) {
+  if (account_) account_->DeliveredBefore(element, its);
+}
+
+// The trainer has come to its end, and so many of its shares have not; below 0: so many too many have.
+void ReaderEpoch::Missing(int trainer, int64_t shares) {
+  if (!account_ || !started_ || wrong_.count(trainer) > 0) return;
+  proof::Difference what;
+  const std::vector<const Step*> untaken = lanes_->Untaken();
+  for (size_t i = 0; i < untaken.size() && static_cast<int64_t>(i) < shares; ++i)
+    what.lost += untaken[untaken.size() - 1 - i]->ShareOf(trainer).rows;
+  what.text = world_.AudienceName(trainer) + ", after its step " + std::to_string(account_->steps(trainer)) + ": " +
+              (shares > 0 ? std::to_string(shares) + " shares, of " + proof::Rows(what.lost) + ", are lost"
+                          : std::to_string(uint64_t{0} - static_cast<uint64_t>(shares)) +
+                                " shares more came than were sent (twice)");
+  Find(trainer, what);
+}
+
+void ReaderEpoch::Find(int trainer, const proof::Difference& what) {
+  wrong_.insert(trainer);
+  account_->Find(what);
+  finding_ = what.text;
+}
+
+// After each change of the lanes. What was found ends the epoch here, and not from within a call of the lanes.
+void ReaderEpoch::Settle() {
+  if (!account_) return;
+  // A checkpoint goes on with the first element that some trainer has not taken, or with the first leftover.
+  const uint64_t untaken = lanes_->FirstUntaken();
+  account_->Fold(leftovers_.empty() ? untaken : std::min(untaken, leftovers_.front().share.first));
+  if (!finding_.empty()) {
+    const std::string text = "verify: " + std::exchange(finding_, "");
+    proof::Report report;
+    report.finding = Here() + text;
+    SendReport(report);  // at once, to those that wait at the end
+    Finish({kDataLoss, text});
+    why_ = text;
+  }
+  Report(false);
+}
+
+void ReaderEpoch::SendReport(const proof::Report& report) const {
+  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
+}
+
+// When every trainer has acknowledged all its shares, or takes no more; or when the epoch is over.
+void ReaderEpoch::Report(bool over) {
+  if (!account_ || reported_ || !(over || lanes_->finished())) return;
+  for (int t = 0; !over && t < roster_.size(); ++t) {
+    if (roster_[t].HasLeft(epoch_)) continue;
+    // One that has not opened the epoch would not hear that it was right.
+    if (roster_[t].opened < epoch_ || !leftovers_.empty() || !lanes_->HasAll(t)) return;
+  }
+  reported_ = true;
+  proof::Report report = account_->Close(history_->earlier_epochs + epoch_, input_ended_ || cut_short_, why_);
+  report.channel = behind_ ? "" : config_.name;
+  report.mode = {static_cast<uint8_t>(config_.batch), static_cast<uint8_t>(config_.schedule),
+                 static_cast<uint8_t>(config_.remainder)};
+  SendReport(report);
 }
 
 }  // namespace hvdata

@@ -32,7 +32,7 @@ std::string Sink::Where(uint64_t epoch, EpochStep step) const {
   return Place(world_->Name(world_->self), config_.name, epoch, step);
 }
 
-void Sink::Tell(int reader, uint64_t epoch, wire::Message message) const {
+void Sink::SendTo(int reader, uint64_t epoch, wire::Message message) const {
   send_(world_->sources[static_cast<size_t>(reader)], MakeHeader(config_.number, epoch, std::move(message)), nullptr);
 }
 
@@ -41,23 +41,23 @@ void Sink::Tell(int reader, uint64_t epoch, wire::Message message) const {
 void Sink::OpenEpoch(SinkIterator* iterator) {
   if (epoch_) CloseEpoch();
   const SinkState& restored = iterator->restored;
-  if (handed_ != iterator) {
+  if (restored_ != iterator) {
     Withdraw();
-    // Another iterator was restored after this one. Nobody waits for the answer: a refusal ends the epoch with its error.
+    // Another iterator was restored after this one. No answer is awaited: if a reader refuses, the epoch ends with its error.
     for (size_t r = 0; restored.kind != SinkState::kUnused && r < restored.lanes.size(); ++r) {
-      Tell(static_cast<int>(r), opened_ + 1, RestoreMessage(restored, r, wire::Restore::kNoAnswer));
+      SendTo(static_cast<int>(r), opened_ + 1, RestoreMessage(restored, r, wire::Restore::kNoAnswer));
     }
   }
-  handed_ = nullptr;
+  restored_ = nullptr;
   const uint64_t epoch = iterator->epoch = ++opened_;
   if (restored.number > 0) before_ = restored.number - epoch;
   tally_ = {epoch, 0, 0, 0};
   ++times_.epochs;
   epoch_ = std::make_unique<TrainerEpoch>(
       config_, *world_, epoch, restored, &window_,
-      [this, epoch](int reader, wire::Message message) { Tell(reader, epoch, std::move(message)); });
+      [this, epoch](int reader, wire::Message message) { SendTo(reader, epoch, std::move(message)); });
   for (SinkState::Lane& lane : iterator->restored.lanes)
-    FreeAfterUnlock(std::exchange(lane.words, {}));  // the readers have them
+    FreeAfterUnlock(std::exchange(lane.reader_state, {}));  // the reader has it
 }
 
 void Sink::CloseEpoch() {
@@ -66,6 +66,12 @@ void Sink::CloseEpoch() {
   tally_.dropped = epoch_->Dropped();
   FreeAfterUnlock(std::move(epoch_));
   changed_.NotifyAll();
+}
+
+void Sink::CloseEpoch(SinkIterator* iterator) {
+  iterator->over = true;
+  iterator->ended_at = epoch_->Turns();
+  CloseEpoch();
 }
 
 // ---- The iterator.
@@ -77,10 +83,9 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   if (iterator->epoch == 0) {
     if (!failed_.ok()) return failed_;
     OpenEpoch(iterator);
-    if (iterator->restored.kind == SinkState::kExhausted) {  // it has had this epoch, and so the next one is the next
-      iterator->ended_at = epoch_->Turns();
-      CloseEpoch();
-      iterator->over = *end = true;
+    if (iterator->restored.kind == SinkState::kExhausted) {  // an earlier run has taken this epoch
+      CloseEpoch(iterator);
+      *end = true;
       return {};
     }
   }
@@ -90,69 +95,72 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     iterator->taken > 0 ? window_.Took(stepped) : window_.Begins();
     times_.queued += epoch_->Queued();
   }
-  bool waited_for_it = false;
-  for (;;) {
-    if (!Runs(*iterator)) {
-      iterator->over = iterator->broken = true;
-      if (!failed_.ok()) return {failed_.code, Where(iterator->epoch, iterator->taken) + failed_.message};
-      return {kFailedPrecondition,
-              Where(iterator->epoch, iterator->taken) +
-                  "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
-                  std::to_string(opened_) +
-                  "). One channel feeds one iterator at a time: for a second one that runs "
-                  "beside it call distribute_dataset again"};
-    }
-    if (!foretold_.ok()) {  // the readers hear that this rank takes no part, and the others go on to the end without it
-      const Outcome outcome = std::exchange(foretold_, {});
-      iterator->over = iterator->broken = true;
-      iterator->ended_at = epoch_->Turns();
-      CloseEpoch();
+  for (bool waited = false;; waited = true) {
+    if (!Runs(*iterator)) return Superseded(iterator);
+    if (!late_verdict_.ok()) {  // the other ranks go on to the end of the epoch without this rank
+      const Outcome outcome = std::exchange(late_verdict_, {});
+      iterator->broken = true;
+      CloseEpoch(iterator);
       return {outcome.code, Where(iterator->epoch, iterator->taken) + outcome.message};
     }
     Outcome outcome;
-    const TrainerEpoch::Word word = epoch_->Take(arrival, &outcome);
-    if (word == TrainerEpoch::Word::kShare) {
+    const TrainerEpoch::Next next = epoch_->Take(arrival, &outcome);
+    if (next == TrainerEpoch::Next::kShare) {
       ++iterator->taken;
       ++tally_.steps;
       tally_.rows += arrival->rows;
       ++times_.steps;
       times_.rows += arrival->rows;
-      times_.waits += waited_for_it ? 1 : 0;
-      handed_out_ = arrival->reader;
+      times_.waits += waited ? 1 : 0;
+      last_reader_ = arrival->reader;
       return {};
     }
-    if (word == TrainerEpoch::Word::kEnd) {
-      iterator->over = true;
-      iterator->ended_at = epoch_->Turns();
+    if (next == TrainerEpoch::Next::kEnd) {
       *end = outcome.ok();
-      iterator->broken = iterator->broken || !outcome.ok();
-      if (!outcome.ok()) wrong_ = iterator->epoch;
-      CloseEpoch();
+      if (!outcome.ok()) {
+        iterator->broken = true;
+        failed_epoch_ = iterator->epoch;
+      }
+      CloseEpoch(iterator);
       return outcome;
     }
-    epoch_->Wait(true);
-    const auto awaited = static_cast<size_t>(epoch_->Next());
-    clock_.At(iterator->epoch, iterator->taken, static_cast<int>(awaited));
-    clock_.TurnTo(TrainerDoes::kWaits);
-    clock_.At(iterator->epoch, iterator->taken);
-    waited_for_it = true;
-    Outcome waited = Wait(
-        &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks() || !foretold_.ok(); },
-        [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
-    if (Runs(*iterator)) {
-      waited.ok() ? epoch_->Wait(false) : epoch_->GiveUp();
-      const int64_t spent =
-          clock_.TurnTo(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
-      times_.waited_for[awaited] += spent;
-      times_.first += iterator->taken == 0 ? spent : 0;
-    }
-    if (!waited.ok()) return waited;
+    outcome = WaitForShare(&lock, iterator);
+    if (!outcome.ok()) return outcome;
   }
+}
+
+Outcome Sink::Superseded(SinkIterator* iterator) {
+  iterator->over = iterator->broken = true;
+  if (!failed_.ok()) return {failed_.code, Where(iterator->epoch, iterator->taken) + failed_.message};
+  return {kFailedPrecondition,
+          Where(iterator->epoch, iterator->taken) +
+              "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
+              std::to_string(opened_) +
+              "). One channel feeds one iterator at a time: for a second one that runs "
+              "beside it call distribute_dataset again"};
+}
+
+Outcome Sink::WaitForShare(MutexLock* lock, SinkIterator* iterator) {
+  epoch_->SetWaiting(true);
+  const auto awaited = static_cast<size_t>(epoch_->NextReader());
+  clock_.At(iterator->epoch, iterator->taken, static_cast<int>(awaited));
+  clock_.TurnTo(TrainerDoes::kWaits);
+  clock_.At(iterator->epoch, iterator->taken);
+  Outcome outcome = Wait(
+      lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->HasNext() || !late_verdict_.ok(); },
+      [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
+  if (!Runs(*iterator)) return outcome;
+  outcome.ok() ? epoch_->SetWaiting(false) : epoch_->GiveUp();
+  const TrainerDoes next = outcome.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps;
+  const int64_t spent = clock_.TurnTo(next, static_cast<int>(awaited));
+  times_.waited_for[awaited] += spent;
+  times_.first += iterator->taken == 0 ? spent : 0;
+  return outcome;
 }
 
 std::string Sink::AwaitedReader() const {
   const bool any = config_.schedule == plan::Schedule::kDynamic && world_->source_count() > 1;
-  return any ? "any reader" : world_->SourceName(epoch_ ? epoch_->Next() : 0);
+  return any ? "any reader" : world_->SourceName(epoch_ ? epoch_->NextReader() : 0);
 }
 
 std::string Sink::Awaited(const SinkIterator& iterator) const {
@@ -160,19 +168,17 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
   return Runs(iterator) ? AwaitedReader() : world_->SourceName(0);
 }
 
-// The lane that it came on may be closed by now, and another epoch open: then nobody waits for our word.
-Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found) {
+// The share's epoch may be closed by now, and another one open. Then no reader waits for this message.
+Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Checked checked{iterator.taken - 1, arrival.turn, arrival.position,
-                        arrival.tail,       arrival.left, arrival.filler,
-                        found.rows.count(), found.seal,   ""};
-  const bool same = found.seal == arrival.seal && found.rows.count() == arrival.rows;
+  wire::Received received{0, arrival.position, found.rows.count(), found.hash, ""};
+  const bool same = found.hash == arrival.hash && found.rows.count() == arrival.rows;
   for (size_t i = 0; !same && i < found.rows.each.size(); ++i)
-    wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
-  Tell(arrival.reader, iterator.epoch, std::move(checked));
+    wire::AppendLittleEndian(found.rows.each[i], &received.fingerprints);
+  epoch_->Acknowledge(std::move(received));
   if (same) return {};
-  wrong_ = iterator.epoch;
+  failed_epoch_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
                          world_->SourceName(arrival.reader) +
                          " cut: it was altered on its way, and is not handed out. If that happens again, a "
@@ -206,24 +212,25 @@ void Sink::Cancel(SinkIterator* iterator) {
 void Sink::Drop(SinkIterator* iterator) {
   {
     MutexLock lock(&mu_);
-    if (handed_ == iterator) Withdraw();
+    if (restored_ == iterator) Withdraw();
     if (Runs(*iterator)) CloseEpoch();
   }
-  changed_.Fetch();  // our own reader may be inside the user's pipeline, for nobody any more
+  changed_
+      .Fetch();  // this process's reader may be inside the user's pipeline, for an epoch that no trainer wants any more
 }
 
-// ---- How a trainer waits, and what it says when that takes long.
+// ---- Waiting.
 
-// Waits until ready(); `what` for messages. Looks up ten times a second, so that no wake-up can be missed for long.
+// Waits until ready(). `what` is for messages. Looks ten times a second, so that a missed wake-up costs little.
 Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,
                    const std::function<std::string()>& what) {
   int asked = 0;
-  because_.clear();
+  reason_.clear();
   const uint64_t interrupts = WatchInterrupts();
   Patience patience(stall_seconds_, timeout_seconds_);
   const auto explain = [&] {
     mu_.AssertHeld();
-    if (!because_.empty()) return because_;
+    if (!reason_.empty()) return reason_;
     return world_->SourceName(asked) +
            " has not answered either: it writes a large state for a checkpoint, its process is "
            "stopped, or its link is silent";
@@ -237,9 +244,9 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     if (interrupts != Interrupts()) return {kCancelled, where() + "interrupted (SIGINT) while it waited " + what()};
     if (!failed_.ok()) return {failed_.code, where() + failed_.message};
     if (patience.AskDue()) {
-      because_.clear();
-      asked = epoch_ ? epoch_->Next() : 0;
-      Tell(asked, iterator->epoch > 0 ? iterator->epoch : opened_ + 1, wire::Why{iterator->taken});
+      reason_.clear();
+      asked = epoch_ ? epoch_->NextReader() : 0;
+      SendTo(asked, iterator->epoch > 0 ? iterator->epoch : opened_ + 1, wire::Why{iterator->taken});
     } else if (patience.Over()) {
       return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " +
                                      explain() +
@@ -259,7 +266,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
 
 void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
-  const bool current = epoch_ && header.epoch == opened_;  // not of an epoch that was closed meanwhile
+  const bool current = epoch_ && header.epoch == opened_;  // else it is of an epoch that was closed meanwhile
   if (const auto* data = std::get_if<wire::Data>(&header.message)) {
     uint64_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
@@ -272,25 +279,25 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current)
       epoch_->On(reader, *end);
     else if (header.epoch == tally_.epoch)
-      tally_.dropped += PeersCount(end->dropped);  // its program counts its steps, and has left
+      tally_.dropped += PeersCount(end->dropped);  // this rank's program counts its steps, and has closed the epoch
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
     Outcome outcome(verified->code, verified->text);
     if (current) {
       epoch_->OnVerified(std::move(outcome));
-    } else if (!outcome.ok() && header.epoch > wrong_) {
-      // Who left the epoch early hears of it in the next; who has not begun it, at its begin. Who has had its error need not: all
-      // others begin the next one, too.
-      wrong_ = header.epoch;
-      foretold_ = std::move(outcome);
+    } else if (!outcome.ok() && header.epoch > failed_epoch_) {
+      // A rank that has left the epoch raises its error in the next one. A rank that has not begun it raises the error at once. A
+      // rank that has raised an error of this epoch need not: all ranks begin the next one.
+      failed_epoch_ = header.epoch;
+      late_verdict_ = std::move(outcome);
     }
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
-    because_ = std::move(because->text);
+    reason_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
     if (current) before_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {
-    const auto asked = answers_.find(state->request);  // who asked may wait no more
+    const auto asked = answers_.find(state->request);  // the request may have been given up
     if (asked != answers_.end()) asked->second = Outcome(state->code, std::move(state->text));
   }
   changed_.NotifyAll();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer's iterator is saved and restored: each reader has its own words, the trainer adds where it stands.
+// Saving and restoring a trainer's iterator. Each reader makes a state of its own; the trainer adds its position.
 #include <utility>
 
 #include "channel/sink.h"
@@ -8,26 +8,26 @@ namespace hvdata {
 
 wire::Restore Sink::RestoreMessage(const SinkState& state, size_t reader, int64_t request) {
   SinkState::Lane lane = reader < state.lanes.size() ? state.lanes[reader] : SinkState::Lane();
-  const Position position = state.kind == SinkState::kExhausted ? kAllBehind : lane.position;
-  return {request, state.epoch, state.number, position, lane.turn, state.tail_taken, std::move(lane.words)};
+  const Position position = state.kind == SinkState::kExhausted ? kAllTaken : lane.position;
+  return {request, state.epoch, state.number, position, lane.turn, state.tail_taken, std::move(lane.reader_state)};
 }
 
 void Sink::Withdraw() {
-  if (handed_ == nullptr) return;
-  handed_ = nullptr;
-  for (int r = 0; r < world_->source_count(); ++r) Tell(r, opened_ + 1, wire::Withdraw());
+  if (restored_ == nullptr) return;
+  restored_ = nullptr;
+  for (int r = 0; r < world_->source_count(); ++r) SendTo(r, opened_ + 1, wire::Withdraw());
 }
 
-// Puts one question to each reader and waits for all answers. The first that is an error is ours.
+// Sends one request to each reader and waits for all answers. Returns the first error among them.
 template <typename Ask>
 Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
                          std::vector<std::string>* answers) {
-  iterator->cancelled = false;  // an earlier GetNext was, perhaps
+  iterator->cancelled = false;  // left over from an earlier GetNext
   const int64_t first = asked_ + 1;
   asked_ += world_->source_count();
   for (int r = 0; r < world_->source_count(); ++r) {
     answers_[first + r];
-    Tell(r, epoch, ask(r, first + r));
+    SendTo(r, epoch, ask(r, first + r));
   }
   Outcome outcome;
   for (int64_t request = first; request < first + world_->source_count(); ++request) {
@@ -47,7 +47,7 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
   return outcome;
 }
 
-Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
+Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool with_readers) {
   MutexLock lock(&mu_);
   *state = SinkState();
   if (iterator->epoch == 0) {
@@ -61,7 +61,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   state->trainers = static_cast<uint64_t>(world_->audience_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
-  if (iterator->broken) {  // a restore would begin behind what it has not had
+  if (iterator->broken) {  // a restore would begin behind a step that it has not returned
     return {kFailedPrecondition,
             Where(iterator->epoch, iterator->taken) +
                 "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
@@ -79,7 +79,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
     turns = epoch_->Turns();
   }
   for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
-  if (!words) return {};
+  if (!with_readers) return {};
   std::vector<std::string> answers;
   Outcome asked = AskReaders(
       &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);
@@ -89,7 +89,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
       return {kFailedPrecondition,
               Where(state->epoch, iterator->taken) + "the epoch was over before its state was saved"};
     }
-    state->lanes[r].words = std::move(answers[r]);
+    state->lanes[r].reader_state = std::move(answers[r]);
   }
   return {};
 }
@@ -118,7 +118,7 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   IteratorRun run;
   run.restored = state;
   static_cast<IteratorRun&>(*iterator) = std::move(run);
-  handed_ = iterator;
+  restored_ = iterator;
   std::vector<std::string> nothing;
   return AskReaders(
       &lock, iterator, opened_ + 1, "restore",

@@ -2,12 +2,17 @@
 #include "channel/source.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
+#include "base/patience.h"
 #include "base/place.h"
-#include "channel/reader_epoch.h"
-#include "channel/window.h"
+#include "base/threads.h"
 
 namespace hvdata {
+
+using Says = wire::Ready::Says;
+using Tells = wire::Go::Tells;
 
 Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door,
                TraceLog* trace)
@@ -16,107 +21,256 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       stall_seconds_(stall_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      trainers_(static_cast<size_t>(world->audience_count())),
-      fair_(trainers_.size(), Window::kMost, static_cast<uint64_t>(world->source_count())) {
-  times_.no_room.resize(trainers_.size());
-  times_.no_room_times.resize(trainers_.size());
+      roster_(world->audience_count()),
+      credit_(config_, *world) {
+  times_.no_room.resize(credit_.lanes());
+  times_.no_room_times.resize(credit_.lanes());
   until_reset_ = times_;
   clock.TraceTo(trace, config_.number, world->audience_ranks);
 }
 
+void Source::SendTo(int member, uint64_t epoch, wire::Message message) const {
+  send_(member, MakeHeader(config_.number, epoch, std::move(message)), nullptr);
+}
+
 void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
-  send_(Member(trainer), MakeHeader(config_.number, epoch, std::move(message)), nullptr);
+  SendTo(world_->audience[static_cast<size_t>(trainer)], epoch, std::move(message));
 }
 
 // ---- The dealer.
 
-// Some trainer has opened the next epoch, and all have closed this one. Where all step together a reader that trains waits
-// for its own rank: until that comes to the epoch its program may still set what the pipeline reads. An epoch that starts from
-// a checkpoint waits for every trainer's OPEN, because only then every state is in.
-bool Source::Startable() const {
-  if (Dealing()) return false;
-  const uint64_t next = begun_ + 1;
+bool Source::MayBegin() const {
   const int own = config_.schedule == plan::Schedule::kStatic ? world_->AudienceIndex(world_->self) : -1;
-  bool opened = false, all = true, resumes = false;
-  for (size_t i = 0; i < trainers_.size(); ++i) {
-    const Trainer& t = trainers_[i];
-    if (!t.gone && t.closed < begun_) return false;
-    // One that has opened a later epoch has closed this one, before it began.
-    const bool here = t.opened >= next || t.gone;
-    if (!here && static_cast<int>(i) == own) return false;
-    opened = opened || (here && !t.gone);
-    all = all && here;
-    resumes = resumes || t.handed.count(next) > 0;
-  }
-  return opened && (all || !resumes);
+  return !epoch_ && roster_.MayBegin(begun_ + 1, own);
 }
 
 int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
   MutexLock lock(&mu_);
-  const auto ended = [this] {
-    mu_.AssertHeld();
-    return shut_ ||
-           (!Dealing() && std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.gone; }));
-  };
-  changed_.WaitFor(&lock, slice, [&] { return mu_.AssertHeld(), ended() || Startable(); });
+  const auto ended = [this] { return mu_.AssertHeld(), shut_ || (!epoch_ && roster_.AllDeparted()); };
+  changed_.WaitFor(&lock, slice, [&] { return mu_.AssertHeld(), ended() || MayBegin(); });
   if (ended()) return -1;
-  if (!Startable()) return 0;
+  if (!MayBegin()) return 0;
   const uint64_t next = begun_ + 1;
-  for (const Trainer& t : trainers_) {
-    const auto handed = t.handed.find(next);
-    if (handed != t.handed.end() && handed->second.number > 0) before_ = handed->second.number - next;
-  }
-  *number = before_ + next;
+  history_.earlier_epochs = roster_.EarlierEpochs(next, history_.earlier_epochs);
+  *number = history_.earlier_epochs + next;
   return static_cast<int64_t>(next);
 }
 
 uint64_t Source::NumberOverRuns(uint64_t epoch) const {
   MutexLock lock(&mu_);
-  return before_ + epoch;
+  return history_.earlier_epochs + epoch;
 }
 
-std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
+std::map<int, wire::Restore> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   MutexLock lock(&mu_);
   clock.At(epoch, 0);
   clock.TurnTo(ReaderDoes::kDeals);
   begun_ = epoch;
-  std::map<int, wire::Restore> handed;
-  for (size_t i = 0; i < trainers_.size(); ++i) {
-    Trainer& t = trainers_[i];
-    const auto found = t.handed.find(epoch);
-    if (found != t.handed.end()) handed[static_cast<int>(i)] = std::move(found->second);
-    t.handed.erase(t.handed.begin(), t.handed.upper_bound(epoch));
-  }
-  epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(handed), std::move(cancel));
-  epoch_->source_->mu_.AssertHeld();
-  for (const SaveRequest& request : std::exchange(early_saves_, {})) {
-    (request.epoch == epoch ? epoch_->saves_ : early_saves_).push_back(request);
-  }
-  return epoch_;
+  cancel_ = std::move(cancel);
+  std::map<int, wire::Restore> restores = roster_.TakeRestores(epoch);
+  std::set<int> resumed;
+  for (const auto& [trainer, restore] : restores) resumed.insert(trainer);
+  epoch_ = std::make_unique<ReaderEpoch>(config_, *world_, roster_, epoch, std::move(resumed), &credit_, &history_,
+                                         [this, epoch](int member, wire::Message message, const Share* share) {
+                                           send_(member, MakeHeader(config_.number, epoch, std::move(message)), share);
+                                         });
+  if (shut_) epoch_->Stop();
+  return restores;
 }
 
-void Source::FailEpoch(uint64_t number, const Outcome& outcome) {
-  const std::shared_ptr<ReaderEpoch> epoch = Begin(number, nullptr);
-  epoch->Start({});
-  epoch->Finish(outcome);
-  while (epoch->Linger() != ReaderEpoch::Wish::kStop) {
-    for (const SaveRequest& request : epoch->TakeSaveRequests()) epoch->AnswerSave(request, outcome, "");
+void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
+  Begin(epoch, nullptr);
+  Start({});
+  Finish(outcome);
+  while (Linger() != Task::kStop) {
+    for (const SaveRequest& request : TakeSaveRequests()) AnswerSave(request, outcome, "");
   }
-  epoch->End();
+  End();
+}
+
+void Source::Start(const plan::Resumption& at, proof::Past past) {
+  MutexLock lock(&mu_);
+  epoch_->Start(at, std::move(past));
+  const auto go = goes_.find(begun_);  // another reader was quicker
+  if (go != goes_.end()) epoch_->OnGo(go->second);
+  goes_.erase(goes_.begin(), goes_.upper_bound(begun_));
+}
+
+Source::Task Source::Await() {
+  if (IsCoordinated(config_, *world_)) changed_.Fetch();  // what this process sent itself, as the coordinator
+  MutexLock lock(&mu_);
+  clock.At(begun_, epoch_->Now().n);
+  epoch_->WantEnough();
+  std::optional<Task> task;
+  bool waits = false;
+  int slowest = -1;  // the trainer that kept the dealer waiting for longest
+  const auto ready = [&] {
+    mu_.AssertHeld();
+    task = epoch_->Next(SaveIsWanted());
+    if (task) return true;
+    if (!std::exchange(waits, true)) clock.TurnTo(ReaderDoes::kHasNoRoom);
+    const auto [trainer, limit] = epoch_->WaitsForCreditOf();
+    if (trainer >= 0) slowest = trainer;
+    changed_.Attend(trainer < 0 ? Doorbell::kEverybody : world_->audience[static_cast<size_t>(trainer)], limit);
+    return false;
+  };
+  constexpr auto kMoment = std::chrono::milliseconds(1);
+  if (epoch_->wanted() > 1 && !changed_.WaitFor(&lock, kMoment, ready)) epoch_->WantOne();
+  Patience patience(stall_seconds_, 0);
+  while (!task && !changed_.WaitFor(&lock, patience.Slice(), ready)) {
+    if (patience.ReportDue()) epoch_->LogStall(stall_seconds_);
+  }
+  if (waits) {
+    const int64_t spent = clock.TurnTo(ReaderDoes::kDeals, slowest);
+    if (slowest >= 0) {
+      times_.no_room[static_cast<size_t>(slowest)] += spent;
+      ++times_.no_room_times[static_cast<size_t>(slowest)];
+    }
+  }
+  if (*task == Task::kPull) epoch_->Pull();
+  return *task;
+}
+
+void Source::Deal(Step step) {
+  MutexLock lock(&mu_);
+  times_.elements += step.elements.size();
+  epoch_->Deal(std::move(step));
+}
+
+// User code may hold the dealer up until the last trainer has left.
+void Source::Finish(Outcome outcome, bool failed) {
+  MutexLock lock(&mu_);
+  epoch_->Finish(std::move(outcome), failed);
+  changed_.NotifyAll();
+}
+
+Source::Task Source::Linger() {
+  clock.TurnTo(ReaderDoes::kServes);
+  MutexLock lock(&mu_);
+  const auto ready = [this] { return mu_.AssertHeld(), epoch_->Over() || SaveIsWanted(); };
+  while (!changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
+  }
+  return epoch_->Over() ? Task::kStop : Task::kSave;
+}
+
+void Source::End() {
+  MutexLock lock(&mu_);
+  epoch_->End();
+  for (const SaveRequest& request : SaveRequests()) {
+    AnswerWithState(request, {kFailedPrecondition, epoch_->Here() + "the epoch was over before its state was saved"});
+  }
+  times_.steps += epoch_->dealt();
+  FreeAfterUnlock(std::move(epoch_));  // with the last tensors
+  cancel_ = nullptr;
+  clock.TurnTo(ReaderDoes::kNothing);
+  changed_.NotifyAll();
 }
 
 ReaderTimes Source::Times(bool reset) {
   MutexLock lock(&mu_);
   ReaderTimes now = times_;
   now.sums = clock.Read();
-  if (epoch_) {
-    epoch_->source_->mu_.AssertHeld();
-    now.untaken = epoch_->Untaken();
-  }
+  if (epoch_) now.untaken = epoch_->Untaken(), now.steps += epoch_->dealt();
   ReaderTimes since = now;
   since -= until_reset_;
   if (reset) until_reset_ = std::move(now);
   return since;
+}
+
+// ---- Checkpoints.
+
+bool Source::SaveIsWanted() const {
+  return std::any_of(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
+    mu_.AssertHeld();
+    return save.epoch == begun_;
+  });
+}
+
+// Those of the epoch that is dealt.
+std::vector<SaveRequest> Source::SaveRequests() {
+  const auto later = std::stable_partition(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
+    mu_.AssertHeld();
+    return save.epoch == begun_;
+  });
+  std::vector<SaveRequest> requests(saves_.begin(), later);
+  saves_.erase(saves_.begin(), later);
+  return requests;
+}
+
+std::vector<SaveRequest> Source::TakeSaveRequests() {
+  // Under `dynamic`, what other trainers have taken is in no state but their own, and they may not save.
+  changed_.FetchAll();
+  MutexLock lock(&mu_);
+  return SaveRequests();
+}
+
+void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
+  MutexLock lock(&mu_);
+  // The iterator is behind what has failed, and behind what was pulled for one step with it.
+  if (outcome.ok() && epoch_->failed()) {
+    return Answer(request, {kFailedPrecondition,
+                            epoch_->Here() + "this epoch can't be saved any more: its pipeline has failed behind the "
+                                             "steps that this rank has had. Go on from the checkpoint before"});
+  }
+  // Without an input there is nothing to save; but a state that is too large is one that is missing, whoever asks for it.
+  if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
+  if (!outcome.ok()) return Answer(request, outcome);
+  Answer(request, {kOk, std::move(state)});
+}
+
+void Source::KeepState(int trainer, std::string state) {
+  MutexLock lock(&mu_);
+  roster_[trainer].state = std::move(state);
+  roster_[trainer].state_epoch = begun_;
+}
+
+// The message of an answer that is OK is the state.
+void Source::Answer(const SaveRequest& request, Outcome answer) const {
+  Tell(static_cast<int>(request.trainer), request.epoch,
+       wire::State{request.request, answer.code, std::move(answer.message)});
+}
+
+// The epoch has no state now, for the reason `why`. A trainer that has seen its end gets the state that was kept, or none.
+void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
+  const Roster::Trainer& t = roster_[static_cast<int>(request.trainer)];
+  if (t.closed < request.epoch) return Answer(request, std::move(why));
+  Answer(request, {kOk, t.state_epoch == request.epoch ? t.state : ""});
+}
+
+void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
+  const SaveRequest request{trainer, epoch, save.request};
+  // Of a later epoch: another reader has dealt to the trainer already, or its first GetNext was cancelled.
+  if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
+    saves_.push_back(request);
+    return changed_.NotifyAll();
+  }
+  AnswerWithState(request,
+                  {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
+                                            " is not under way on the reader: take an element before saving"});
+}
+
+void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
+  Outcome outcome;
+  // An epoch that goes on from a checkpoint waits for this trainer: one that has begun is read from its front, which is
+  // where an iterator that was saved unused is to begin.
+  const bool from_front = restore.position == 0 && restore.words.empty();
+  if (epoch <= begun_ && epoch_ && !from_front) {
+    const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
+                             std::to_string(epoch) +
+                             ", which another rank has begun already: restore on "
+                             "every rank, or on rank 0 before any collective, before the first element is asked for";
+    outcome = {kFailedPrecondition, epoch_->Here() + late};
+    epoch_->Finish({kFailedPrecondition, late});
+  } else if (epoch > begun_) {
+    roster_[trainer].restores[epoch] = restore;
+  }
+  Answer({trainer, epoch, restore.request}, std::move(outcome));
+  changed_.NotifyAll();
+}
+
+void Source::On(int trainer, uint64_t epoch, const wire::Withdraw&) {
+  roster_[trainer].restores.erase(epoch);
+  changed_.NotifyAll();
 }
 
 // ---- The network.
@@ -132,165 +286,126 @@ void Source::Handle(int member, const wire::Header& header) {
   std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
 }
 
-// When nobody needs the epoch any more, the dealer may still be inside the user's pipeline: this gets it out. Also where it runs
-// that again up to what was restored, and has not opened its lanes yet.
+// The dealer may still be inside the user's pipeline when nobody needs the epoch any more, or run it again up to what was restored.
 void Source::CancelIfOver() {
-  if (!epoch_) return;
-  epoch_->source_->mu_.AssertHeld();
-  const bool all_left = std::all_of(trainers_.begin(), trainers_.end(), [this](const Trainer& t) {
-    mu_.AssertHeld();
-    return t.gone || t.closed >= begun_;
-  });
-  if (epoch_->started_ ? epoch_->Over() : all_left) epoch_->Cancel();
+  if (epoch_ && epoch_->Unneeded()) Cancel();
+}
+
+// User code may hold locks in there. So it is called on another thread, if there can be one.
+void Source::Cancel() {
+  epoch_->SetCancelled();
+  std::function<void()> cancel = std::exchange(cancel_, nullptr);
+  if (cancel && !RunDetached(cancel)) AfterUnlock(std::move(cancel));
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Open& open) {
-  Trainer& t = At(trainer);
+  Roster::Trainer& t = roster_[trainer];
   if (epoch < t.opened) return;
   t.opened = epoch;
   t.limit = open.limit;
-  if (Deals(epoch)) {
-    epoch_->source_->mu_.AssertHeld();
-    if (epoch_->started_) epoch_->OpenLane(trainer);
-  }
+  if (Deals(epoch)) epoch_->OnOpen(trainer);
   changed_.NotifyAll();
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
-  Trainer& t = At(trainer);
+  Roster::Trainer& t = roster_[trainer];
   if (epoch == t.opened) t.limit = taken.limit;
   if (!Deals(epoch) || t.closed >= epoch) return;
-  epoch_->source_->mu_.AssertHeld();
-  epoch_->lanes_->Taken(trainer, taken.taken, taken.limit);
-  // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
-  if (epoch_->lanes_->RoomFor(epoch_->wanted_) || changed_.WokenBy(Member(trainer), taken.limit)) changed_.NotifyAll();
+  const bool enough = epoch_->OnTaken(trainer, taken);
+  // Usually the slowest trainer's TAKEN frees credit. The trainer given to Attend() may not be the slowest.
+  const int member = world_->audience[static_cast<size_t>(trainer)];
+  if (enough || changed_.WokenBy(member, taken.limit)) changed_.NotifyAll();
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
   if (!Deals(epoch)) return;
-  epoch_->source_->mu_.AssertHeld();
-  epoch_->lanes_->Recalled(trainer, recalled.from, recalled.limit);
+  epoch_->OnRecalled(trainer, recalled);
   changed_.NotifyAll();
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Claim& claim) {
-  if (!Deals(epoch)) return;
-  epoch_->source_->mu_.AssertHeld();
-  epoch_->OnClaim(trainer, claim);
+  if (Deals(epoch)) epoch_->OnClaim(trainer, claim);
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
-  Trainer& t = At(trainer);
+  Roster::Trainer& t = roster_[trainer];
   t.closed = std::max(t.closed, epoch);
-  if (Deals(epoch)) {
-    epoch_->source_->mu_.AssertHeld();
-    if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
-    epoch_->dropped_ = std::max(epoch_->dropped_, PeersCount(close.dropped));  // all that reach the end say the same
-    if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
-    if (close.dropped > 0 && epoch_->proof_.ledger())
-      epoch_->proof_.ledger()->DropLeft(static_cast<uint64_t>(close.dropped));
-    epoch_->Account();
-  }
+  if (Deals(epoch)) epoch_->OnClose(trainer, close);
   CancelIfOver();
   changed_.NotifyAll();
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Checked& checked) {
-  if (!Deals(epoch)) return;
-  epoch_->source_->mu_.AssertHeld();
-  epoch_->OnChecked(trainer, checked);
-}
+void Source::On(int trainer, uint64_t, const wire::Release&) { OnDeparted(trainer); }
 
-void Source::On(int trainer, uint64_t, const wire::Release&) { Gone(trainer); }
-
-void Source::OnGone(int trainer) {
+void Source::Depart(int trainer) {
   MutexLock lock(&mu_);
-  Gone(trainer);
+  OnDeparted(trainer);
 }
 
-void Source::Gone(int trainer) {
-  Trainer& t = At(trainer);
-  if (std::exchange(t.gone, true)) return;
-  if (std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& one) { return one.gone; })) {
-    SayReady(begun_, {wire::Ready::Says::kLeftForGood, Turn(), kOk, ""});
-    if (config_.verify) send_(world_->readers[0], MakeHeader(config_.number, begun_, wire::Report()), nullptr);
+void Source::OnDeparted(int trainer) {
+  Roster::Trainer& t = roster_[trainer];
+  if (std::exchange(t.departed, true)) return;
+  if (roster_.AllDeparted()) {
+    const int first = world_->readers[0];
+    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Says::kLeftForGood, Turn(), kOk, ""});
+    if (config_.verify) SendTo(first, begun_, wire::Report());
   }
-  if (epoch_ && t.closed < begun_) {
-    epoch_->source_->mu_.AssertHeld();
-    if (epoch_->started_) epoch_->lanes_->Close(trainer, LaneStep(0));
-  }
+  if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);
   CancelIfOver();
   changed_.NotifyAll();
+}
+
+// Reader 0 says how far all may go. What comes before this reader has begun the epoch waits, the last GO of each.
+void Source::OnGo(uint64_t epoch, const wire::Go& go) {
+  const bool of_steps = go.tells == Tells::kAllHave || go.tells == Tells::kEndsThere;
+  if (go.tells == Tells::kExplain) {
+    if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
+      SendTo(world_->readers[0], epoch, wire::Ready{Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
+  } else if (Deals(epoch) && (epoch_->started() || !of_steps)) {
+    epoch_->OnGo(go);
+    if (go.tells == Tells::kEndsThere) changed_.NotifyAll();
+  } else if (of_steps && (epoch > begun_ || Deals(epoch))) {
+    wire::Go& last = goes_[epoch];
+    if (last.tells == Tells::kAllHave && (go.tells == Tells::kEndsThere || go.steps.n >= last.steps.n)) last = go;
+  }
+}
+
+void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
+  if (Deals(epoch) && epoch_->OnWhy(trainer, why.step)) return;
+  if (epoch_ && epoch > begun_) {
+    epoch_->SetUnwanted();
+    CancelIfOver();
+    changed_.NotifyAll();
+  }
+  const std::string text = Explain(trainer, epoch);
+  history_.LogStall(Place(Me(), config_.name, epoch, why.step) + world_->AudienceName(trainer) +
+                    " waits for this step: " + text);
+  Tell(trainer, epoch, wire::Because{text});
+}
+
+// What keeps this trainer waiting for the epoch; -1: whoever waits.
+std::string Source::Explain(int trainer, uint64_t epoch) const {
+  if (Deals(epoch)) return epoch_->Explain(trainer);
+  std::vector<std::string> busy, absent;
+  for (int i = 0; i < roster_.size(); ++i) {
+    if (!roster_[i].HasLeft(begun_)) busy.push_back(world_->AudienceName(i));
+    if (!roster_[i].HasOpened(epoch)) absent.push_back(world_->AudienceName(i));
+  }
+  if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(begun_);
+  if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);
+  return Me() + " is about to begin the epoch";
 }
 
 void Source::Shut() {
   MutexLock lock(&mu_);
   shut_ = true;
-  if (epoch_) {
-    epoch_->source_->mu_.AssertHeld();
-    epoch_->Cancel();
-  }
+  if (epoch_) epoch_->Stop(), Cancel();
   changed_.NotifyAll();
 }
 
 void Source::AwaitEnd(std::chrono::nanoseconds most) {
   MutexLock lock(&mu_);
-  changed_.WaitFor(&lock, most, [this] { return mu_.AssertHeld(), !Dealing(); });
-}
-
-// ---- States.
-
-void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
-  const SaveRequest request{trainer, epoch, save.request};
-  if (epoch > begun_ && At(trainer).opened == epoch) {
-    early_saves_.push_back(request);  // another reader has dealt to it already, or its first GetNext was cancelled
-  } else if (Deals(epoch)) {
-    epoch_->source_->mu_.AssertHeld();
-    epoch_->saves_.push_back(request);
-    changed_.NotifyAll();
-  } else {
-    SendLastWords(request,
-                  {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
-                                            " is not under way on the reader: take an element before saving"});
-  }
-}
-
-void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
-  Outcome outcome;
-  // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
-  // where an iterator that was saved unused is to begin.
-  const bool from_front = restore.position == 0 && restore.words.empty();
-  if (epoch <= begun_ && Dealing() && !from_front) {
-    Outcome late(kFailedPrecondition,
-                 world_->AudienceName(trainer) + " restored a checkpoint into epoch " + std::to_string(epoch) +
-                     ", which another rank has begun already: restore on "
-                     "every rank, or on rank 0 before any collective, before the first element is asked for");
-    epoch_->source_->mu_.AssertHeld();
-    outcome = {late.code, epoch_->Where(epoch_->Now()) + late.message};
-    epoch_->FinishLocked(std::move(late));
-  } else if (epoch > begun_) {
-    At(trainer).handed[epoch] = restore;
-  }
-  Answer({trainer, epoch, restore.request}, std::move(outcome));
-  changed_.NotifyAll();
-}
-
-void Source::On(int trainer, uint64_t epoch, const wire::Withdraw&) {
-  At(trainer).handed.erase(epoch);
-  changed_.NotifyAll();
-}
-
-// The message of an answer that is OK is the state.
-void Source::Answer(const SaveRequest& request, Outcome answer) const {
-  Tell(static_cast<int>(request.trainer), request.epoch,
-       wire::State{request.request, answer.code, std::move(answer.message)});
-}
-
-// The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
-void Source::SendLastWords(const SaveRequest& request, Outcome why) {
-  const Trainer& t = At(static_cast<int>(request.trainer));
-  if (t.closed < request.epoch) return Answer(request, std::move(why));
-  Answer(request, {kOk, t.words_epoch == request.epoch ? t.last_words : ""});
+  changed_.WaitFor(&lock, most, [this] { return mu_.AssertHeld(), !epoch_; });
 }
 
 }  // namespace hvdata

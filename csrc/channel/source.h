@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's side of a channel: what its trainers say, and which epoch is dealt. The epoch itself is ReaderEpoch's.
+// The reader's side of a channel: the mutex, the waits, and all that is sent. The trainers are in the Roster, the epoch that is
+// dealt in ReaderEpoch.
 //
-// Two callers: the dealer (one thread: WaitEpoch, then Begin and the epoch) and the network. An epoch starts when a trainer
-// has opened it and every trainer has closed the one before; see Startable() for what else it may wait for.
+// Two callers: the dealer (one thread: WaitEpoch, Begin, and the calls of an epoch) and the network. The next epoch begins when
+// the Roster says that it may.
 #pragma once
 
 #include <chrono>
@@ -11,23 +12,23 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
-#include "channel/lane_bound.h"
+#include "channel/credit.h"
+#include "channel/reader_epoch.h"
+#include "channel/roster.h"
 #include "channel/times.h"
 #include "channel/traced_watch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
-#include "wire/coordinates.h"
 #include "wire/header.h"
 
 namespace hvdata {
-
-class ReaderEpoch;
 
 struct SaveRequest {
   int64_t trainer;
@@ -38,6 +39,8 @@ struct SaveRequest {
 // Trainers are counted as in World::audience.
 class Source {
  public:
+  using Task = ReaderEpoch::Task;
+
   // `trace`: where the timeline's events go; null: nowhere.
   Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door = {},
          TraceLog* trace = nullptr);
@@ -47,62 +50,92 @@ class Source {
 
   // Iterators that dealers have made of the dataset; theirs alone.
   uint64_t inputs_made = 0;
-  // The dealer's: what it does. Who keeps it waiting is the epoch's to say.
+  // The dealer's: what it does.
   TracedWatch<ReaderDoes> clock;
   // Since the channel was made, or since the last `reset`.
   ReaderTimes Times(bool reset);
 
-  // ---- The dealer.
+  // ---- The dealer, between epochs.
 
   // The next epoch to deal, waiting at most `slice`; 0: none yet; -1: the channel has ended. `*number`: the epoch's number over
   // all runs, which is another one when training went on from a checkpoint.
   int64_t WaitEpoch(std::chrono::milliseconds slice, uint64_t* number);
   // That of the epoch that is dealt, or is to be.
   uint64_t NumberOverRuns(uint64_t epoch) const;
-  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once.
-  std::shared_ptr<ReaderEpoch> Begin(uint64_t epoch, std::function<void()> cancel);
+  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once. Returns
+  // what trainers restored for it, by trainer.
+  std::map<int, wire::Restore> Begin(uint64_t epoch, std::function<void()> cancel);
   // The epoch could not even begin: all trainers get the error.
   void FailEpoch(uint64_t epoch, const Outcome& outcome);
+
+  // ---- The dealer, in the epoch: see ReaderEpoch.
+
+  void Start(const plan::Resumption& at, proof::Past past = {});
+  // Waits until there is credit for one more step (kPull), a state is wanted (kSave) or the epoch is over (kStop).
+  Task Await();
+  void Deal(Step step);
+  void Dropped(int64_t count, uint64_t stepless) { Locked()->Dropped(count, stepless); }
+  void NoStep(uint64_t first, std::vector<proof::Element> elements) { Locked()->NoStep(first, std::move(elements)); }
+  void DeliveredBefore(uint64_t element, const proof::Element& its) { Locked()->DeliveredBefore(element, its); }
+  bool shares_tail() const { return SharesTail(config_, *world_); }
+  void Leave(std::vector<Leftover> leftovers, std::string no_filler) {
+    Locked()->Leave(std::move(leftovers), std::move(no_filler));
+  }
+  bool sends_fillers() const { return SendsFillers(config_, *world_); }
+  void Fill(Step step) { Locked()->Fill(std::move(step)); }
+  void CannotFill(std::string why) { Locked()->CannotFill(std::move(why)); }
+  // The input has ended with `outcome`; `failed`: an error of the pipeline.
+  void Finish(Outcome outcome, bool failed = false);
+  // After Finish: waits until every lane is closed (kStop) or a state is wanted (kSave).
+  Task Linger();
+  // The epoch is over and its input gone.
+  void End();
+
+  // ---- The dealer's answers to kSave.
+
+  std::vector<SaveRequest> TakeSaveRequests();
+  void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
+  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return Locked()->UntakenElements(); }
+  std::vector<uint64_t> TakenSince(int trainer) { return Locked()->TakenSince(trainer); }
+  proof::Bookmark Mark(uint64_t element) { return Locked()->Mark(element); }
+  // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
+  void KeepState(int trainer, std::string state);
 
   // ---- The network.
 
   void Handle(int member, const wire::Header& header);
-  // The trainer will never open again: it released the channel or said BYE.
-  void OnGone(int trainer);
+  // The trainer will never open again: it released the channel or sent BYE.
+  void Depart(int trainer);
   // The process ends: the dealer is to stop at once.
   void Shut();
   // Until the dealer has ended the epoch that it deals, if any, or for `most`: user code may hold it up.
   void AwaitEnd(std::chrono::nanoseconds most);
 
  private:
-  friend class ReaderEpoch;
-  friend class EpochProof;
+  // The epoch, with the mutex held for one call.
+  class LockedEpoch {
+   public:
+    explicit LockedEpoch(Source* source) UNCHECKED : lock_(&source->mu_), epoch_(source->epoch_.get()) {}
+    ReaderEpoch* operator->() const { return epoch_; }
 
-  struct Trainer {
-    uint64_t opened = 0, closed = 0;  // the last epoch that it opened, that it closed
-    LaneStep limit;
-    std::map<uint64_t, wire::Restore> handed;  // what it restored, by the epoch that is to start from it
-    std::string last_words;                    // of words_epoch
-    uint64_t words_epoch = 0;
-    bool gone = false;
+   private:
+    const MutexLock lock_;
+    ReaderEpoch* const epoch_;
   };
+  LockedEpoch Locked() UNCHECKED { return LockedEpoch(this); }
 
-  // This reader keeps in step with others that have trainers of their own.
-  bool coordinated() const { return world_->grouped && config_.schedule == plan::Schedule::kStatic; }
   std::string Me() const { return world_->ReaderName(world_->me().reader); }
-  int Member(int trainer) const { return world_->audience[static_cast<size_t>(trainer)]; }
-  Trainer& At(int trainer) REQUIRES(mu_) { return trainers_[static_cast<size_t>(trainer)]; }
+  void SendTo(int member, uint64_t epoch, wire::Message message) const;
   void Tell(int trainer, uint64_t epoch, wire::Message message) const;
-  bool Dealing() const REQUIRES(mu_) { return epoch_ != nullptr; }
   bool Deals(uint64_t epoch) const REQUIRES(mu_) { return epoch_ && epoch == begun_; }
-  bool Startable() const REQUIRES(mu_);
+  bool MayBegin() const REQUIRES(mu_);
+  bool SaveIsWanted() const REQUIRES(mu_);
+  std::vector<SaveRequest> SaveRequests() REQUIRES(mu_);
   void CancelIfOver() REQUIRES(mu_);
+  void Cancel() REQUIRES(mu_);
   void Answer(const SaveRequest& request, Outcome answer) const;
-  void SendLastWords(const SaveRequest& request, Outcome why) REQUIRES(mu_);
+  void AnswerWithState(const SaveRequest& request, Outcome why) REQUIRES(mu_);
   std::string Explain(int trainer, uint64_t epoch) const REQUIRES(mu_);
-  void SayReady(uint64_t epoch, wire::Ready ready) const;
-  void SayStalled(uint64_t epoch, EpochStep step, int trainer, const std::string& why) REQUIRES(mu_);
-  void SayStalled(const std::string& line) REQUIRES(mu_);
 
   void On(int trainer, uint64_t epoch, const wire::Open& open) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Taken& taken) REQUIRES(mu_);
@@ -114,11 +147,10 @@ class Source {
   void On(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Withdraw& withdraw) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Why& why) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Checked& checked) REQUIRES(mu_);
   template <typename Other>
-  void On(int, uint64_t, const Other&) {}  // not a trainer's word
+  void On(int, uint64_t, const Other&) {}  // no message of a trainer's
   void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);
-  void Gone(int trainer) REQUIRES(mu_);
+  void OnDeparted(int trainer) REQUIRES(mu_);
 
   const ChannelConfig config_;
   const World* const world_;
@@ -127,17 +159,15 @@ class Source {
 
   mutable Mutex mu_;
   Signal changed_;
-  std::vector<Trainer> trainers_ GUARDED_BY(mu_);
+  Roster roster_ GUARDED_BY(mu_);
+  Credit credit_ GUARDED_BY(mu_);
+  ReaderHistory history_ GUARDED_BY(mu_);
   uint64_t begun_ GUARDED_BY(mu_) = 0;                  // the epoch that is dealt, or was last
-  std::shared_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // while it is dealt
-  uint64_t before_ GUARDED_BY(mu_) = 0;                 // an epoch's number over all runs less its number in this one
+  std::unique_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // while it is dealt
+  std::function<void()> cancel_ GUARDED_BY(mu_);        // its pull
   bool shut_ GUARDED_BY(mu_) = false;
-  std::vector<SaveRequest> early_saves_ GUARDED_BY(mu_);  // of epochs to come
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);     // by epoch: the last GO of each that has not begun
-  std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};
-  bool told_empty_ GUARDED_BY(mu_) = false;
-  uint64_t last_steps_ GUARDED_BY(mu_) = 0;  // of the last epoch that came to its end
-  FairShare fair_ GUARDED_BY(mu_);           // `dynamic`: what was seen of the ranks' pace, over all epochs
+  std::vector<SaveRequest> saves_ GUARDED_BY(mu_);     // of this epoch and of later ones
+  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);  // by epoch: the last GO of each that has not begun
   ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 

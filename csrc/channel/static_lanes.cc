@@ -11,18 +11,15 @@ namespace {
 
 class StaticLanes : public Lanes {
  public:
-  StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes)
-      : lanes_(static_cast<size_t>(trainers)),
-        allowed_(gated ? 0 : kAll),
-        most_bytes_(most_bytes),
-        output_(std::move(output)) {
-    for (Lane& lane : lanes_) lane.limit = initial_limit;
+  StaticLanes(bool gated, LaneOutput* output, Credit* credit)
+      : Lanes(output, credit), lanes_(credit->lanes()), allowed_(gated ? 0 : kAll) {
+    for (Lane& lane : lanes_) lane.limit = credit->first_limit();
   }
 
-  bool RoomFor(uint64_t steps) const override {
+  bool HasCredit(uint64_t steps) const override {
     if (finished_ || AllClosed()) return false;
     return std::all_of(lanes_.begin(), lanes_.end(),
-                       [&](const Lane& lane) { return lane.closed || !Full(lane, steps); });
+                       [&](const Lane& lane) { return lane.closed || LaneHasCredit(lane, steps); });
   }
 
   void Deal(Step step) override {
@@ -30,10 +27,11 @@ class StaticLanes : public Lanes {
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
       if (position_ > lane.skip_to) {
-        if (most_bytes_ > 0) lane.held.Put(step.shares[i]->bytes);
+        credit_->Hold(i, step.shares[i]->bytes);
         continue;
       }
-      ++lane.skipped;  // these steps come first, so that nothing of the lane's own is passed over
+      output_->PassedOver(static_cast<int>(i), step);
+      ++lane.skipped;  // these steps come first, before any of the lane's own
       ++lane.sent;
       ++lane.taken;
       lane.limit += lane.limit < kAll;
@@ -61,6 +59,8 @@ class StaticLanes : public Lanes {
     end_ = end.n;
     allowed_ = end.n;
     outcome_ = std::move(outcome);
+    for (uint64_t step = std::max(end_, dealt_ - window_.size()); step < dealt_; ++step)
+      output_->LeftOut(InWindow(step));
     FlushAll();
   }
 
@@ -71,7 +71,7 @@ class StaticLanes : public Lanes {
 
   void Skip(int trainer, Position position) override {
     At(trainer).skip_to = position;
-    position_ = kAllBehind;
+    position_ = kAllTaken;
     for (const Lane& lane : lanes_) position_ = std::min(position_, lane.skip_to);
   }
 
@@ -82,16 +82,24 @@ class StaticLanes : public Lanes {
     Flush(trainer);
   }
 
-  void Taken(int trainer, LaneStep taken, LaneStep limit) override {
+  void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received) override {
     Lane& lane = At(trainer);
-    Take(trainer, taken);
+    Take(trainer, taken, received);
     lane.limit = lane.After(limit);
     Flush(trainer);
     Trim();
   }
 
+  void SendBehindEnd(int trainer, const Step& leftover) override {
+    Lane& lane = At(trainer);
+    if (!lane.ended || lane.closed) return;
+    lane.behind_end.push_back(&leftover);
+    output_->Send(trainer, LaneStep(lane.sent - lane.skipped), DealtStep(lane.sent), leftover);
+    ++lane.sent;
+  }
+
   void Close(int trainer, LaneStep taken) override {
-    Take(trainer, taken);
+    Take(trainer, taken, nullptr);
     At(trainer).closed = true;
     Trim();
   }
@@ -100,8 +108,8 @@ class StaticLanes : public Lanes {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
   }
 
-  bool AllTaken() const override {
-    return std::all_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) { return lane.taken >= dealt_; });
+  bool HasAll(int trainer) const override {
+    return lanes_[static_cast<size_t>(trainer)].taken >= (finished_ ? end_ : dealt_);
   }
 
   std::vector<const Step*> Untaken() const override {
@@ -110,12 +118,14 @@ class StaticLanes : public Lanes {
     return steps;
   }
 
-  std::vector<int> WaitsFor(int) const override { return FullFor(1); }
+  uint64_t FirstUntaken() const override { return window_.empty() ? kAll : window_.front().first; }
 
-  std::vector<int> FullFor(uint64_t steps) const override {
+  std::vector<int> WaitsFor(int) const override { return WithoutCredit(1); }
+
+  std::vector<int> WithoutCredit(uint64_t steps) const override {
     std::vector<int> slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
-      if (!lanes_[i].closed && Full(lanes_[i], steps)) slow.push_back(static_cast<int>(i));
+      if (!lanes_[i].closed && !LaneHasCredit(lanes_[i], steps)) slow.push_back(static_cast<int>(i));
     }
     return slow;
   }
@@ -137,33 +147,38 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    uint64_t skip_to = 0;                     // had in an earlier run
-    uint64_t skipped = 0;                     // the lane's own step 0 is this one of them
-    uint64_t sent = 0, taken = 0, limit = 0;  // in steps that the lanes were dealt
-
-    LaneBound held;  // dealt and not taken, where bytes are bounded
+    uint64_t skip_to = 0;                     // taken in an earlier run
+    uint64_t skipped = 0;                     // the lane's own step 0 is this one of the steps dealt
+    uint64_t sent = 0, taken = 0, limit = 0;  // in steps dealt
+    std::deque<const Step*> behind_end;       // leftovers, as its steps from end_ on
 
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
-  // A lane that passes over the next step needs no room for it, and may have none: its trainer is as far ahead of others as its
-  // window lets it be, and wants nothing of this reader before it has had something of another one, which may wait for those others.
-  bool Full(const Lane& lane, uint64_t steps) const {
-    if (position_ < lane.skip_to && --steps == 0) return false;
-    return dealt_ + steps > lane.limit || !lane.held.RoomFor(steps, most_bytes_);
+  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of others, as far as its
+  // window allows. It grants this reader nothing before another reader has sent it a step, and that one may wait for those others.
+  bool LaneHasCredit(const Lane& lane, uint64_t steps) const {
+    if (position_ < lane.skip_to && --steps == 0) return true;
+    return dealt_ + steps <= lane.limit && credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), steps);
   }
 
-  void Take(int trainer, LaneStep steps) {
+  void Take(int trainer, LaneStep steps, const wire::Received* received) {
     Lane& lane = At(trainer);
     if (lane.closed) return;  // its steps may be forgotten
-    const uint64_t taken = std::min(lane.sent, lane.After(steps));
+    const uint64_t said = lane.After(steps), taken = std::min(lane.sent, said);
     for (; lane.taken < taken; ++lane.taken) {
-      if (most_bytes_ > 0 && lane.taken < dealt_)
-        lane.held.Take(StepAt(lane.taken).shares[static_cast<size_t>(trainer)]->bytes);
+      if (lane.taken < dealt_) credit_->Take(static_cast<size_t>(trainer), InWindow(lane.taken).ShareOf(trainer).bytes);
+      if (received == nullptr || lane.taken + 1 != said) continue;
+      output_->Acknowledged(trainer, &SentTo(lane, lane.taken), std::exchange(received, nullptr));
     }
+    if (received != nullptr) output_->Acknowledged(trainer, nullptr, received);
   }
 
-  const Step& StepAt(uint64_t step) const { return window_[static_cast<size_t>(step - (dealt_ - window_.size()))]; }
+  const Step& InWindow(uint64_t step) const { return window_[static_cast<size_t>(step - (dealt_ - window_.size()))]; }
+  const Step& SentTo(const Lane& lane, uint64_t step) const {
+    if (step >= end_) return *lane.behind_end[static_cast<size_t>(step - end_)];
+    return step < dealt_ ? InWindow(step) : filler_;
+  }
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
@@ -173,17 +188,13 @@ class StaticLanes : public Lanes {
 
   void Flush(int trainer) {
     Lane& lane = At(trainer);
-    if (!lane.open || lane.closed) return;
+    if (!lane.open || lane.closed || lane.ended) return;
     const uint64_t ready = std::min(allowed_, filler_.shares.empty() ? dealt_ : kAll);
-    for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
-      const Step& step = lane.sent < dealt_ ? StepAt(lane.sent) : filler_;
-      output_.data(trainer, LaneStep(lane.sent - lane.skipped), DealtStep(lane.sent), step.position(),
-                   *step.shares[static_cast<size_t>(trainer)]);
-    }
-    if (finished_ && lane.sent >= end_ && !lane.ended) {
-      lane.ended = true;
-      output_.end(trainer, LaneStep(lane.sent - lane.skipped), outcome_);
-    }
+    for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent)
+      output_->Send(trainer, LaneStep(lane.sent - lane.skipped), DealtStep(lane.sent), SentTo(lane, lane.sent));
+    if (!finished_ || lane.sent < end_) return;
+    lane.ended = true;
+    output_->SendEnd(trainer, LaneStep(lane.sent - lane.skipped), outcome_);
   }
 
   // Forgets the steps that every lane has taken. A closed lane needs nothing any more.
@@ -201,15 +212,12 @@ class StaticLanes : public Lanes {
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;
-  const uint64_t most_bytes_;
-  LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output,
-                                       uint64_t most_bytes) {
-  return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output), most_bytes);
+std::unique_ptr<Lanes> MakeStaticLanes(bool gated, LaneOutput* output, Credit* credit) {
+  return std::make_unique<StaticLanes>(gated, output, credit);
 }
 
 }  // namespace hvdata

@@ -10,12 +10,12 @@ using wire::Ready;
 
 StepCoordinator::StepCoordinator(const World* world, Send send) : world_(world), send_(std::move(send)) {}
 
-// How far all may go, and whether the epoch ends there. True when that is news.
+// Updates the step up to which all readers may go, and whether the epoch ends there. True when either has changed.
 bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   if (epoch->ended) return false;
   constexpr uint64_t kAll = ~0ull;
-  uint64_t reach = kAll;  // what every reader has, or can make up
-  uint64_t end = kAll;    // nobody goes further
+  uint64_t reach = kAll;  // every reader has these steps, or makes fillers for them
+  uint64_t end = kAll;    // no reader goes further
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
@@ -25,9 +25,9 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   for (const Reader& r : epoch->readers) {
     if (r.says == Says::kLeft || (r.says == Says::kFills && r.outcome.ok())) continue;
     reach = std::min(reach, r.steps);
-    // Of those that fill only one whose share is really needed, and that can't make it, ends with that error.
+    // A reader that can't make fillers is an error only where its fillers are needed.
     const bool fails = r.says == Says::kFailed || (r.says == Says::kFills && longest > r.steps);
-    if (fails && r.steps <= end) {  // an error goes before an end in the same step
+    if (fails && r.steps <= end) {  // in one step an error wins over an end
       if (outcome->ok() || r.steps < end) *outcome = r.outcome;
       end = r.steps;
     } else if (r.says == Says::kEnded && r.steps < end) {
@@ -35,49 +35,49 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
       end = r.steps;
     }
   }
-  // With those steps that all have been given already, though who had them may have left.
+  // Steps that were allowed stay allowed, even if the reader that had them has left.
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
   bool ends = allowed >= end;
-  if (ends && outcome->ok() && !Spared(*epoch, end)) {
+  if (ends && outcome->ok() && !EndsWell(*epoch, end)) {
     const auto last = std::max_element(epoch->readers.begin(), epoch->readers.end(),
                                        [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
     if (running)
-      ends = false;  // one may yet have a step more, or an end of its own
+      ends = false;  // a running reader may still have one more step, or an end of its own
     else
       *outcome = last->lost;
   }
-  const bool news = allowed > epoch->allowed || ends;
+  const bool changed = allowed > epoch->allowed || ends;
   epoch->allowed = allowed;
   epoch->ended = ends;
-  return news;
+  return changed;
 }
 
-// Whether the epoch may end well with that many steps, though readers were lost: one was not, or not before it had more.
-bool StepCoordinator::Spared(const Epoch& epoch, uint64_t end) {
+// Whether the epoch ends without an error after `end` steps: some reader was not lost, or it had more steps before it was lost.
+bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
   return std::any_of(epoch.readers.begin(), epoch.readers.end(),
                      [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.says != Says::kHas); });
 }
 
-void StepCoordinator::Tell(int reader, const Key& key, Go go) const {
+void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Says at once who is behind, and asks these what keeps them: they may be silent.
-void StepCoordinator::Ask(Epoch* epoch, const Key& key, int reader) const {
+// Tells the reader at once which readers are behind, because these may not answer. Asks them for the reason.
+void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
   epoch->waiting.insert(reader);
   std::vector<std::string> names;
   for (int r = 0; r < static_cast<int>(epoch->readers.size()); ++r) {
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
     if (one.says != Says::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
-    Tell(r, key, {Go::Tells::kExplain, Turn(epoch->allowed), kOk, ""});
+    SendGo(r, key, {Go::Tells::kExplain, Turn(epoch->allowed), kOk, ""});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  Tell(reader, key, {Go::Tells::kBehind, Turn(epoch->allowed), kOk, who});
+  SendGo(reader, key, {Go::Tells::kBehind, Turn(epoch->allowed), kOk, who});
 }
 
-// A host that goes on in mid-epoch beside one that begins it anew would have other steps left than that one.
+// A reader that resumes in mid-epoch has fewer steps left than a reader that begins the epoch anew: an error.
 void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Says says = ready.says;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
@@ -85,16 +85,16 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
     return;
   r.begun = true;
   r.from = ready.steps.n;
-  if (says == Says::kGoesOn) r.goes_on = ready.text;
+  if (says == Says::kGoesOn) r.resumes = ready.text;
   std::string place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
-    if (one.goes_on.empty())
+    if (one.resumes.empty())
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
     else if (place.empty() && one.from > 0)
-      place = one.goes_on;
+      place = one.resumes;
   }
   if (place.empty() || anew.empty()) return;
   r.says = Says::kFailed;
@@ -108,23 +108,35 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
 void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   if (reader < 0) return;
   const auto& ready = std::get<Ready>(header.message);
+  const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
-  if (ready.says != Says::kLeftForGood) return Note({header.channel, header.epoch}, reader, ready);
-  gone_[header.channel].insert(reader);
+  // The epoch is over: a reader answers late, when it is asked what keeps it.
+  if (ready.says == Says::kExplains && epochs_.count(key) == 0) return;
+  if (ready.says != Says::kLeftForGood) return Note(key, reader, ready);
+  std::set<int>& departed = departed_[header.channel];
+  departed.insert(reader);
   for (auto next = epochs_.begin(); next != epochs_.end();) {
-    const Key key = (next++)->first;
-    if (key.first == header.channel) Note(key, reader, ready);
+    const Key one = (next++)->first;
+    if (one.first == header.channel) Note(one, reader, ready);
   }
+  if (departed.size() == world_->readers.size()) departed_.erase(header.channel);
+}
+
+size_t StepCoordinator::kept() const {
+  MutexLock lock(&mu_);
+  return epochs_.size() + departed_.size();
 }
 
 void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   const Says says = ready.says;
   Epoch& epoch = epochs_[key];
   epoch.readers.resize(world_->readers.size());
-  for (int r : gone_[key.first]) epoch.readers[static_cast<size_t>(r)].says = Says::kLeft;
+  if (const auto found = departed_.find(key.first); found != departed_.end()) {
+    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].says = Says::kLeft;
+  }
   Reader& r = epoch.readers[static_cast<size_t>(reader)];
   CheckBeginnings(&epoch, reader, ready);
-  // What comes later may have been overtaken: an end stands, but for the reader's leaving.
+  // A reader's end stays its end: a later READY does not change it. Except: the reader leaves.
   if (r.says == Says::kHas && says != Says::kExplains) r.steps = std::max(r.steps, ready.steps.n);
   const Outcome given{ready.code, ready.text};
   if ((says == Says::kLostEnds || says == Says::kLostFills) && r.says == Says::kHas) {
@@ -141,13 +153,13 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     const Go go{epoch.ended ? Go::Tells::kEndsThere : Go::Tells::kAllHave, Turn(epoch.allowed), outcome.code,
                 outcome.message};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
-      if (epoch.readers[to].says != Says::kLeft) Tell(static_cast<int>(to), key, go);
+      if (epoch.readers[to].says != Says::kLeft) SendGo(static_cast<int>(to), key, go);
     }
   } else if (says == Says::kAsks) {
-    Ask(&epoch, key, reader);
+    AskThoseBehind(&epoch, key, reader);
   } else if (says == Says::kExplains) {
     const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch.waiting) Tell(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
+    for (int to : epoch.waiting) SendGo(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                 [](const Reader& one) { return one.says == Says::kLeft; });

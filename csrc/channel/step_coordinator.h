@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps readers in step that have trainers of their own, one reader per host: a step goes out when every reader has it, and
-// all end on the same step. Kept by reader 0, for all channels; every reader tells it how far it is.
+// Keeps readers in step that have trainers of their own (one reader per host). A step goes out when every reader has it, and
+// all readers end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
 #pragma once
 
 #include <cstdint>
@@ -25,38 +25,42 @@ class StepCoordinator {
   // From the reader with this index in the job.
   void OnReady(int reader, const wire::Header& header);
 
+  // The epochs and channels that it keeps something of: only those under way.
+  size_t kept() const;
+
  private:
   using Says = wire::Ready::Says;
   struct Reader {
     uint64_t steps = 0;
     Says says = Says::kHas;
-    Outcome outcome;  // kFailed: the error; kFills: why it can't, if it can't
-    Outcome lost;     // the error that this reader was lost by
-    bool begun = false;
-    uint64_t from = 0;
-    std::string goes_on;  // the place where it goes on from a checkpoint
+    Outcome outcome;      // kFailed: the error. kFills: why it can't make fillers, if it can't
+    Outcome lost;         // the error of its pipeline, under on_reader_error="continue"
+    bool begun = false;   // it has reported this epoch's first step, or its end
+    uint64_t from = 0;    // that step
+    std::string resumes;  // not empty: it resumes from a checkpoint; its place, for an error
   };
   struct Epoch {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
     bool ended = false;
-    std::set<int> waiting;  // who waits to hear what keeps the others
+    std::set<int> waiting;  // readers that have asked which other readers are behind
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
 
   static bool Advance(Epoch* epoch, Outcome* outcome);
-  static bool Spared(const Epoch& epoch, uint64_t end);
-  void Tell(int reader, const Key& key, wire::Go go) const;
-  void Ask(Epoch* epoch, const Key& key, int reader) const;
+  static bool EndsWell(const Epoch& epoch, uint64_t end);
+  void SendGo(int reader, const Key& key, wire::Go go) const;
+  void AskThoseBehind(Epoch* epoch, const Key& key, int reader) const;
   void CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
   void Note(const Key& key, int reader, const wire::Ready& ready) REQUIRES(mu_);
 
   const World* const world_;
   const Send send_;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
-  std::map<uint32_t, std::set<int>> gone_ GUARDED_BY(mu_);  // by channel: readers that have left for good
+  // By channel: readers that have departed from it. Forgotten with the last one, behind which no READY of the channel comes.
+  std::map<uint32_t, std::set<int>> departed_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

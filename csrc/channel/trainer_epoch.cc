@@ -10,12 +10,12 @@
 namespace hvdata {
 
 TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from,
-                           Window* window, Tell tell)
+                           Window* window, Send send)
     : config_(config),
       world_(world),
       window_(window),
       epoch_(epoch),
-      tell_(std::move(tell)),
+      send_(std::move(send)),
       lanes_(static_cast<size_t>(world.source_count())),
       rotation_(world.source_count()),
       tail_taken_(from.tail_taken) {
@@ -24,27 +24,27 @@ TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint
     rotation_.Forward(static_cast<int>(r), static_cast<int64_t>(from.lanes[r].turn.n));
   }
   for (int r = 0; r < readers(); ++r) {
-    At(r).told_limit = Limit(r);
-    tell_(r, wire::Open{LaneStep(At(r).told_limit)});
-  }
-}
-
-// A program that counts its steps does not ask for the end, which may have come all the same.
-void TrainerEpoch::LookForEnd() {
-  while (!dynamic() && !tail_) {
-    const Lane& lane = At(rotation_.Reader());
-    if (!lane.ended || !lane.outcome.ok() || !lane.queue.empty()) return;
-    rotation_.Retire(rotation_.Reader());
-    if (rotation_.Done()) MakeTail();
+    At(r).sent_limit = Limit(r);
+    send_(r, wire::Open{LaneStep(At(r).sent_limit)});
   }
 }
 
 void TrainerEpoch::Close() {
   if (std::exchange(closed_, true)) return;
-  LookForEnd();
+  RetireEnded();
   for (int r = 0; r < readers(); ++r) {
     FreeAfterUnlock(std::exchange(At(r).queue, {}));
-    tell_(r, wire::Close{LaneStep(At(r).taken), tail_ ? tail_->Dropped(r) : 0, At(r).missing});
+    send_(r, wire::Close{LaneStep(At(r).taken), tail_ ? tail_->Dropped(r) : 0, At(r).missing});
+  }
+}
+
+// A program that counts its steps never asks for the end, which may have come all the same.
+void TrainerEpoch::RetireEnded() {
+  while (!dynamic() && !tail_) {
+    const Lane& lane = At(rotation_.Reader());
+    if (!lane.ended || !lane.outcome.ok() || !lane.queue.empty()) return;
+    rotation_.Retire(rotation_.Reader());
+    if (rotation_.Done()) MakeTail();
   }
 }
 
@@ -72,55 +72,53 @@ std::vector<Turn> TrainerEpoch::Turns() const {
   return turns;
 }
 
-// ---- Whose turn it is.
+// ---- Which share comes next.
 
-TrainerEpoch::Word TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
+TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
+  if (unacknowledged_ >= 0) SendLimits(std::exchange(unacknowledged_, -1));  // it could not be made into tensors
   for (;;) {
-    if (tail_ && tail_taken_ >= static_cast<TailStep>(tail_->steps())) return AtEnd(outcome);
+    if (tail_ && TailIsOver()) return TakeEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
-    if (!outcome->ok()) return Word::kEnd;
-    const int reader = Next();
+    if (!outcome->ok()) return Next::kEnd;
+    const int reader = NextReader();
     Lane& lane = At(reader);
     if (!lane.queue.empty()) {
       TakeFrom(reader, arrival);
-      return Word::kShare;
+      return Next::kShare;
     }
-    if (tail_ || !lane.ended) return Word::kNone;
+    if (tail_ || !lane.ended) return Next::kNothing;
     if (!lane.outcome.ok() && !lane.lost) {
       *outcome = lane.outcome;
-      return Word::kEnd;
+      return Next::kEnd;
     }
     if (!Retire(reader)) continue;
     if (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.lost; })) *outcome = lane.outcome;
-    return AtEnd(outcome);
+    return TakeEnd(outcome);
   }
 }
 
-// Everything has come. In a verified channel the epoch is over when that is true of all ranks, so that an error is everybody's: one
-// that has not come to its end, and is not to, must not hold up the others for long.
-TrainerEpoch::Word TrainerEpoch::AtEnd(Outcome* outcome) {
+// All shares are taken. A verified epoch is over when that holds on all ranks, so that an error is raised on every rank. A rank
+// that never comes to its end must not hold up the others, so the wait is short.
+TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   constexpr double kSeconds = 3;
-  if (!config_.verify || !outcome->ok()) return Word::kEnd;
+  if (!config_.verify || !outcome->ok()) return Next::kEnd;
   if (!std::exchange(at_end_, true)) {
     patience_ = Patience(0, kSeconds);
     Close();
   }
-  if (!verdict_ && !patience_.Over()) return Word::kNone;
+  if (!verdict_ && !patience_.Over()) return Next::kNothing;
   if (verdict_) *outcome = *verdict_;
-  return Word::kEnd;
+  return Next::kEnd;
 }
 
-// static: its share, its end or its error. dynamic: one that has something, in turn, or else one that has ended; if none, the
-// first that runs.
-int TrainerEpoch::Next() const {
+// static: the rotation's reader. dynamic: a reader with an error; else one with a share, in turn; else one that has ended; else
+// the first that runs.
+int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;
-  if (tail_)
-    return tail_taken_ < static_cast<TailStep>(tail_->steps())
-               ? tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader
-               : 0;
+  if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
-  if (promised_ >= 0) return promised_;
-  for (int reader = 0; reader < readers(); ++reader) {  // an error does not wait until the others have nothing
+  if (kept_ >= 0) return kept_;
+  for (int reader = 0; reader < readers(); ++reader) {  // an error does not wait until the other queues are empty
     const Lane& lane = At(reader);
     if (lane.ended && lane.queue.empty() && !lane.outcome.ok() && rotation_.Runs(reader)) return reader;
   }
@@ -134,17 +132,17 @@ int TrainerEpoch::Next() const {
   return rotation_.Reader();
 }
 
-void TrainerEpoch::Wait(bool waits) {
+void TrainerEpoch::SetWaiting(bool waits) {
   waits_ = waits;
   if (!waits || at_end_) return;
   if (window_->fits_itself()) window_->Waits();
-  if (dynamic() || window_->fits_itself()) Credit(-1);  // dynamic: to those that send on demand
+  if (dynamic() || window_->fits_itself()) SendLimits(-1);  // dynamic: to readers that send on demand
 }
 
-// What has come on demand is for whoever waits: a rank that did not take it, and does not ask again, would keep it from the others.
+// Shares that came on demand go back. This iterator may never ask again, and another rank may wait for them.
 void TrainerEpoch::GiveUp() {
-  Wait(false);
-  promised_ = -1;
+  SetWaiting(false);
+  kept_ = -1;
   for (int r = 0; r < readers(); ++r) {
     if (At(r).on_demand) HandBack(r);
   }
@@ -156,48 +154,53 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   lane.queue.pop_front();
   ++taken_;
   last_ = reader;
-  promised_ = -1;
+  kept_ = -1;
   arrival->reader = reader;
-  if (tail_) {
-    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_taken_), Me());
-    arrival->tail = true;
-    arrival->left = static_cast<uint64_t>(share.element);
-    arrival->filler = share.filler;
-    ++tail_taken_;
-    return Claim();
-  }
   ++lane.taken;
-  lane.position = arrival->position;
-  rotation_.Advance(reader);
-  Credit(reader);
+  if (tail_) {
+    ++tail_taken_;
+    Claim();
+  } else {
+    lane.position = arrival->position;
+    rotation_.Advance(reader);
+  }
+  if (config_.verify)
+    unacknowledged_ = reader;
+  else if (!tail_)
+    SendLimits(reader);
+}
+
+void TrainerEpoch::Acknowledge(wire::Received received) {
+  received.step = taken_ - 1;
+  SendLimits(std::exchange(unacknowledged_, -1), &received);
 }
 
 void TrainerEpoch::MakeTail() {
-  std::vector<int64_t> left;
-  left.reserve(lanes_.size());
-  for (const Lane& lane : lanes_) left.push_back(lane.left);
-  tail_ = std::make_unique<plan::Tail>(std::move(left), world_.audience_count(), config_.remainder);
+  std::vector<int64_t> leftovers;
+  leftovers.reserve(lanes_.size());
+  for (const Lane& lane : lanes_) leftovers.push_back(lane.leftovers);
+  tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.audience_count(), config_.remainder);
 }
 
-// The reader at hand has no more. True when that was the epoch's end.
+// The reader has no more steps. True: that was the epoch's end.
 bool TrainerEpoch::Retire(int reader) {
   rotation_.Retire(reader);
   if (!rotation_.Done()) {
-    Credit(-1);
+    SendLimits(-1);
     return false;
   }
   MakeTail();
-  tail_claimed_ =
-      config_.verify ? 0 : tail_taken_;  // a reader's book wants to know of those that an earlier run had, too
+  // A verified channel's account also needs those that were taken in an earlier run.
+  tail_claimed_ = config_.verify ? 0 : tail_taken_;
   Claim();
-  return tail_taken_ >= static_cast<TailStep>(tail_->steps());
+  return TailIsOver();
 }
 
-// ---- What the readers are told.
+// ---- What the readers are sent.
 
-// The step up to which a reader may send. static: what it deals of the next steps that the window has. dynamic: its part of
-// the window, and at least one, because nobody knows which reader will have something. A window that has become narrower takes
-// back nothing: what was told it when it was wide may still come, up to that step. Under dynamic the reader holds it (FairShare).
+// The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal part of the
+// window, and at least one step, because any reader may be the one that has a share. A limit is never taken back when the window
+// shrinks. Under `dynamic` the reader itself bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;
@@ -206,48 +209,50 @@ uint64_t TrainerEpoch::Limit(int reader) const {
   const int part = window / readers() + (reader < window % readers() ? 1 : 0);
   const uint64_t limit =
       lane.taken + static_cast<uint64_t>(dynamic() ? std::max(part, 1) : rotation_.Ahead(reader, window));
-  return window_->fits_itself() ? std::max(limit, lane.told_limit) : limit;
+  return window_->fits_itself() ? std::max(limit, lane.sent_limit) : limit;
 }
 
-// Tells the reader of the step just taken, and every other reader whose limit has moved.
-void TrainerEpoch::Credit(int taken_from) {
+// To the reader of the step just taken (-1: none), and to every other reader whose limit has changed.
+void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
     const uint64_t limit = Limit(r);
-    if (r != taken_from && limit == lane.told_limit) continue;
-    lane.told_limit = limit;
-    tell_(r, wire::Taken{LaneStep(lane.taken), LaneStep(limit)});
+    if (r != taken_from && (tail_ || limit == lane.sent_limit)) continue;
+    lane.sent_limit = limit;
+    wire::Taken taken{LaneStep(lane.taken - (r == unacknowledged_ ? 1 : 0)), LaneStep(limit)};
+    if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
+    send_(r, std::move(taken));
   }
 }
 
-// Asks for our shares of the last steps, as many as the window has.
+// Asks for this trainer's shares of the last steps, as many as the window has.
 void TrainerEpoch::Claim() {
   const auto steps = static_cast<TailStep>(tail_->steps()), window = static_cast<TailStep>(window_->Steps());
   for (; tail_claimed_ < steps && tail_claimed_ < tail_taken_ + window; ++tail_claimed_) {
     const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_claimed_), Me());
-    const bool had = tail_claimed_ < tail_taken_;
-    tell_(share.reader, wire::Claim{tail_claimed_, static_cast<uint64_t>(share.element), share.filler, had});
+    const bool taken_before = tail_claimed_ < tail_taken_;
+    send_(share.reader, wire::Claim{tail_claimed_, static_cast<uint64_t>(share.element), share.filler, taken_before});
   }
 }
 
-// Hands back what has not been taken, but for the share that an iterator waits for at this moment: it could otherwise travel
-// between idle ranks for ever. On demand a share is asked of every reader, because nobody knows which has
-// one; what comes beside the one that is taken goes back too, or a slow rank would keep it from the others.
+// Hands back what has not been taken. Except: the share that an iterator waits for, which could otherwise travel between idle ranks
+// for ever. On demand a share is asked of every reader, because any of them may have one. Shares beside the one that is taken go
+// back as well, so that a slow rank does not keep them from others.
 void TrainerEpoch::HandBack(int reader) {
   Lane& lane = At(reader);
-  const size_t keep = waits_ && !lane.queue.empty() && Next() == reader ? 1 : 0;
-  if (keep > 0) promised_ = reader;
+  const size_t keep = waits_ && !lane.queue.empty() && NextReader() == reader ? 1 : 0;
+  if (keep > 0) kept_ = reader;
   if (std::exchange(lane.on_demand, true) && lane.queue.size() == keep) return;
   while (lane.queue.size() > keep) {
     FreeAfterUnlock(std::move(lane.queue.back()));
     lane.queue.pop_back();
   }
-  const bool wanted = waits_ && (keep > 0 || !Speaks(Next()));
-  lane.told_limit = lane.taken + (wanted ? 1 : 0);
-  tell_(reader, wire::Recalled{LaneStep(lane.taken + keep), LaneStep(lane.told_limit)});
+  const bool wanted = waits_ && (keep > 0 || !HasNext(NextReader()));
+  lane.sent_limit = lane.taken + (wanted ? 1 : 0);
+  send_(reader, wire::Recalled{LaneStep(lane.taken + keep), LaneStep(lane.sent_limit)});
 }
 
-// Why the next of the last steps can't be made for all trainers, and so for none.
+// Why the next of the last steps can't be made for some trainer, so that no trainer gets it.
 Outcome TrainerEpoch::NoFiller() const {
   const auto step = static_cast<int64_t>(tail_taken_);
   if (!tail_->Short(step)) return {};
@@ -256,17 +261,17 @@ Outcome TrainerEpoch::NoFiller() const {
   return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_) + At(reader).no_filler};
 }
 
-// ---- What the readers say.
+// ---- What the readers send.
 
 void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
   Lane& lane = At(reader);
-  // A reader's first word tells where its lane begins, when the epoch goes on from a checkpoint of another rank.
+  // Another rank restored a checkpoint, and this one did not: the first share says at which step the lane begins.
   const auto turn = static_cast<int64_t>(data.turn.n);
   if (!dynamic() && !tail_ && lane.taken == 0 && lane.queue.empty() && turn > rotation_.Round(reader)) {
     rotation_.Forward(reader, turn);
-    Credit(-1);
+    SendLimits(-1);
   }
-  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.seal, data.turn});
+  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash});
   if (lane.on_demand) HandBack(reader);
 }
 
@@ -276,31 +281,30 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   if (end.code != kOk) {
     lane.outcome = {end.code, end.text};
     lane.lost = end.lost;
-  } else {
-    lane.no_filler = end.no_filler;
-    lane.left =
-        static_cast<int64_t>(std::min(end.left, static_cast<uint64_t>(world_.audience_count())));  // too few for a step
-    lane.dropped = PeersCount(end.dropped);
-    tail_taken_ = std::max(tail_taken_, end.tail_taken);
-    const uint64_t came = lane.taken + lane.queue.size();
-    if (!dynamic() && end.step.n != came) {
-      lane.missing = static_cast<int64_t>(end.step.n - came);
-      lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) +
-                                     world_.SourceName(reader) + " sent " + std::to_string(end.step.n) +
-                                     " shares of this epoch, and " + std::to_string(came) +
-                                     " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
-                                     "horovod_data.doctor` tries how batches travel here"};
-    }
+    return;
   }
+  lane.no_filler = end.no_filler;
+  const auto trainers = static_cast<uint64_t>(world_.audience_count());
+  lane.leftovers = static_cast<int64_t>(std::min(end.left, trainers));  // too few for a step
+  lane.dropped = PeersCount(end.dropped);
+  tail_taken_ = std::max(tail_taken_, end.tail_taken);
+  const uint64_t came = lane.taken + lane.queue.size();
+  if (dynamic() || end.step.n == came) return;
+  lane.missing = static_cast<int64_t>(end.step.n - came);
+  lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) + world_.SourceName(reader) +
+                                 " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
+                                 std::to_string(came) +
+                                 " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
+                                 "horovod_data.doctor` tries how batches travel here"};
 }
 
 void TrainerEpoch::OnVerified(Outcome outcome) {
-  // A reader's own error says where it was.
+  // The first error stays: a reader's own error names its place.
   if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 
 void TrainerEpoch::OnRecall(int reader) {
-  At(reader).on_demand = false;  // so that the answer is sent in any case
+  At(reader).on_demand = false;  // so that HandBack() answers in any case
   HandBack(reader);
 }
 

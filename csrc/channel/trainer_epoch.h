@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoch on a trainer: the queue of each lane, whose turn it is, and what the readers are told. Made when the epoch is
-// opened, dropped when it is closed. Not thread-safe: the Sink calls everything under its mutex.
+// One epoch on a trainer: a queue for each reader, whose share comes next, and what the readers are sent. Made when the epoch is
+// opened, destroyed when it is closed. Not thread-safe: the Sink calls everything under its mutex.
 //
 // A lane is what comes from one reader. Readers are counted as in World::sources.
 #pragma once
@@ -24,13 +24,13 @@
 
 namespace hvdata {
 
-// What a checkpoint of a trainer's iterator says.
+// The state of a trainer's iterator in a checkpoint.
 struct SinkState {
   enum Kind : uint64_t { kUnused, kRunning, kExhausted };
   struct Lane {
-    Position position = 0;  // elements of the epoch that this trainer has behind it, of this reader's
-    Turn turn;              // the reader's step that comes next
-    std::string words;      // the reader's own
+    Position position = 0;     // elements of this reader's epoch that the trainer has taken
+    Turn turn;                 // the reader's next step
+    std::string reader_state;  // made by the reader
   };
   Kind kind = kUnused;
   uint64_t epoch = 0;     // the epoch's number in the run that saved it
@@ -43,31 +43,31 @@ struct SinkState {
 // A share that has arrived.
 struct Arrival {
   BundlePtr bundle;
-  Position position = 0;        // up to and with this step, of its reader's
-  uint64_t rows = 0, seal = 0;  // as its reader says (wire::Data)
-  Turn turn;
+  Position position = 0;        // elements of the reader's epoch up to and with this step
+  uint64_t rows = 0, hash = 0;  // as its reader reported them (wire::Data)
   int reader = 0;
-  bool tail = false, filler = false;  // of the last steps: of element number `left` of what the reader had left
-  uint64_t left = 0;
 };
 
 class TrainerEpoch {
  public:
-  using Tell = std::function<void(int reader, wire::Message)>;
+  using Send = std::function<void(int reader, wire::Message)>;
 
-  // Opens it on all readers, to go on from `from`. `window` is the rank's, over all epochs.
+  // Opens the epoch on all readers, to resume from `from`. `window` is the rank's, for all epochs.
   TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window,
-               Tell tell);
+               Send send);
 
-  enum class Word { kNone, kShare, kEnd };
-  // The next word of whoever's turn it is: a share, which is then taken, the epoch's end or its error, or none yet.
-  Word Take(Arrival* arrival, Outcome* outcome);
-  bool Speaks() const { return at_end_ ? verdict_ || patience_.Over() : Speaks(Next()); }
-  // The reader whose word is next.
-  int Next() const;
-  // Whether an iterator waits for a word at this moment.
-  void Wait(bool waits);
-  // It waits no more, and takes nothing.
+  enum class Next { kNothing, kShare, kEnd };
+  // Takes the next share, if it has come. kEnd: the epoch is over, with *outcome.
+  Next Take(Arrival* arrival, Outcome* outcome);
+  // Whether Take() would give a share or the end.
+  bool HasNext() const { return at_end_ ? verdict_ || patience_.Over() : HasNext(NextReader()); }
+  // The reader whose share comes next.
+  int NextReader() const;
+  // Verified channels: acknowledges the share that Take() gave last. In other channels Take() does so.
+  void Acknowledge(wire::Received received);
+  // Whether an iterator waits at this moment.
+  void SetWaiting(bool waits);
+  // The iterator stops waiting without a share.
   void GiveUp();
   void Close();
 
@@ -80,25 +80,25 @@ class TrainerEpoch {
   EpochStep taken() const { return taken_; }
   // Shares that have come and are not taken.
   uint64_t Queued() const;
-  // Rows, or elements, that no trainer gets: as far as readers have come to their ends.
+  // Rows, or elements, that no trainer gets. Complete when all readers have ended.
   int64_t Dropped() const;
   void SaveTo(SinkState* state) const;
-  // The reader's step that comes next. Also of an epoch that is over: readers that keep in step need to know where it ended.
+  // By reader: its next step. Of an epoch that is over: where it ended, which readers that keep in step need to know.
   std::vector<Turn> Turns() const;
 
  private:
   struct Lane {
     std::deque<Arrival> queue;
-    uint64_t taken = 0, told_limit = 0;  // lane steps
+    uint64_t taken = 0, sent_limit = 0;  // lane steps
     Position position = 0;               // up to and with the last step taken
-    bool on_demand = false;              // after a recall: is to send only what is waited for
+    bool on_demand = false;              // after a recall the reader sends only what is waited for
     bool ended = false;
-    bool lost = false;  // the reader has failed, and the others go on
+    bool lost = false;  // the reader has failed, and the other readers go on
     Outcome outcome;
     int64_t dropped = 0;
-    int64_t missing = 0;    // shares that its END counted and that have not come
-    int64_t left = 0;       // elements that the reader had left at its end
-    std::string no_filler;  // why these can't stand for others
+    int64_t missing = 0;    // shares that END counted and that have not come
+    int64_t leftovers = 0;  // elements
+    std::string no_filler;  // why no fillers can be made on their model
   };
 
   bool dynamic() const { return config_.schedule == plan::Schedule::kDynamic; }
@@ -106,33 +106,35 @@ class TrainerEpoch {
   Lane& At(int reader) { return lanes_[static_cast<size_t>(reader)]; }
   const Lane& At(int reader) const { return lanes_[static_cast<size_t>(reader)]; }
   int Me() const { return world_.AudienceIndex(world_.self); }
-  bool Speaks(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
+  bool HasNext(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
+  bool TailIsOver() const { return tail_taken_ >= static_cast<TailStep>(tail_->steps()); }
   void TakeFrom(int reader, Arrival* arrival);
   bool Retire(int reader);
   void MakeTail();
-  void LookForEnd();
-  Word AtEnd(Outcome* outcome);
+  void RetireEnded();
+  Next TakeEnd(Outcome* outcome);
   void Claim();
   void HandBack(int reader);
   Outcome NoFiller() const;
-  void Credit(int taken_from);
+  void SendLimits(int taken_from, const wire::Received* received = nullptr);
   uint64_t Limit(int reader) const;
 
   const ChannelConfig& config_;
   const World& world_;
   Window* const window_;
   const uint64_t epoch_;
-  const Tell tell_;
+  const Send send_;
   std::vector<Lane> lanes_;                 // by reader
-  plan::Rotation rotation_;                 // dynamic: only who has not ended
+  plan::Rotation rotation_;                 // dynamic: only which readers have not ended
   std::unique_ptr<plan::Tail> tail_;        // when all readers have ended: the last steps
-  TailStep tail_taken_, tail_claimed_ = 0;  // restored ones included
+  TailStep tail_taken_, tail_claimed_ = 0;  // those of an earlier run included
   int last_ = -1;                           // the reader of the last step taken
-  int promised_ = -1;  // dynamic: the reader that has been told that the share in our queue is about to be taken
+  int kept_ = -1;            // dynamic: the reader whose share was not handed back, because it is waited for
+  int unacknowledged_ = -1;  // verified channels: the reader of a share that was taken and is not acknowledged yet
   EpochStep taken_ = 0;
   bool waits_ = false;
-  bool closed_ = false;  // the readers have been told
-  bool at_end_ = false;  // verified channels: everything has come, and others may be behind
+  bool closed_ = false;
+  bool at_end_ = false;  // verified channels: all shares are taken, and the verdict is awaited
   Patience patience_;    // since then
   std::optional<Outcome> verdict_;
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many steps a rank asks for ahead: a fixed number, or as many as help. Pure; not thread-safe.
+// How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Pure; not thread-safe.
 //
-// One that fits itself begins with two steps and doubles when the rank has had to wait although it had asked for all that it
-// might, or works off in less than a millisecond what it may ask for: nobody waits for anything then, but the reader is woken for
-// every few steps, which costs as much as they do. It has no more than a number of bytes, but two steps in any case. Under `dynamic` what a rank has asked for is out of
-// the others' reach, so there it is no wider than what the rank works off in a few milliseconds: a slow one keeps to two. Where
-// all are so quick that this is no bound, the reader keeps them apart, which sees all of them (FairShare).
-// It changes when a share is sent, never which one.
+// The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank consumes a
+// window in under 1 ms: the rank does not wait then, but waking the reader for every few steps costs as much as the steps. Its
+// shares take at most a number of bytes, except that 2 steps are always allowed. Under `dynamic` a share that one rank has asked for
+// is lost to the others. So there the window is at most what the rank consumes in 5 ms. If all ranks are faster than that, the
+// reader bounds each by its pace (credit.h).
+// The window changes when a share is sent, never which share.
 #pragma once
 
 #include <algorithm>
@@ -17,48 +17,48 @@ namespace hvdata {
 class Window {
  public:
   static constexpr int kLeast = 2, kMost = 64;
-  static constexpr int64_t kWorkedOffInNs = 5000000, kTooSoonInNs = 1000000;
+  static constexpr int64_t kDynamicNs = 5000000, kTooSoonNs = 1000000;
 
-  // `fixed`: steps; 0: it fits itself, to `bytes` of this rank's shares.
+  // `fixed`: steps; 0: auto, up to `bytes` of this rank's shares.
   Window(int fixed, uint64_t bytes, bool dynamic) : fixed_(fixed), bytes_(bytes), dynamic_(dynamic) {}
 
   bool fits_itself() const { return fixed_ == 0; }
   int Steps() const {
     if (!fits_itself()) return fixed_;
-    int steps = std::min(width_, Bound());
-    if (dynamic_)
-      steps = static_cast<int>(
-          std::min<int64_t>(steps, step_ns_ < 0 ? kLeast : kWorkedOffInNs / std::max<int64_t>(step_ns_, 1)));
+    int steps = std::min(width_, MostSteps());
+    if (dynamic_) {
+      const int64_t most = step_ns_ < 0 ? kLeast : kDynamicNs / std::max<int64_t>(step_ns_, 1);
+      steps = static_cast<int>(std::min<int64_t>(steps, most));
+    }
     return std::max(steps, kLeast);
   }
 
   // A share has come.
   void Came(uint64_t bytes) {
-    largest_ = std::max(bytes, largest_ - largest_ / kForgets);  // one large one is not for ever
+    largest_ = std::max(bytes, largest_ - largest_ / kForgets);  // the size of one large share fades
   }
   // An epoch begins.
   void Begins() { taken_ = 0; }
-  // One has been taken, and the rank has spent `step_ns` on it.
+  // The rank has taken a share, after `step_ns` on the one before.
   void Took(int64_t step_ns) {
     taken_ = std::min(taken_ + 1, kMost);
     step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kForgetsSteps;
-    if (step_ns_ < kTooSoonInNs / width_) Widen();
+    if (step_ns_ < kTooSoonNs / width_) Widen();
   }
-  // The rank has to wait for the next one.
+  // The rank has to wait for the next share.
   void Waits() { Widen(); }
 
  private:
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
-  // What is seen tells something of a width only when that many steps have gone through it: for the first steps of an epoch nothing
-  // but the pipeline can be quicker.
+  // A width shows its effect only after as many steps have gone through it. At an epoch's begin only a faster pipeline would help.
   void Widen() {
-    if (taken_ < width_ || width_ > Bound()) return;
+    if (taken_ < width_ || width_ > MostSteps()) return;
     width_ = std::min(2 * width_, kMost);
     taken_ = 0;
   }
-  int Bound() const {
+  int MostSteps() const {
     if (largest_ == 0) return kMost;
     return static_cast<int>(std::min<uint64_t>(bytes_ / largest_, kMost));
   }
@@ -67,9 +67,9 @@ class Window {
   const uint64_t bytes_;
   const bool dynamic_;
   int width_ = kLeast;
-  int taken_ = 0;         // of this epoch, since it was made wider
+  int taken_ = 0;         // steps of this epoch since the width last changed
   uint64_t largest_ = 0;  // bytes of a share
-  int64_t step_ns_ = -1;  // less than 0: nobody knows
+  int64_t step_ns_ = -1;  // below 0: unknown
 };
 
 }  // namespace hvdata

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that the Python package calls through ctypes (which releases the GIL), so that they also work while a
-// TensorFlow graph is being built. Nothing else of the library is exported, and nobody else calls them: no header has them.
+// The C functions that the Python package calls through ctypes, which releases the GIL. So they also work while a TensorFlow graph is
+// being built. The library exports nothing else. Only Python calls them, so no header declares them.
 //
-// Unless said otherwise a function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in
-// hvdata_last_error() of the same thread. Waiting functions take a time slice in milliseconds and return kPending
-// when it is over, so that the caller can look for Ctrl-C between slices. Strings are UTF-8.
+// Unless its comment says otherwise, a function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in
+// hvdata_last_error() of the same thread. A function that waits takes a time slice in milliseconds. It returns kPending when the slice
+// is over, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include <mpi.h>
 
 #include <algorithm>
@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "base/exceptions.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "engine/engine.h"
@@ -35,15 +34,15 @@ constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
-thread_local std::string
-    last_of_all;  // what ranks have said to each other. Of its own: a Python handler of a signal asks for stats() before it is read
+// The contributions of all ranks. Apart from last_result, because a Python signal handler may call stats() before it is read.
+thread_local std::string last_of_all;
 
 int Report(const Outcome& outcome) {
   last_error = outcome.message;
   return outcome.code;
 }
 
-// C knows no exceptions: one that leaves a function of ours ends the process.
+// The code of an exception. An exception that left a C function would end the process.
 int Caught(const std::exception& thrown) {
   try {
     return Report(Explained(thrown));
@@ -53,7 +52,7 @@ int Caught(const std::exception& thrown) {
   }
 }
 
-// What `body` returns, which gets this process's engine. Where there is none nothing is to be done.
+// Returns what `body` returns, which gets this process's engine. Without an engine there is nothing to do.
 template <typename Body>
 int WithEngine(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
@@ -62,7 +61,7 @@ int WithEngine(Body body) try {
   return Caught(thrown);
 }
 
-// The same, but an error where no engine runs.
+// The same, but an error if no engine runs.
 template <typename Body>
 int WithRunning(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
@@ -70,6 +69,16 @@ int WithRunning(Body body) try {
   return body(*engine), kOk;
 } catch (const std::exception& thrown) {
   return Caught(thrown);
+}
+
+// The text that `body` makes. Empty where there is no engine.
+template <typename Body>
+const char* TextOfEngine(Body body) try {
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  last_result = engine ? body(*engine) : "";
+  return last_result.c_str();
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
 }
 
 // mpi4py hands out the address of the handle, whose type differs between MPI libraries. None: MPI_COMM_WORLD.
@@ -80,14 +89,14 @@ MPI_Comm FromPointer(const void* comm) {
   return handle;
 }
 
-// Guards no data: held while this process joins the job. Another rank that has joined may already call hvd.shutdown(), which has
-// Horovod's thread here call MPI_Finalize at once: that must wait until there is an engine that it can stop.
+// Held while this process joins the job; guards no data. Another rank may already call hvd.shutdown(). Then Horovod's thread calls
+// MPI_Finalize here at once, which must wait until there is an engine to stop.
 std::mutex& Joining() {
   static std::mutex* const joining = new std::mutex;
   return *joining;
 }
 
-std::atomic<void (*)()> on_finalize{nullptr};  // Python sets it, whichever thread finalises MPI reads it
+std::atomic<void (*)()> on_finalize{nullptr};  // set by Python, read by the thread that finalises MPI
 std::shared_future<void> beside;               // what hvdata_call_beside runs
 
 void StopForFinalize() {
@@ -96,7 +105,7 @@ void StopForFinalize() {
   Joining().unlock();
   try {
     if (engine) engine->EndForFinalize(on_finalize);
-  } catch (const std::exception& thrown) {  // MPI's frames are above us
+  } catch (const std::exception& thrown) {  // MPI called this function
     Log(Explained(thrown).message);
   }
 }
@@ -106,35 +115,35 @@ void StopForFinalize() {
 
 using namespace hvdata;  // NOLINT: this file is the C face of that namespace
 
-// Hidden is what this library has but for these.
+// All other symbols of this library are hidden.
 #pragma GCC visibility push(default)
 
 extern "C" {
 
 const char* hvdata_last_error(void) { return last_error.c_str(); }
 
-// One literal that stays in the file: Python looks for it there before it loads a library built for another TensorFlow.
+// Python reads this literal from the file, before it loads a library that was built for another TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-// JSON object: {"version", "tensorflow", "cxx11_abi", "mpi"}: what this library was built with and, for "mpi", the
-// library's own version text (MPI_Get_library_version, which may be called before MPI_Init).
+// What this library was built with, as a JSON object {"version", "tensorflow", "cxx11_abi"}, and in a second line what the MPI
+// library says of itself (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) try {
-  // Not MPI_MAX_LIBRARY_VERSION_STRING: with two MPI libraries in the process the other one may be the one to answer.
+  // Longer than MPI_MAX_LIBRARY_VERSION_STRING: if the process has two MPI libraries, the other one may answer.
   char mpi[16384];
   int length = 0;
   MPI_Get_library_version(mpi, &length);
   std::string library(mpi, static_cast<size_t>(length));
   library = library.substr(0, library.find('\n'));
   std::replace(library.begin(), library.end(), '\t', ' ');
-  last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
-                ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
+  last_result = "{\"version\": \"" HVDATA_VERSION "\", " + std::string(built_for) +
+                ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
   return last_result.c_str();
 } catch (const std::exception& thrown) {
   return Caught(thrown), nullptr;
 }
 
-// The structures that Python fills, a line each: "EngineSettings SIZE TYPE NAME;TYPE NAME;...". It makes its own of this, so
-// that a structure that doesn't fit is found when the library is loaded (engine/engine.h, channel/channel_config.h).
+// The structures that Python fills (engine/engine.h, channel/channel_config.h), one a line: "EngineSettings SIZE TYPE NAME;TYPE
+// NAME;...". Python builds its own from these lines when it loads the library, and compares the sizes.
 const char* hvdata_structures(void) try {
   last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) +
                 " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " + std::to_string(sizeof(ChannelOptions)) +
@@ -158,7 +167,7 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
   return Caught(thrown);
 }
 
-// MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI that we initialised we also finalise, when the process exits.
+// MPI_Init_thread(MPI_THREAD_MULTIPLE). If we initialise MPI, we also finalise it, when the process exits.
 int hvdata_mpi_init(void) try { return Report(InitMpi()); } catch (const std::exception& thrown) {
   return Caught(thrown);
 }
@@ -188,8 +197,8 @@ int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   return Caught(thrown);
 }
 
-// Collective on comm: everybody's `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
-// rank order; valid until this thread's next call of it, or of hvdata_agree_wait.
+// Collective on comm: every rank contributes `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
+// rank order. It is valid until this thread's next call of this function or of hvdata_agree_wait.
 int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
   const MPI_Comm c = FromPointer(comm);
   const int length = static_cast<int>(n);
@@ -213,14 +222,14 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 
 // ---- The engine.
 
-// Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if
-// it does not train), group (readers deal to the trainers of their own group) and host name. settings: an EngineSettings.
+// Collective on comm. For each rank of comm: reader_index (0..R-1, or -1), trainer_index (0..N-1, or -1), group (readers deal to the
+// trainers of their own group) and host name. settings: an EngineSettings.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
                  const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
   for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
-  // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
+  // Before the first collective step: once a rank has joined, every rank must notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
   return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
@@ -228,53 +237,53 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   return Caught(thrown);
 }
 
-// 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
+// 0: never started. 1: running. 2: shut down. 3: broken. 4: this is a forked child of a process that started one.
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
-// This process's trainer side closes all its lanes.
+// The trainer side of this process leaves all its channels.
 int hvdata_leave_channels(void) {
   return WithEngine([](Engine& engine) { return engine.LeaveChannels(), kOk; });
 }
 
-// The same, and says BYE. Idempotent.
+// The same, and sends BYE. Idempotent.
 int hvdata_bye(void) {
   return WithEngine([](Engine& engine) { return engine.Bye(), kOk; });
 }
 
-// Waits until every trainer has said BYE.
+// Waits until every trainer has sent BYE.
 int hvdata_wait_all_bye(int slice_ms) {
   return WithEngine(
       [&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
 }
 
-// Agreements that others have begun, or begin from now on, are refused with `why` (on a dedicated reader inside serve()).
+// Refuses all agreements of other ranks with `why`, those under way and later ones. For a dedicated reader inside serve().
 int hvdata_refuse_agreements(const char* why) {
   return WithRunning([&](Engine& engine) { engine.agreements().Refuse(why), engine.post().Fetch(); });
 }
 
-// After hvdata_bye (and, on a reader, hvdata_wait_all_bye): ends all sources and leaves the transport. The communication
-// thread ends in the background, at the latest in MPI_Finalize.
+// After hvdata_bye; on a reader, also after hvdata_wait_all_bye. Ends all sources and leaves the transport. The communication thread
+// ends in the background, at the latest in MPI_Finalize.
 int hvdata_stop(void) {
   return WithEngine([](Engine& engine) { return engine.Stop(), kOk; });
 }
 
-// After hvdata_stop: waits until the communication thread has ended, or for so long.
+// After hvdata_stop: waits until the communication thread has ended, or until `patience_ms` have passed.
 int hvdata_wait_left(int patience_ms) {
   return WithEngine(
       [&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
 }
 
-// After hvdata_stop, where hvdata_wait_left was in vain: the communication thread makes no call of MPI (on = 1) until
-// MPI_Finalize begins, or until this is called with 0, for some seconds at most.
+// After hvdata_stop, if hvdata_wait_left was in vain. on = 1: the communication thread does not call MPI until MPI_Finalize begins, or
+// until this is called with 0, or until some seconds have passed.
 int hvdata_hush(int on) {
   return WithEngine([on](Engine& engine) { return engine.Hush(on != 0), kOk; });
 }
 
-// `call` is made when the program's own thread finalises MPI, before MPI ends: it ends what else calls MPI here.
+// `call` runs on the thread that finalises MPI, before MPI ends. It ends whatever else calls MPI in this process.
 typedef void (*hvdata_call)(void);
 int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
 
-// Makes `call` on a thread of its own; hvdata_join_beside waits until it has returned.
+// Runs `call` on a thread of its own. hvdata_join_beside waits until it has returned.
 int hvdata_call_beside(hvdata_call call) try {
   const auto returned = std::make_shared<std::promise<void>>();
   beside = returned->get_future().share();
@@ -290,38 +299,40 @@ int hvdata_join_beside(int slice_ms) try {
   return Caught(thrown);
 }
 
-// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return. `said`: whoever looks for the
-// job's end has been told already which rank it was.
+// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) if MPI does not run. Does not return. `said`: the other ranks already know which
+// rank ends the job.
 void hvdata_abort(int status, int said) {
   try {
     const auto engine = said == 0 ? Engine::Current() : nullptr;
-    if (engine) engine->SayItEnds(status);
+    if (engine) engine->LogEnd(status);
   } catch (const std::exception&) {  // no memory for a text
   }
   Abort(status);
 }
 
-// JSON: the counters of this process. `reset`: its times begin anew.
-const char* hvdata_stats(int reset) try {
-  const auto engine = Engine::Current();
-  last_result = engine ? engine->StatsJson(reset != 0) : "{}";
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+// The counters of this process, a line each: "NAME NUMBER".
+const char* hvdata_stats(void) {
+  return TextOfEngine([](Engine& engine) { return engine.Stats(); });
 }
 
-// JSON: the times of all processes that answer within `patience_ms`, this one first. Not collective.
-const char* hvdata_all_times(int patience_ms) try {
-  const auto engine = Engine::Current();
-  last_result = engine ? engine->AllTimesJson(std::chrono::milliseconds(patience_ms)) : "[]";
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+// The times of this process (engine/engine_times.cc). `reset`: they begin anew.
+const char* hvdata_times(int reset) {
+  return TextOfEngine([&](Engine& engine) { return engine.Times(reset != 0); });
 }
 
-// ---- Agreements: every rank's k-th one is matched. Each rank contributes some bytes and gets all of them.
+// The times of all processes that answer within `patience_ms`, this process first. Not collective.
+const char* hvdata_all_times(int patience_ms) {
+  return TextOfEngine([&](Engine& engine) { return engine.AllTimes(std::chrono::milliseconds(patience_ms)); });
+}
 
-// `what` names the call in waiting messages: "distribute_dataset(name='train')".
+// On reader 0: the last record of each verified channel, a line of JSON each.
+const char* hvdata_certificates(void) {
+  return TextOfEngine([](Engine& engine) { return engine.Certificates(); });
+}
+
+// ---- Agreements. The k-th agreement of every rank is one. Each rank contributes some bytes and gets those of all ranks.
+
+// `what` names the call, for stall lines: "distribute_dataset(name='train')".
 int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) {
   return WithRunning([&](Engine& engine) {
     *number = engine.agreements().Begin(std::string(mine, n), what);
@@ -329,8 +340,8 @@ int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* nu
   });
 }
 
-// The result, equal contributions joined: sequence of (uint64 count, count x uint64 rank of comm, uint64 length, bytes).
-// Valid until this thread's next call of it, or of hvdata_comm_exchange.
+// The result has each distinct contribution once: a sequence of (uint64 count, count x uint64 rank of comm, uint64 length, bytes).
+// It is valid until this thread's next call of this function or of hvdata_comm_exchange.
 int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
   const auto engine = Engine::Current();
   if (!engine) return Report(Engine::NotRunning());
@@ -347,9 +358,13 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 
 // ---- Channels.
 
-// options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
-// ("['image']"), what an empty share holds of it (ops/leaves.h), TensorFlow's DataType, the length of the rows of its splits (-1:
-// any, or it is none), and the rank of its static shape (-1: unknown; see ChannelConfig); dims: of all static shapes, one after the other, -1 for an unknown size.
+// options: a ChannelOptions. The arrays describe each of the `components` tensors of a share, without the weight:
+//   names        for error texts: "['image']"
+//   empty_rules  what an empty share holds of it (ops/leaves.h)
+//   dtypes       TensorFlow's DataType
+//   row_lengths  the length of the rows of its splits; -1: any, or it has no splits
+//   ranks        the rank of its static shape; -1: unknown (see ChannelConfig)
+//   dims         the static shapes one after the other; -1: unknown size
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
                           const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
                           const int64_t* dims) {
@@ -372,7 +387,7 @@ int hvdata_channel_create(const void* options, const char* name, int components,
   });
 }
 
-// A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
+// A graph uses the channel. It is released when no graph and no dataset object uses it.
 int hvdata_channel_use(uint32_t channel) {
   return WithRunning([&](Engine& engine) { engine.channels().Use(channel); });
 }
@@ -381,8 +396,8 @@ int hvdata_channel_unuse(uint32_t channel) {
   return WithEngine([&](Engine& engine) { return engine.UnuseChannel(channel), kOk; });
 }
 
-// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting. *number: its
-// number over all runs, where training went on from a checkpoint.
+// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended. *number: its number over all
+// runs, which differs after a restored checkpoint.
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {
@@ -396,7 +411,7 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
   });
 }
 
-// Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
+// Reader: the epoch failed before the deal op, or outside of it. Sends the error to every trainer.
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   return WithEngine([&](Engine& engine) {
     if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
@@ -404,7 +419,7 @@ int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* m
   });
 }
 
-// A number that no other process nor engine has: a dataset op found with another one comes from a saved graph.
+// A number that no other process and no other engine has. A dataset op with another number comes from a saved graph.
 uint64_t hvdata_session(void) {
   const auto engine = Engine::Current();
   return engine ? engine->session() : 0;

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/counters.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/place.h"
 #include "base/random.h"
@@ -20,7 +19,8 @@ using wire::Header;
 
 namespace {
 
-// Absolute: it is opened anew for each record, and the program may change its folder.
+// The file that an environment variable names, as an absolute path: it is opened again for each record, and the program may change
+// its working directory.
 std::string FileIn(const char* variable) {
   const char* const value = std::getenv(variable);
   std::string file = value == nullptr ? "" : value;
@@ -49,15 +49,15 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
-  // What lasts for long is shown in pieces: the job may be killed before it ends.
+  // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
 }
 
 Post::Ways Engine::MakeWays() {
   Post::Ways ways;
-  ways.send_by_mpi = [this](int member, Parcel parcel) { transport_->Send(member, std::move(parcel)); };
-  ways.make_landing = TheHooks().make_landing;
+  ways.send_by_mpi = [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); };
+  ways.make_destination = TheHooks().make_destination;
   ways.deliver = [this](int member, Header header, BundlePtr bundle) {
     Dispatch(member, std::move(header), std::move(bundle));
   };
@@ -71,14 +71,14 @@ Send Engine::MakeSend() {
 
 // ---- In.
 
-void Engine::Deliver(int source, Header header, Landing landing) {
+void Engine::Deliver(int source, Header header, Destination destination) {
   completed_.wait();
-  post_->Arrived(source, std::move(header), std::move(landing));
+  post_->Arrived(source, std::move(header), std::move(destination));
 }
 
-void Engine::PassOn(int source, int member, uint32_t bells, std::string_view bag) {
+void Engine::PassOn(int source, int member, wire::Envelope envelope) {
   completed_.wait();
-  post_->PassOn(source, member, bells, bag);
+  post_->PassOn(source, member, std::move(envelope));
 }
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
@@ -93,12 +93,13 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (const auto* verdict = std::get_if<wire::Verdict>(&header.message)) return agreements_->On(member, *verdict);
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
   if (const auto* how_long = std::get_if<wire::HowLong>(&header.message)) {
-    if (how_long->anew) return static_cast<void>(TimesJson(true));
-    return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
+    if (how_long->anew) return static_cast<void>(channels_.Accounts(true));
+    return post_->Send(member, MakeHeader(0, 0, wire::Times{Times(false)}));
   }
   if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
-  if (wire::IsOneOf<wire::Ping, wire::Pong, wire::Events>(header.message))
-    return DispatchToTimeline(member, std::move(header));
+  if (const auto* ping = std::get_if<wire::Ping>(&header.message))
+    return timeline_ ? timeline_->On(member, *ping) : void();
+  if (const auto* pong = std::get_if<wire::Pong>(&header.message)) return timeline_ ? timeline_->On(*pong) : void();
   if (!std::holds_alternative<wire::Ready>(header.message))
     return exchange_->Handle(member, std::move(header), std::move(bundle));
   coordinator_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
@@ -109,16 +110,6 @@ void Engine::NoteUnderWay(int64_t least) {
     if (channel.sink) channel.sink->NoteUnderWay(least);
     if (channel.source) channel.source->clock.NoteUnderWay(least);
   }
-}
-
-void Engine::DispatchToTimeline(int member, Header header) {
-  if (!timeline_) return;
-  if (const auto* ping = std::get_if<wire::Ping>(&header.message))
-    timeline_->On(member, *ping);
-  else if (const auto* pong = std::get_if<wire::Pong>(&header.message))
-    timeline_->On(*pong);
-  else if (auto* events = std::get_if<wire::Events>(&header.message))
-    timeline_->On(member, std::move(*events));
 }
 
 // ---- Channels.
@@ -159,7 +150,7 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
+// How far this rank has come, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
@@ -170,36 +161,36 @@ std::string Engine::Whereabouts() {
   return place.empty() ? "" : place + ")";
 }
 
-void Engine::SayItEnds(int status) {
+void Engine::LogEnd(int status) {
   Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) +
       Whereabouts() + ", and the job with it");
 }
 
-std::string Engine::StatsJson(bool reset) {
+std::string Engine::Stats() const {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
-  JsonObject json, channels, certificates;
-#define HVDATA_ADD(name, shown) json.Add(shown, Count().name.load());
-  HVDATA_COUNTERS(HVDATA_ADD)
-  json.Add("arena_bytes_in_use", arena.taken)
-      .Add("arena_bytes_reserved", arena.reserved)
-      .Add("arena_refusals", arena.refused);
-  for (const auto& [name, account] : channels_.Accounts()) {
-    const Sink::Tally& tally = account.tally;
-    JsonObject channel;
-    channel.Add("epoch", tally.epoch).Add("rows", tally.rows).Add("steps", tally.steps).Add("dropped", tally.dropped);
-    channels.Put(name, channel.Text());
-  }
-  for (const auto& [name, record] : certifier_->Last()) certificates.Put(name, record);
-  if (reset && world_.me().trainer == 0) ResetReaders();
-  json.Put("channels", channels.Text()).Put("certificates", certificates.Text());
-  return json.Put("times", TimesJson(reset)).Text();
+  std::string text;
+  const auto put = [&text](const char* name, uint64_t number) {
+    text += std::string(name) + " " + std::to_string(number) + "\n";
+  };
+#define HVDATA_PUT(name, shown) put(shown, Count().name.load());
+  HVDATA_COUNTERS(HVDATA_PUT)
+  put("arena_bytes_in_use", arena.taken);
+  put("arena_bytes_reserved", arena.reserved);
+  put("arena_refusals", arena.refused);
+  return text;
+}
+
+std::string Engine::Certificates() const {
+  std::string lines;
+  for (const std::string& record : certifier_->Last()) lines += record + "\n";
+  return lines;
 }
 
 // ---- The communication thread's turns.
 
 void Engine::Look() {
   completed_.wait();
-  post_->Fetch();  // whatever nobody waits for
+  post_->Fetch();  // messages that no thread waits for
 }
 
 void Engine::Tick() {
@@ -209,10 +200,10 @@ void Engine::Tick() {
   TheHooks().sweep();
   {
     MutexLock lock(&mu_);
-    if (stopped_ && post_->arena()) post_->arena()->Retire();  // of what trainers let go of when they end
+    if (stopped_ && post_->arena()) post_->arena()->Retire();  // for memory that trainers have freed since
   }
   const std::vector<int> died = peers_.Died();
-  if (!died.empty()) post_->Fetch();  // what they said last
+  if (!died.empty()) post_->Fetch();  // their last messages, which may be BYE
   const auto self = static_cast<size_t>(world_.self);
   for (int member : died) {
     {

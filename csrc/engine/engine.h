@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over peers.
+// One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over other processes.
 // Every message goes out through the post and comes in through Dispatch(), one at a time.
 #pragma once
 
@@ -38,14 +38,14 @@
 
 namespace hvdata {
 
-// As channel/channel_config.h: Python makes its structure of this list.
-#define HVDATA_SETTINGS(FIELD)                                                               \
-  FIELD(double, stall_seconds, 0)         /* a wait that lasts so long is reported */        \
-  FIELD(double, timeout_seconds, 0)       /* one that lasts so long is an error; 0: never */ \
-  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                       \
-  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */    \
-  FIELD(bool, timeline, false)            /* the same on every rank */                       \
-  FIELD(uint64_t, timeline_bytes, 0)      /* of its file, at most */                         \
+// Python makes its own structure of this list, as of that in channel/channel_config.h.
+#define HVDATA_SETTINGS(FIELD)                                                              \
+  FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */           \
+  FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */ \
+  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                      \
+  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */   \
+  FIELD(bool, timeline, false)            /* the same on every rank */                      \
+  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */         \
   FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 
@@ -59,16 +59,15 @@ enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kF
 
 class Engine : public Inbox {
  public:
-  // Collective on `comm`, which stays the caller's: makes a duplicate on the caller's thread.
-  // `roles` need not know pids: they are exchanged here.
+  // Collective on `comm`, which stays the caller's: makes a duplicate, on the caller's thread. Sets the pids in `roles`.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
   ~Engine() override {
-    if (timeline_) timeline_->Halt();  // its thread uses what goes first
+    if (timeline_) timeline_->Halt();  // its thread uses members that are destroyed before it
   }
-  // The engine of this process; null before Start and in a forked child.
+  // The engine of this process. Null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
-  // Why there is no running engine, for people.
+  // Why there is no running engine, as an error.
   static Outcome NotRunning();
 
   const World& world() const { return world_; }
@@ -76,29 +75,33 @@ class Engine : public Inbox {
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  void SayItEnds(int status);  // to whoever looks for the rank with which the job has ended
-  // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
-  std::string StatsJson(bool reset);
-  // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
-  std::string AllTimesJson(std::chrono::milliseconds patience);
+  void LogEnd(int status);  // logs that this program ends the job
+  // The counters of this process, a line each: "NAME NUMBER".
+  std::string Stats() const;
+  // Where the time of this process's channels goes (engine_times.cc). `reset`: times begin anew.
+  std::string Times(bool reset);
+  // The same of every process that answers within `patience`, one text after the other, this process first.
+  std::string AllTimes(std::chrono::milliseconds patience);
+  // On reader 0: the last record of each verified channel, a line of JSON each.
+  std::string Certificates() const;
 
   Channels& channels() { return channels_; }
   void CreateChannel(const ChannelConfig& config);
-  // When the last use goes the trainer side says RELEASE.
+  // Ends a use. After the last one the trainer sends RELEASE.
   void UnuseChannel(uint32_t number);
 
-  // This process's trainer side takes nothing more of any channel.
+  // The trainer of this process takes no more of any channel.
   void LeaveChannels();
   void Bye();
   bool WaitAllBye(std::chrono::milliseconds slice);
-  // Ends all sources and sinks, and lets the transport go.
+  // Ends all sources and sinks, and the transport.
   void Stop();
-  // Waits until the communication thread has ended: every process has stopped. False if it has not within `patience`.
+  // Waits until the communication thread has ended, which means that every process has stopped. False: it has not within `patience`.
   bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
-  // Until MPI_Finalize begins, or Hush(false), the communication thread makes no call of MPI; for some seconds.
+  // The communication thread makes no call of MPI until MPI_Finalize begins, or Hush(false), for some seconds at most.
   void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
-  // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
-  // `on_finalize` is called first, if there is one and the program's own thread finalises MPI.
+  // At the start of MPI_Finalize, or before it: Bye(), Stop(), and the wait for the end of the communication thread. First calls
+  // `on_finalize`, unless it is null or another thread than the program's own finalises MPI.
   void EndForFinalize(void (*on_finalize)());
 
  private:
@@ -112,23 +115,21 @@ class Engine : public Inbox {
   void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
-  void DispatchToTimeline(int member, wire::Header header);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
-  // When the program has closed descriptors that are MPI's and ours: false, and this process ends soon, by an error if it
-  // takes one.
+  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
   void ResetReaders();
-  std::string TimesJson(bool reset = false);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
   // Inbox.
-  Landing Land(int source, const wire::Header& header) override { return post_->Land(source, header); }
-  void Deliver(int source, wire::Header header, Landing landing) override;
-  void PassOn(int source, int member, uint32_t bells, std::string_view bag) override;
-  std::shared_ptr<char> Passage(size_t bytes) override { return post_->Passage(bytes); }
+  Destination DestinationFor(int source, const wire::Header& header) override {
+    return post_->DestinationFor(source, header);
+  }
+  void Deliver(int source, wire::Header header, Destination destination) override;
+  void PassOn(int source, int member, wire::Envelope envelope) override;
   void Look() override;
   void Tick() override;
   bool Connected() override { return CheckDescriptors(); }
@@ -144,21 +145,21 @@ class Engine : public Inbox {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
   std::unique_ptr<Certifier> certifier_;
-  std::unique_ptr<Timeline> timeline_;  // null: nobody wants one
+  std::unique_ptr<Timeline> timeline_;  // may be null
   std::unique_ptr<Post> post_;
   Channels channels_{&world_};
 
   Mutex mu_;
   CondVar changed_;
-  std::map<int, std::string> times_ GUARDED_BY(mu_);  // what others have said last of theirs, by member
-  std::set<int> byes_ GUARDED_BY(mu_);                // members that need nothing more; those that read serve on
+  std::map<int, std::string> times_ GUARDED_BY(mu_);  // the last times of other members
+  std::set<int> byes_ GUARDED_BY(mu_);                // members that have sent BYE; readers among them still serve
   bool said_bye_ GUARDED_BY(mu_) = false;
-  Patience serves_on_ GUARDED_BY(mu_);  // since then, where this process also reads
+  Patience serves_on_ GUARDED_BY(mu_);  // since then, if this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  std::promise<void> complete_;  // the communication thread begins before we have its handle
+  std::promise<void> complete_;  // the communication thread starts before this object is complete
   std::shared_future<void> completed_{complete_.get_future()};
   std::unique_ptr<Transport> transport_;  // last: its thread uses everything above
 };

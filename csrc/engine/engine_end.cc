@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of this process: how it ends. BYE to the readers when this trainer needs nothing more, Stop() when all have
-// said it; or FailAll(), when somebody is lost.
+// How the engine ends: it sends BYE when this trainer needs nothing more, and stops when all have sent it. If a process is lost,
+// FailAll() ends everything.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,16 +12,18 @@
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
+#include "base/writer.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 
 namespace hvdata {
 namespace {
 
+constexpr auto kWrites = std::chrono::seconds(5);    // lines and records that wait for a pipe or a file system
 constexpr int kBrokenPatience = 60;                  // s
-constexpr int kCutOffPatience = 5;                   // s: for the program to raise the error, say why and go
-constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
-constexpr auto kEnds = std::chrono::seconds(5);      // a dealer; one that user code holds up for longer ends without us
+constexpr int kCutOffPatience = 5;                   // s: for the program to raise the error and end
+constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
+constexpr auto kEnds = std::chrono::seconds(5);      // for a dealer to end: user code may hold it up
 
 }  // namespace
 
@@ -39,17 +41,17 @@ void Engine::Bye() {
     serves_on_ = Patience(settings_.stall_seconds, 0);
   }
   LeaveChannels();
-  if (!world_.me().reads()) EndTimeline();  // a reader has something to tell until all ranks are done
-  const wire::Bye bye{exchange_->Told(), ""};
+  if (!world_.me().reads()) EndTimeline();  // a reader's ends in Stop()
+  const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
-  if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{TimesJson()}));
+  if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{Times(false)}));
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
 }
 
-// The end of the last epoch is the dealer's to note in the timeline, and to account for to reader 0, which may be another process:
-// nothing is sent any more when this one has left.
+// Waits for the dealers. At the end of the last epoch each notes it in the timeline and sends its report to reader 0. Afterwards this
+// process sends nothing.
 void Engine::AwaitDealers() {
   const auto begun = std::chrono::steady_clock::now();
   for (const Channel& channel : channels_.All()) {
@@ -63,12 +65,13 @@ void Engine::EndTimeline() {
   try {
     NoteUnderWay(0);
     timeline_->End();
-  } catch (const std::exception& thrown) {  // whoever ends goes on to say BYE, which others wait for
+  } catch (const std::exception& thrown) {  // the caller must go on: other processes wait for its BYE
     Log(Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
-// Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.
+// The program finalises MPI in mid-run. Trainers that still need what this process reads get an error, so that they don't wait for
+// ever.
 void Engine::LeaveReaders() {
   if (!world_.me().reads() || WaitAllBye(kServesOn)) return;
   std::set<int> byes;
@@ -99,12 +102,12 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
     changed_.NotifyAll();
   }
   channels_.OnGone(member);
-  agreements_->OnGone(member);
-  exchange_->OnGone(member, bye.told);
+  agreements_->OnDeparted(member);
+  exchange_->OnDeparted(member, bye.told);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
-  CheckDescriptors();  // without its descriptors MPI may not let go of the communication thread any more
+  CheckDescriptors();  // without its descriptors MPI may never return to the communication thread
   MutexLock lock(&mu_);
   const auto left = [this](int member) { return mu_.AssertHeld(), byes_.count(member) > 0; };
   const bool all = changed_.WaitFor(&mu_, slice, [&] {
@@ -139,6 +142,7 @@ void Engine::Stop() {
   NoteEnd(EngineState::kShutDown);
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
+  FlushWriters(kWrites);
 }
 
 void Engine::EndForFinalize(void (*on_finalize)()) {
@@ -153,8 +157,8 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
   Bye();
   LeaveReaders();
   Stop();
-  // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
-  // is lost the thread does not end; then the job is being killed, or has to get on.
+  // Waits for as long as other ranks train. MPI_Finalize waits for them, too, and must not run beside our thread. If a rank is lost, the
+  // thread does not end. Then the wait is bounded.
   int broken_seconds = 0;
   while (!transport_->Join(std::chrono::seconds(1))) {
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;

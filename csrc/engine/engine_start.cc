@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of this process: how it comes to be, and what there is to say when it is not there.
+// How the engine starts, and the errors when there is none.
 #include <utility>
 
 #include "base/exceptions.h"
@@ -10,8 +10,7 @@
 namespace hvdata {
 namespace {
 
-// Never destroyed: a process that exits without shutdown(), or a forked child, must not join a thread from a static
-// destructor.
+// Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked child.
 struct Process {
   Mutex mu;
   std::shared_ptr<Engine> engine GUARDED_BY(mu);

@@ -1,74 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of this process: where the time of its channels goes, for itself and for whoever asks.
+// The engine of this process: where the time of its channels goes, for this process and for others that ask. As text, which
+// horovod_data/times.py reads. Each line is a word and numbers. Names are in hexadecimal, because they may contain anything.
+//
+//   process RANK READER RANKS HOST    RANK or READER may be -1
+//   sources READER...                 the readers that this process gets batches from
+//   audience RANK...                  the ranks that this process deals to
+//   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
+//   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources` follow
+//   reader ...                        the same. Lists by `audience` follow
 #include <chrono>
 #include <set>
 
-#include "base/json.h"
 #include "engine/engine.h"
 
 namespace hvdata {
 namespace {
 
-template <typename Sums, typename Does>
-int64_t At(const Sums& sums, Does does) {
-  return sums[static_cast<size_t>(does)];
+std::string Hex(const std::string& text) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string digits;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    digits += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return digits;
 }
 
-std::string Json(const TrainerTimes& times) {
+template <typename... Numbers>
+std::string Words(Numbers... numbers) {
+  return ((" " + std::to_string(numbers)) + ...);
+}
+
+template <typename Number>
+std::string Words(const std::vector<Number>& numbers) {
+  std::string words;
+  for (const Number number : numbers) words += " " + std::to_string(number);
+  return words;
+}
+
+// The names of these fields are in horovod_data/times.py.
+std::string Line(const TrainerTimes& t) {
   using Does = TrainerDoes;
-  return JsonObject()
-      .Add("wait", At(times.sums, Does::kWaits))
-      .Add("receive", At(times.sums, Does::kReceives))
-      .Add("step", At(times.sums, Does::kSteps))
-      .Add("steps", times.steps)
-      .Add("rows", times.rows)
-      .Add("waits", times.waits)
-      .Add("queued", times.queued)
-      .Add("epochs", times.epochs)
-      .Add("window", times.window)
-      .Add("first", times.first)
-      .Add("waited_for", times.waited_for)
-      .Text();
+  const auto of = [&](Does does) { return t.sums[static_cast<size_t>(does)]; };
+  return "trainer" +
+         Words(of(Does::kWaits), of(Does::kReceives), of(Does::kSteps), t.steps, t.rows, t.waits, t.queued, t.epochs,
+               t.window, t.first) +
+         Words(t.waited_for) + "\n";
 }
 
-std::string Json(const ReaderTimes& times) {
+std::string Line(const ReaderTimes& r) {
   using Does = ReaderDoes;
-  return JsonObject()
-      .Add("pipeline", At(times.sums, Does::kPulls))
-      .Add("deal", At(times.sums, Does::kDeals))
-      .Add("room", At(times.sums, Does::kHasNoRoom))
-      .Add("serve", At(times.sums, Does::kServes))
-      .Add("elements", times.elements)
-      .Add("steps", times.steps)
-      .Add("untaken", times.untaken)
-      .Add("room_of", times.no_room)
-      .Add("room_times_of", times.no_room_times)
-      .Text();
+  const auto of = [&](Does does) { return r.sums[static_cast<size_t>(does)]; };
+  return "reader" +
+         Words(of(Does::kPulls), of(Does::kDeals), of(Does::kHasNoRoom), of(Does::kServes), r.elements, r.steps,
+               r.untaken) +
+         Words(r.no_room) + Words(r.no_room_times) + "\n";
 }
 
 }  // namespace
 
-// Times in nanoseconds. Readers and trainers are named by their numbers, and lists are by these.
-std::string Engine::TimesJson(bool reset) {
+std::string Engine::Times(bool reset) {
   const Member& me = world_.me();
-  JsonObject channels;
+  std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
+  text += "sources" + Words(world_.source_readers) + "\naudience" + Words(world_.audience_ranks) + "\n";
   for (const auto& [name, account] : channels_.Accounts(reset)) {
-    JsonObject options, channel;
-    options.Add("batch", static_cast<int>(account.options.batch))
-        .Add("schedule", static_cast<int>(account.options.schedule));
-    options.Add("prefetch", account.options.prefetch).Add("number", static_cast<int64_t>(account.options.number));
-    channel.Put("options", options.Text());
-    if (account.trainer) channel.Put("trainer", Json(*account.trainer));
-    if (account.reader) channel.Put("reader", Json(*account.reader));
-    channels.Put(name, channel.Text());
+    const ChannelOptions& options = account.options;
+    const Sink::Tally& tally = account.tally;
+    text += "channel " + Hex(name) +
+            Words(static_cast<int>(options.batch), static_cast<int>(options.schedule), options.prefetch, options.number,
+                  tally.epoch, tally.rows, tally.steps, tally.dropped) +
+            "\n";
+    if (account.trainer) text += Line(*account.trainer);
+    if (account.reader) text += Line(*account.reader);
   }
-  JsonObject process;
-  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count());
-  process.Add("sources", world_.source_readers).Add("audience", world_.audience_ranks);
-  return process.Put("host", Quoted(me.host)).Put("channels", channels.Text()).Text();
+  if (reset && me.trainer == 0) ResetReaders();
+  return text;
 }
 
-// Dedicated ones, whose programs can't ask for it: they are inside serve().
+// The programs of dedicated readers can't ask for it, because they are inside serve().
 void Engine::ResetReaders() {
   for (const int member : world_.readers) {
     if (!world_.members[static_cast<size_t>(member)].trains())
@@ -82,8 +91,8 @@ void Engine::OnTimes(int member, const wire::Times& times) {
   changed_.NotifyAll();
 }
 
-// Those that have said BYE have told reader 0 before, and may have nothing to add.
-std::string Engine::AllTimesJson(std::chrono::milliseconds patience) {
+// A process that has said BYE has sent its times to reader 0 before. It may not answer any more.
+std::string Engine::AllTimes(std::chrono::milliseconds patience) {
   constexpr auto kLook = std::chrono::milliseconds(10);
   std::set<int> asked;
   {
@@ -108,10 +117,10 @@ std::string Engine::AllTimesJson(std::chrono::milliseconds patience) {
       return true;
     });
   }
-  std::string json = "[" + TimesJson();
+  std::string texts = Times(false);
   MutexLock lock(&mu_);
-  for (const auto& [member, words] : times_) json += ", " + words;
-  return json + "]";
+  for (const auto& [member, text] : times_) texts += text;
+  return texts;
 }
 
 }  // namespace hvdata

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine calls and does not know: only ops/ knows TensorFlow.
+// Functions of ops/ that the engine calls: only ops/ knows TensorFlow.
 #pragma once
 
 #include "mail/post.h"
@@ -7,10 +7,10 @@
 
 namespace hvdata {
 
-// Given by the ops while the library is loaded.
+// Set by ops/ when the library is loaded.
 struct Hooks {
-  MakeLanding make_landing = nullptr;  // the owner of what it makes is a BundlePtr
-  void (*sweep)() = [] {};             // frees what nobody uses any more; called about every 100 ms
+  MakeDestination make_destination = nullptr;  // the owner is a BundlePtr
+  void (*sweep)() = [] {};                     // frees unused tensors; called about every 100 ms
 };
 Hooks& TheHooks();
 

@@ -4,28 +4,32 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 
 #include "base/fork.h"
+#include "base/writer.h"
 
 namespace hvdata {
 namespace {
+
+constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for lines and records that are not written yet
 
 bool we_initialized = false;
 std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
-// Runs when the process exits, after Python has gone. A status other than 0 that nobody has acted on so far (raise
-// SystemExit in a place that we can't see, exit() in C code) must not leave the other ranks waiting in MPI_Finalize.
+// Runs when the process exits, after Python has ended. If the status is not 0 it aborts the job, because other ranks wait in
+// MPI_Finalize. Then the program has called exit() in C, or raised SystemExit where Python's handlers don't see it.
 void AtExit(int status, void*) {
   if (InForkedChild()) return;
   const MpiState mpi = QueryMpi();
   if (!mpi.initialized || mpi.finalized) return;
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (status != 0 && size > 1) Abort(status);  // alone, nobody waits: Python's own status, without MPI_Abort's banner
+  if (status != 0 && size > 1) Abort(status);  // a single process keeps its own status, without MPI_Abort's banner
   if (!we_initialized) return;
-  // MPICH takes no more locks by the time it calls us from MPI_Finalize: then our thread must have ended already.
+  // MPICH takes no locks any more when it calls our attribute from MPI_Finalize, so our thread must have ended before.
   if (before_finalize) before_finalize();
   MPI_Finalize();
 }
@@ -63,8 +67,7 @@ Outcome InitMpi() {
 void BeforeMpiFinalize(void (*stop)()) {
   if (before_finalize) return;
   before_finalize = stop;
-  // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize (MPI standard, "Allowing User Functions at Process
-  // Termination").
+  // MPI_Finalize first deletes the attributes of MPI_COMM_SELF (MPI standard, "Allowing User Functions at Process Termination").
   int key = MPI_KEYVAL_INVALID;
   MPI_Comm_create_keyval(
       MPI_COMM_NULL_COPY_FN,
@@ -80,6 +83,7 @@ void BeforeMpiFinalize(void (*stop)()) {
 bool CutOff() { return !cut_off.exchange(true); }
 
 void Abort(int status) {
+  FlushWriters(kWritesAtAbort);
   if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);

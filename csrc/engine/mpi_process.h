@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI in this process, before and after the engine: who initialises it, who finalises it, and how the process ends.
+// MPI in this process, before and after the engine: its initialisation, its end, and the end of the process.
 #pragma once
 
 #include <mpi.h>
@@ -14,14 +14,14 @@ struct MpiState {
 };
 MpiState QueryMpi();
 
-// MPI_Init_thread(MPI_THREAD_MULTIPLE); what we initialise we finalise when the process exits.
+// MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// Calls `stop` at the start of MPI_Finalize, whoever calls that, and just before it where we do. Once per process.
+// Has `stop` called at the start of every MPI_Finalize, or just before our own one. Once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
-// MPI's connections to the launcher are gone: from now on Abort() ends this process alone, of which the launcher hears. False: that
-// was known.
+// MPI has lost its connections to the launcher. From now on Abort() ends this process alone, and the launcher notices that. False: it
+// was called before.
 bool CutOff();
 
 // Ends the whole job, or at least this process. Does not return.

@@ -1,7 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader's words in a checkpoint. Needs TensorFlow, whose own libraries are not sanitized.
+// A reader's state in a checkpoint: its bytes, and an epoch that resumes from it with a pipeline of some more elements. Needs
+// TensorFlow, whose own libraries are not sanitized.
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
 #include "fuzz/fuzz.h"
 #include "ops/checkpoint_state.h"
+#include "plan/resumption.h"
+#include "proof/account.h"
+
+namespace hvdata {
+namespace {
+
+// static: a share for each of two trainers, of which the first has taken its own. dynamic: one share.
+void Deal(uint64_t element, plan::Schedule schedule, proof::Account* book) {
+  const bool dynamic = schedule == plan::Schedule::kDynamic;
+  book->Deal(element, {{proof::Element()}, std::vector<proof::ShareHash>(dynamic ? 1 : 2)});
+  if (!dynamic) book->TakenBefore(0, element, 1);
+}
+
+// As Checkpoint::Resume, with the state's numbers alone.
+void Resume(const CheckpointState& state, plan::Schedule schedule, Position position) {
+  plan::Restored restored;
+  restored.position = position;
+  restored.has_state = true;
+  restored.trainers = state.trainers;
+  restored.first = state.From();
+  plan::Resumption resumption;
+  if (!plan::Resume({restored}, schedule, {"rank 0", "rank 1"}, &resumption).empty()) return;
+  if (resumption.over) return;
+  plan::Holding holding;
+  holding.pulled = state.pulled;
+  for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
+  if (!holding.Sound()) return;
+  holding.pulled = std::max<Position>(holding.pulled, std::min<Position>(resumption.first, holding.pulled + 8));
+  if (holding.pulled < resumption.first) return;  // the pipeline has ended before
+  const std::set<Position> taken(state.taken_since.begin(), state.taken_since.end());
+  const plan::Remaining remaining = plan::Remain(holding, resumption, taken);
+  proof::Bookmark mark;
+  const bool verified = proof::Bookmark::Decode(state.mark, &mark);
+  plan::Account account{remaining.next, 0};
+  if (verified) account = {mark.first, mark.ahead.size()};
+  const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  if (!from) return;
+
+  proof::Account book({0, 1}, schedule);
+  proof::Past past;
+  past.mark = mark;
+  past.from = *from;
+  past.verified = verified;
+  past.again = remaining.again;
+  book.GoOn(std::move(past));
+  for (const Position element : remaining.again) Deal(element, schedule, &book);
+  for (Position element = holding.pulled; element < holding.pulled + 4; ++element) {
+    if (remaining.skip.count(element) > 0)
+      book.DeliveredBefore(element, proof::Element());
+    else
+      Deal(element, schedule, &book);
+  }
+  FUZZ_EXPECT(!book.Mark(resumption.first).Encode().empty());
+  book.Close(1, true, "");
+}
+
+}  // namespace
+}  // namespace hvdata
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hvdata;
@@ -18,9 +83,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const auto& part : state.model) held += part.values.TotalBytes();
   FUZZ_EXPECT(held <= 64 * size + 4096);
-  // Not the same bytes: protobuf may write fields in another way. But a state of the same meaning.
+  // Not the same bytes, because protobuf may write fields in another way. But a state of the same meaning.
   CheckpointState again;
   FUZZ_EXPECT(CheckpointState::Decode(state.Encode(), &again));
   FUZZ_EXPECT(again.Encode() == state.Encode());
+  for (const plan::Schedule schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
+    for (const Position position : {Position{0}, state.From(), state.pulled, state.pulled + 3, kAllTaken})
+      Resume(state, schedule, position);
+  }
   return 0;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all fuzz targets share. A target is libFuzzer's function, so that libFuzzer can run it as well as our own driver.cc:
-//   clang++ -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined -Icsrc csrc/fuzz/header_fuzz.cc csrc/wire/*.cc
+// What all fuzz targets share. Each target defines libFuzzer's function.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +14,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace hvdata {
 
-// What must hold for any bytes does not.
-#define FUZZ_EXPECT(condition)                                                             \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
-      std::fprintf(stderr, "%s:%d: this is not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                        \
-    }                                                                                      \
+// Ends the process, and with it the run, if this does not hold.
+#define FUZZ_EXPECT(condition)                                                                 \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      std::fprintf(stderr, "%s:%d: this does not hold: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                            \
+    }                                                                                          \
   } while (false)
 
-// Reads decisions from the front of an input; zeros when it has come to its end.
+// Reads numbers and bytes from the front of an input. Behind its end it reads zeros.
 class Decisions {
  public:
   Decisions(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
@@ -45,7 +44,7 @@ class Decisions {
   }
   // Below `count`.
   size_t Choice(size_t count) { return Number<uint8_t>() % count; }
-  // A few bytes with their number before them.
+  // Up to 255 bytes, after a byte with their number.
   std::string Text() { return std::string(Bytes(Number<uint8_t>())); }
 
  private:

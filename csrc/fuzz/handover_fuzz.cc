@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who calls the socket over which memory is handed over, in any order, with any bytes and descriptors: those who don't know the
-// secret get nothing, no descriptor is left open, and who knows it is let in. Then what a peer says of memory that it hands over.
+// Processes call the socket over which memory is handed over, in any order, with any bytes and descriptors. Without the secret they
+// get nothing. A caller with the secret is let in. No descriptor stays open. Then: descriptions of memory that a peer hands over.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 const std::string kSecret = "a secret";
 
-// The lowest descriptor that is free: as long as it stays the same, none has been left open below it.
+// The lowest free descriptor. If it stays the same, no descriptor below it was left open.
 int LowestFree() {
   const int fd = dup(2);
   close(fd);
@@ -97,7 +97,7 @@ void TryCallers(Decisions from) {
   for (const int fd : callers) close(fd);
 }
 
-// The memory is one page, of which a peer says other things.
+// The memory is one page, and the peer describes it in other ways.
 void TryMemory(Decisions from) {
   Segment segment;
   segment.peers = from.Number<uint32_t>();

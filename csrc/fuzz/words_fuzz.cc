@@ -7,7 +7,6 @@
 #include <variant>
 #include <vector>
 
-#include "channel/reader_epoch.h"
 #include "channel/source.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/messages.h"
@@ -62,60 +61,56 @@ class Dealer {
 
   void Deal(uint64_t number) {
     if (from_.Choice(16) == 15) return source_->FailEpoch(number, {kInternal, "no input"});
-    const std::shared_ptr<ReaderEpoch> epoch = source_->Begin(number, [] {});
-    std::vector<Position> positions;
-    Turn turn;
-    for (const auto& [trainer, restore] : epoch->handed()) {
-      positions.resize(static_cast<size_t>(world_.audience_count()), restore.position);
-      positions[static_cast<size_t>(trainer)] = restore.position;
-      turn = restore.turn;
+    plan::Resumption at;
+    for (const auto& [trainer, restore] : source_->Begin(number, [] {})) {
+      at.positions.resize(static_cast<size_t>(world_.audience_count()), restore.position);
+      at.positions[static_cast<size_t>(trainer)] = restore.position;
+      at.turn = restore.turn;
     }
-    epoch->Start(positions, turn);
+    source_->Start(at);
     const int shares = source_->config().schedule == plan::Schedule::kDynamic ? 0 : world_.audience_count();
     const size_t steps = from_.Choice(8);
     for (size_t dealt = 0;; ++dealt) {
-      const ReaderEpoch::Wish wish = epoch->Await();
-      if (wish == ReaderEpoch::Wish::kStop) break;
-      if (wish == ReaderEpoch::Wish::kSave) {
-        Answer(epoch.get());
+      const Source::Task task = source_->Await();
+      if (task == Source::Task::kStop) break;
+      if (task == Source::Task::kSave) {
+        Answer();
       } else if (dealt < steps) {
-        epoch->Deal(Promised(dealt, shares));
+        source_->Deal(Hashed(MakeStep(dealt, shares)));
       } else {
-        Finish(epoch.get(), steps, shares);
+        Finish(steps, shares);
         break;
       }
     }
-    while (epoch->Linger() == ReaderEpoch::Wish::kSave) Answer(epoch.get());
-    epoch->End();
+    while (source_->Linger() == Source::Task::kSave) Answer();
+    source_->End();
   }
 
-  void Finish(ReaderEpoch* epoch, size_t steps, int shares) {
-    if (from_.Choice(2) == 0) epoch->Dropped(1, 1);
-    if (epoch->shares_tail() && from_.Choice(2) == 0) {
-      std::vector<ReaderEpoch::Left> left(1);
-      left[0].element = std::make_shared<Token>(Token{steps, -1});
-      left[0].share = MakeToken(steps, -1);
-      if (from_.Choice(2) == 0) left[0].filler = MakeToken(0, -1);
-      epoch->Leave(std::move(left), steps, "");
+  void Finish(size_t steps, int shares) {
+    if (from_.Choice(2) == 0) source_->Dropped(1, 1);
+    if (source_->shares_tail() && from_.Choice(2) == 0) {
+      std::vector<Leftover> leftovers(1);
+      leftovers[0].share = Hashed(MakeStep(steps, 0));
+      if (from_.Choice(2) == 0) leftovers[0].filler.shares = {MakeToken(0, -1)};
+      source_->Leave(std::move(leftovers), "");
     }
-    if (epoch->fills() && from_.Choice(2) == 0) epoch->Fill(Promised(99, shares));
+    if (source_->sends_fillers() && from_.Choice(2) == 0) source_->Fill(Hashed(MakeStep(99, shares)));
     if (from_.Choice(4) == 0)
-      epoch->FinishFailed({kInternal, "broken"});
+      source_->Finish({kInternal, "broken"}, true);
     else
-      epoch->Finish({});
+      source_->Finish({});
   }
 
-  void Answer(ReaderEpoch* epoch) {
-    for (const SaveRequest& request : epoch->TakeSaveRequests()) epoch->AnswerSave(request, {}, "state");
-    for (const auto& [number, element] : epoch->UntakenElements()) FUZZ_EXPECT(element != nullptr);
-    for (int t = 0; t < world_.audience_count(); ++t) epoch->TakenSince(t);
+  void Answer() {
+    for (const SaveRequest& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
+    for (const auto& [number, element] : source_->UntakenElements()) FUZZ_EXPECT(element != nullptr);
+    for (int t = 0; t < world_.audience_count(); ++t) source_->TakenSince(t);
   }
 
-  // With what a verified channel's trainers are promised.
-  static Step Promised(uint64_t first, int shares) {
-    Step step = MakeStep(first, shares);
-    for (size_t i = 0; i < step.elements.size(); ++i) step.promises.elements.push_back(proof::Yield());
-    for (const auto& share : step.shares) step.promises.shares.push_back(PromiseOf(TokenOf(share->bundle), false));
+  // As in a verified channel.
+  static Step Hashed(Step step) {
+    step.hashes.elements.resize(step.elements.size());
+    for (const auto& share : step.shares) step.hashes.shares.push_back(HashOf(TokenOf(share->bundle), false));
     return step;
   }
 

@@ -19,12 +19,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load; nobody waits who need not
+constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load
 constexpr size_t kNameSize = 32, kSecretSize = 32;
-constexpr uint64_t kPassageBytes = 4 << 20;  // what is on its way through a porter that doesn't read: small messages
 
-// What the borrower says first, with the descriptor of its bells, and what the lender answers, with those of its arena and
-// of its own bells.
+// The borrower sends a greeting with the descriptor of its bells. The lender answers with those of its arena and its bells.
 struct Greeting {
   char secret[kSecretSize];  // the lender's, which went by MPI
   int32_t member;
@@ -45,7 +43,7 @@ class Introductions {
   Introductions(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
       : world_(world),
         size_(world.members.size()),
-        arena_bytes_(world.me().reads() ? arena_bytes : std::min(arena_bytes, kPassageBytes)),
+        arena_bytes_(world.me().reads() ? arena_bytes : 0),  // a porter that doesn't read needs rings alone
         porters_(Porters(world)),
         bells_(std::move(bells)),
         why_(std::move(why)) {}
@@ -54,14 +52,14 @@ class Introductions {
     std::unique_ptr<Listener> listener = Listen();
     std::string name = listener ? listener->name() : "";
     std::string secret = name.empty() ? "" : RandomDigits(kSecretSize / 2);
-    if (secret.empty()) name.clear();  // nobody is to call
+    if (secret.empty()) name.clear();  // then no rank calls
     name.resize(kNameSize);
     secret.resize(kSecretSize);
     const std::vector<std::string> names = collectives.gather(name + secret);
     std::vector<uint8_t> offered(size_, 0);
     for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && LendsTo(static_cast<int>(m), world_.self);
     std::map<int, Handover> lenders = Call(names);
-    // A caller who was refused, by a network namespace, say, is not waited for.
+    // The listener waits only for ranks that have connected. A network namespace, for example, refuses others.
     std::vector<uint8_t> called(size_, 0);
     for (const auto& [member, handover] : lenders) called[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> callers = collectives.swap(called);
@@ -75,7 +73,7 @@ class Introductions {
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
       if (!theirs[m]) links.erase(member);
-      // One that has none has said so itself.
+      // A lender without shared memory has logged that itself.
       if (!world_.me().trains() || !offered[m] || !Beside(member) || links.count(member)) continue;
       Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(member) + " (" +
           (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
@@ -83,7 +81,7 @@ class Introductions {
     AgreeOnPorters(collectives);
   }
 
-  // By member, of those that have a link with theirs.
+  // By member. -1 for those that have no link with their porter.
   std::vector<int> porters() && { return std::move(porters_); }
 
   std::shared_ptr<Arena> arena;
@@ -94,7 +92,7 @@ class Introductions {
     const Member& other = world_.members[static_cast<size_t>(member)];
     return member != world_.self && other.host == world_.me().host;
   }
-  // Two readers that both train have one way between them: that of the lower one.
+  // Two readers that both train have one link: the lower one lends.
   bool LendsTo(int lender, int borrower) const {
     const Member& l = world_.members[static_cast<size_t>(lender)];
     const Member& b = world_.members[static_cast<size_t>(borrower)];
@@ -142,7 +140,7 @@ class Introductions {
     return lenders;
   }
 
-  // Not before all know who calls, for only then do listeners accept: a backlog may be too short for all who call.
+  // After all know who calls: only then do listeners accept, and a backlog may be too short for all calls.
   void Greet(const std::vector<std::string>& names, std::map<int, Handover>* lenders) {
     for (auto& [member, handover] : *lenders) {
       Greeting greeting{{}, world_.self};
@@ -173,7 +171,8 @@ class Introductions {
       if (!bells || peer >= arena->segment().peers) continue;
       const Answer answer{peer, arena->segment()};
       if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      links[greeting.member] = std::make_unique<HostLink>(arena->Rings(peer), BellsIn(bells), nullptr);
+      const std::shared_ptr<RingPair> rings(arena, arena->Rings(peer));
+      links[greeting.member] = std::make_unique<HostLink>(rings, BellsIn(bells), nullptr);
       ++peer;
     }
     const std::string strangers = reception.Close();
@@ -190,7 +189,7 @@ class Introductions {
     const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
     std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
     if (!bells || !view || answer.peer >= answer.segment.peers) return;
-    RingPair* const rings = view->Rings(static_cast<uint32_t>(answer.peer));
+    const std::shared_ptr<RingPair> rings(view, view->Rings(static_cast<uint32_t>(answer.peer)));
     links[member] = std::make_unique<HostLink>(rings, BellsIn(bells), std::move(view));
   }
 
@@ -212,18 +211,14 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     region = nullptr;
     why = "the system has no memory for the words that ranks wait on";
   }
-  // What can't be shared stays out of it, but takes part in what is collective.
+  // Without shared bells this process has no links, but takes part in what is collective.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   Introductions introductions(world, arena_bytes, region, why);
   introductions.Run(collectives);
-  const std::shared_ptr<Arena> lent = introductions.links.empty() ? nullptr : std::move(introductions.arena);
-  if (world.me().reads()) arena = lent;
+  if (world.me().reads() && !introductions.links.empty()) arena = introductions.arena;
   links = std::move(introductions.links);
   porters = std::move(introductions).porters();
-  for (const auto& [member, link] : links) {
-    if (porters[static_cast<size_t>(member)] == world.self) passage = lent;
-  }
 }
 
 }  // namespace hvdata

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways between this process and others of its host that need no MPI: between each reader and the trainers beside it, and
-// between a host's porter and the others there, a ring in either direction and an arena, which the first of the two lends.
+// The ways between processes of one host that need no MPI. A reader has a link with each trainer of its host, and a porter with
+// each rank that it receives for: two rings and an arena, in memory that the reader or porter lends.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,32 @@
 
 namespace hvdata {
 
-// How payloads travel between processes of one host.
+// How payloads are sent between processes of one host.
 enum class Payload : int {
-  kAuto = 0,     // whatever is cheapest
-  kMessage = 1,  // by MPI alone, as between hosts
-  kArena = 2,    // through shared memory, small ones too
+  kAuto = 0,     // the cheapest way
+  kMessage = 1,  // by MPI, as between hosts
+  kArena = 2,    // through shared memory, also small ones
 };
 
-// The bells that a process can be rung by, in memory that it hands to its peers. Channels share them in turn.
+// The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share one.
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
   Bell sinks[kEach], sources[kEach];
-  // For the thread that waits for something of this channel: a trainer's, or its reader's.
+  // The bell of the thread that waits for this channel: the dealer's, or a trainer's.
   Bell* Of(bool for_reader, uint32_t channel) { return (for_reader ? &sources[0] : &sinks[0]) + channel % kEach; }
 };
 
 class HostLink {
  public:
-  // We lend the arena, or borrow it (`lent`).
-  HostLink(RingPair* rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
-      : view(std::move(lent)), peer(std::move(of_peer)), rings_(rings) {}
+  // `lent`: the peer's memory; null: this process lends its own.
+  HostLink(std::shared_ptr<RingPair> rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
+      : view(std::move(lent)), peer(std::move(of_peer)), rings_(std::move(rings)) {}
 
   const std::shared_ptr<ArenaView> view;
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }
 
-  // One record to the peer; false if there is no room, as there never is for one of more than Most(). One caller at a time.
+  // Sends one record to the peer. False if the ring has no room; it never has for more than Most() bytes. One caller at a time.
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
@@ -51,14 +51,14 @@ class HostLink {
     return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
   }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
-  // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
+  // visit(record) for the oldest record from the peer, in place. False: there is none. `*broken`: the ring makes no sense. One caller
+  // at a time.
   template <typename Visitor>
   bool Take(Visitor visit, bool* broken) {
     return lends() ? TakeFrom(&rings_->up, visit, broken) : TakeFrom(&rings_->down, visit, broken);
   }
-  // By channel: from which limit on a TAKEN of the trainer is to ring. What came before the reader changed its mind is in
-  // the ring by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows
-  // what the other did before.
+  // By channel: the trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one operation, so the
+  // second one knows what the first did. A TAKEN sent before the reader's change is in the ring when the reader looks next.
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
@@ -69,27 +69,25 @@ class HostLink {
     return taken == RingT::Taken::kOne;
   }
 
-  RingPair* const rings_;  // kept alive by our arena, or by `view`
+  const std::shared_ptr<RingPair> rings_;
 };
 
-// What the ranks tell each other while they connect; collective.
+// How the ranks exchange what they need to connect. Collective.
 struct Collectives {
-  // Everybody's text, which has the same size everywhere.
+  // Returns the texts of all members. They have one size.
   std::function<std::vector<std::string>(const std::string& mine)> gather;
-  // One byte for each member, and the byte that each member has for us.
+  // Gives each member one byte and returns the byte that each member gave us.
   std::function<std::vector<uint8_t>(const std::vector<uint8_t>& mine)> swap;
 };
 
 struct HostLinks {
-  // Collective. Where anything is refused there is no link, and one line on this rank says why.
+  // Collective. If something is refused, that link is missing, and this rank logs one line with the reason.
   HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives);
 
   const Payload payload;
-  std::shared_ptr<Bells> bells;  // this process's own
-  std::shared_ptr<Arena> arena;  // where this process reads for trainers on its own host; otherwise null
-  std::shared_ptr<Arena>
-      passage;               // where it receives for others of its host: that arena, or a small one; otherwise null
-  std::vector<int> porters;  // by member; -1: what it gets from other hosts comes straight to it
+  std::shared_ptr<Bells> bells;                    // this process's own
+  std::shared_ptr<Arena> arena;                    // null if this process reads for no other process of its host
+  std::vector<int> porters;                        // by member; -1: it has none
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 

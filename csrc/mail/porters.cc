@@ -15,9 +15,9 @@ bool ReadsAfar(const World& world, int from, int to) {
 }
 
 std::vector<int> Porters(const World& world) {
-  // Of those of one group on one host, as batches travel within a group only.
+  // The members of one group on one host. Batches travel within a group.
   struct Host {
-    int reader = -1;  // the first, or -1
+    int reader = -1;  // the first one; -1: none
     std::vector<int> trainers;
   };
   std::map<std::pair<int, std::string>, Host> hosts;
@@ -35,7 +35,7 @@ std::vector<int> Porters(const World& world) {
       return other.first.first == group && other.first.second != name && other.second.reader >= 0;
     });
     if (!from_afar || host.trainers.size() < 2) continue;
-    // A reader there shares memory with them already.
+    // A reader of the host has links with the trainers already.
     const int porter = host.reader >= 0 ? host.reader : host.trainers.front();
     for (const int trainer : host.trainers) porters[static_cast<size_t>(trainer)] = porter;
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who receives for a host: a process that gets small messages from other hosts for all ranks of its own in one, in memory that
-// they map, so that a reader sends as many messages as there are hosts. No process of its own: a reader of that host, or its
-// first rank.
+// A porter receives small messages from other hosts for all ranks of its host, and passes them on through rings. So a reader sends
+// one message to each host. The porter is a reader of that host, or its first rank.
 #pragma once
 
 #include <vector>
@@ -10,10 +9,10 @@
 
 namespace hvdata {
 
-// By member: its host's porter, or -1 for those that get no shares from other hosts or are alone on theirs.
+// By member: its porter. -1: it gets no shares from other hosts, or is the only trainer of its host.
 std::vector<int> Porters(const World& world);
 
-// Whether what reader `from` sends to rank `to` comes from another host.
+// Whether member `from` reads for member `to` from another host.
 bool ReadsAfar(const World& world, int from, int to);
 
 }  // namespace hvdata

@@ -26,8 +26,7 @@ bool DebugWanted() {
 
 constexpr uint64_t kAlways = ~0ull;
 
-// Up to which step a trainer gives room by this: it need not wake a reader that waits for more, or for others. What else is
-// said always wakes.
+// A TAKEN gives credit up to this step. It need not wake a reader that waits for more, or for others. Other messages always do.
 uint64_t LimitIn(const wire::Message& message) {
   const auto* taken = std::get_if<wire::Taken>(&message);
   return taken != nullptr ? taken->limit.n : kAlways;
@@ -81,7 +80,7 @@ Doorbell Post::Door(bool for_reader, uint32_t channel) {
 
 Doorbell Post::source_door(uint32_t channel) {
   Doorbell door = Door(true, channel);
-  if (channel >= Bells::kEach) return door;  // it would meddle with the word of another
+  if (channel >= Bells::kEach) return door;  // another channel uses its word
   door.attend = [this, channel](int member, LaneStep limit) {
     constexpr uint64_t kNever = ~0ull;
     const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
@@ -97,32 +96,32 @@ Doorbell Post::source_door(uint32_t channel) {
 
 void Post::Send(int member, Header header, const Share* share) {
   if (member == world_->self) return SendHere(std::move(header), share);
-  Parcel parcel;
+  Packet packet;
   if (share != nullptr) {
     header.components = share->components;
-    parcel.blocks = share->blocks;
+    packet.blocks = share->blocks;
   }
-  parcel.header = std::move(header);
+  packet.header = std::move(header);
   Route* const route = RouteTo(member);
   HostLink* const link = LinkTo(member);
-  PlacePayloads(&parcel, link != nullptr && link->lends() ? arena().get() : nullptr);
-  Header& h = parcel.header;
+  PlacePayloads(&packet, link != nullptr && link->lends() ? arena().get() : nullptr);
+  Header& h = packet.header;
   CountPlaces(h);
-  // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
-  // at MPI. It needs no order beside what goes through the ring, but for BYE, which is behind everything.
+  // Messages of no channel go by MPI: no thread waits for them at a ring, so the communication thread would find them there later.
+  // They need no order among those in the ring. Except: BYE comes after everything.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     Trace(member, h);
-    ways_.send_by_mpi(member, std::move(parcel));
+    ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // Straight to another host: a BYE, for what belongs to no channel goes so and must be there before it; and why a step does not
-  // come, at once, for what it waits for may be held by a porter that has stopped.
+  // BYE and BECAUSE avoid the porter. BYE takes the way of the messages of no channel, which must be there before it. BECAUSE says
+  // why a step does not come: a porter that has stopped may hold that step.
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
-  parcel.porter = bye || because ? -1 : route->porter;
+  packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  // What is too long for the ring is not encoded for it, under a lock, in vain.
-  bool all_here = link != nullptr && !bye && wire::TextBytes(h.message) <= link->Most();
+  // A state may have gigabytes: it is not encoded for the ring in vain, under a lock.
+  bool all_here = link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message);
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
@@ -135,18 +134,18 @@ void Post::Send(int member, Header header, const Share* share) {
       const std::string front = wire::Encode(h);
       std::vector<std::string_view> parts{front};
       for (size_t i = 0; i < h.components.size(); ++i) {
-        if (h.components[i].where == Where::kInline) parts.emplace_back(parcel.blocks[i].data, parcel.blocks[i].size);
+        if (h.components[i].where == Where::kInline) parts.emplace_back(packet.blocks[i].data, packet.blocks[i].size);
       }
       all_here = link->Put(parts);
       if (!all_here) Add(&Count().ring_full, 1);
     }
-    if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
-    if (numbered) ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
+    if (!all_here) ways_.send_by_mpi(member, std::move(packet));
+    if (numbered) ++route->sent;  // only now: if sending throws, the other end must not wait for this number
   }
   if (link != nullptr && Wakes(link->wake_at(), channel, limit)) link->peer->Of(for_reader, channel)->Ring();
 }
 
-// To ourselves: the tensors change hands as they are. Of their components only the bytes are told, as one's, for the window.
+// The tensors themselves are handed over. The header has one component with the bytes of all, which the window needs.
 void Post::SendHere(Header header, const Share* share) {
   const uint32_t channel = header.channel;
   const uint64_t limit = LimitIn(header.message);
@@ -162,14 +161,14 @@ bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 |
 Block Post::Allocate(uint64_t bytes) {
   char* const memory = arena()->Allocate(bytes, Arena::For::kCopy);
   if (memory == nullptr) {
-    SayFull(bytes);
+    LogFull(bytes);
     return {};
   }
   const auto free = [arena = links_->arena](const void* data) { arena->Free(static_cast<const char*>(data)); };
   return {memory, bytes, std::shared_ptr<const void>(static_cast<const void*>(memory), free)};
 }
 
-Block Post::Room(int member, uint64_t bytes) {
+Block Post::AllocateShared(int member, uint64_t bytes) {
   const bool small = InlineBudget().Spend(bytes) && links_->payload != Payload::kArena;
   return bytes == 0 || small || !Shares(member) ? Block() : Allocate(bytes);
 }
@@ -189,8 +188,8 @@ void Post::MoveToArena(int member, std::vector<Block>* blocks, int parts) {
   }
 }
 
-void Post::SayFull(uint64_t bytes) {
-  if (said_full_.exchange(true)) return;
+void Post::LogFull(uint64_t bytes) {
+  if (logged_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
   const std::string all = std::to_string(arena()->segment().arena >> 10);
   const std::string used = std::to_string(usage.taken >> 10), kept = std::to_string(usage.reserved >> 10);
@@ -210,7 +209,7 @@ void Post::SayFull(uint64_t bytes) {
   Log(Place(world_->Name(world_->self)) + what + ": what finds no room travels as messages. " + advice);
 }
 
-// HOROVOD_DATA_DEBUG=1: one line for each parcel.
+// HOROVOD_DATA_DEBUG=1: logs one line for each packet.
 void Post::Trace(int member, const Header& header) const {
   if (!debug_) return;
   uint64_t bytes = 0;

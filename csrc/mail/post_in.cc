@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes in: out of rings, from MPI and from ourselves, is delivered by one thread at a time, each sender's in its order.
+// What comes in, from rings, MPI and this process itself. One thread at a time delivers it, in each sender's order.
 #include <algorithm>
 #include <cstring>
 #include <exception>
 
 #include "base/exceptions.h"
 #include "mail/post_route.h"
-#include "wire/mailbag.h"
-#include "wire/passed_on.h"
 
 namespace hvdata {
 
@@ -15,7 +13,7 @@ using wire::Component;
 using wire::Header;
 using wire::Where;
 
-constexpr size_t kMostEarly = 1 << 16;  // many times what all channels together have under way
+constexpr size_t kMostEarly = 1 << 16;  // many times the messages that all channels have under way
 
 void Post::Queue(Item item) {
   MutexLock lock(&mu_);
@@ -43,10 +41,10 @@ bool Post::Fetch() {
     try {
       const bool rings = DeliverRings(), queue = DeliverQueue(), passed = PassOnRest();
       any = any || rings || queue || passed;
-    } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
+    } catch (const std::exception& error) {  // for example no memory: a message is lost
       try {
         Break("a message can't be delivered: " + Explained(error).message);
-      } catch (const std::exception&) {  // nor is there any to say so: whoever waits will run into its time limit
+      } catch (const std::exception&) {  // no memory for that text: waiting threads run into their time limit
       }
     }
     MutexLock lock(&mu_);
@@ -101,10 +99,10 @@ bool Post::DeliverQueue() {
 }
 
 void Post::TakeRecord(Route* route, std::string_view record) {
-  wire::IsPassedOn(record) ? TakePassedOn(route, record) : TakeMessage(route->member, record);
+  wire::IsEnvelope(record) ? TakeEnvelope(route, record) : TakeMessage(route->member, record);
 }
 
-// All of it is here.
+// A message whose payloads are all inline or in the arena.
 void Post::TakeMessage(int member, std::string_view message) {
   Header header;
   std::string_view payload;
@@ -113,23 +111,23 @@ void Post::TakeMessage(int member, std::string_view message) {
     Break("a record from " + world_->Name(member) + " can't be read: " + error);
     return;
   }
-  Landing landing;
+  Destination destination;
   if (!header.components.empty()) {
-    landing = Land(member, header);
-    if (landing.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
+    destination = DestinationFor(member, header);
+    if (destination.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
     for (size_t i = 0; i < header.components.size(); ++i) {
       if (header.components[i].where == Where::kMessage)
         return Break("a share from " + world_->Name(member) + " is not all here");
       if (header.components[i].where != Where::kInline) continue;
       const uint64_t bytes = header.components[i].bytes;
-      if (bytes > 0) std::memcpy(landing.places[i], payload.data(), bytes);
+      if (bytes > 0) std::memcpy(destination.places[i], payload.data(), bytes);
       payload.remove_prefix(bytes);
     }
   }
-  InOrder(member, std::move(header), std::move(landing.owner));
+  InOrder(member, std::move(header), std::move(destination.owner));
 }
 
-Landing Post::Land(int member, const Header& header) {
+Destination Post::DestinationFor(int member, const Header& header) {
   std::vector<Block> found(header.components.size());
   HostLink* const link = LinkTo(member);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -139,11 +137,11 @@ Landing Post::Land(int member, const Header& header) {
       found[i].size = component.bytes;
     }
   }
-  return ways_.make_landing(header.components, std::move(found));
+  return ways_.make_destination(header.components, std::move(found));
 }
 
-void Post::Arrived(int member, Header header, Landing landing) {
-  Queue({member, std::move(header), std::move(landing.owner), nullptr});
+void Post::Arrived(int member, Header header, Destination destination) {
+  Queue({member, std::move(header), std::move(destination.owner), nullptr});
   Fetch();
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is carried: one trainer's part of one step, before it travels and after; headers and payloads, and the memory that
-// they come from and go to; and how everybody here sends. No MPI.
+// What is sent and received: a share, a packet, the memory that payloads come from and go to, and the function that sends. No MPI.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 
 namespace hvdata {
 
-// The tensors themselves, which are only carried here (ops/bundle.h).
+// The tensors of a share, of which only ops/bundle.h knows what they are.
 using BundlePtr = std::shared_ptr<void>;
 
 // Bytes that stay valid and unchanged while `owner` lives.
@@ -23,32 +22,31 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// What is sent: components[i] of the header describes blocks[i]. PlacePayloads (placement.h) says how.
-struct Parcel {
+// A header and its payloads on their way out: components[i] of the header describes blocks[i].
+struct Packet {
   wire::Header header;
   std::vector<Block> blocks;
-  int porter = -1;  // the member that may get it for its receiver, with what is for others of that host; -1: nobody
+  int porter = -1;  // the member that may receive it for its host (mail/porters.h); -1: none
 };
 
-// Memory that payloads are received into: places[i] has room for components[i].bytes. No places at all: there is none.
-struct Landing {
+// Memory that payloads are received into: places[i] has room for components[i].bytes. Without places the share can't be received.
+struct Destination {
   std::vector<char*> places;
   std::shared_ptr<void> owner;
 };
 
-// On the reader: what goes out. For a trainer in the same process `bundle` is handed over as it is; for any other the
-// blocks are sent.
+// One trainer's part of a step, on the reader. The trainer of the same process gets `bundle`, every other one the blocks.
 struct Share {
   std::vector<wire::Component> components;
   std::vector<Block> blocks;
   BundlePtr bundle;
-  uint64_t rows = 0;   // of data: padding is none
-  uint64_t seal = 0;   // verified channels (proof/promise.h)
-  uint64_t bytes = 0;  // of its tensors, wherever they are
+  uint64_t rows = 0;   // without padding
+  uint64_t hash = 0;   // verified channels (proof/share_hash.h)
+  uint64_t bytes = 0;  // of its tensors
 };
 
-// Sends to a member, this process's own included, with a share or none. Never waits, and never calls back: so everybody sends
-// under their own lock, and what goes out is in the order in which it was decided upon.
+// Sends to a member, which may be this process, with a share or without one. Never waits and never calls back. So each room sends
+// under its own lock, in the order of its decisions.
 using Send = std::function<void(int member, wire::Header, const Share*)>;
 
 // A header of a channel's epoch.

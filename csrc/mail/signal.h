@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A condition variable that other processes on the host can notify too, and whose waiting thread fetches what they have
-// sent before it sleeps: so a share reaches the thread that waits for it without any other thread in between.
+// A condition variable that other processes of the host can notify. Its waiting thread fetches messages before it sleeps, so a
+// share reaches that thread without another thread in between.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,13 @@
 
 namespace hvdata {
 
-// What a channel's waiting threads listen to: a bell, and how to fetch what was sent. By default a bell of their own.
+// What a waiting thread of a channel listens to: a bell, and how to fetch messages. By default a bell of its own.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  // Fetches and delivers; true if there was something. Called with no lock held, as `fetch_all`, which returns when all that had
-  // come before has been delivered.
+  // As Post::Fetch and Post::FetchAll. Called with no lock held.
   std::function<bool()> fetch = [] { return false; };
   std::function<void()> fetch_all = [] {};
-  // Of all those who take steps, only this member is worth being woken by for now, once it gives room up to step `limit`;
-  // kEverybody: all are.
+  // From now on only this member wakes the thread, when it gives credit up to step `limit`. kEverybody: every member does.
   std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
@@ -36,22 +34,22 @@ class Signal {
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void FetchAll() const { door_.fetch_all(); }
-  // This and WokenBy: under the mutex of whoever waits. Called from ready() of a wait, so that what rang in vain is fetched before
-  // the thread sleeps.
+  // Under the mutex of the waiting thread, as WokenBy. Call it in ready() of a wait. Then messages that did not ring are fetched
+  // before the thread sleeps.
   void Attend(int member, LaneStep limit) {
     const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;
     door_.attend(member, limit);
   }
-  // Whether this is what the waiting thread attends to.
+  // Whether such a message of this member wakes the waiting thread.
   bool WokenBy(int member, LaneStep limit) const { return attended_.first == member && attended_.second <= limit.n; }
 
-  // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
+  // Waits until ready(), which is called under `lock`, or for `most`. True if it was ready.
   template <typename Ready>
   bool WaitFor(MutexLock* lock, std::chrono::nanoseconds most, Ready ready) {
     const auto deadline = std::chrono::steady_clock::now() + most;
     for (;;) {
-      const uint32_t seen = door_.bell->rung.load();  // what comes after this look ends the sleep
+      const uint32_t seen = door_.bell->rung.load();  // a later ring ends the sleep
       if (ready()) return true;
       lock->Unlock();
       const bool news = door_.fetch();

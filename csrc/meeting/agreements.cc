@@ -36,21 +36,21 @@ std::string Join(const std::map<int, std::string>& contributions) {
 Agreements::Agreements(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
-void Agreements::Tell(int member, wire::Message message) const {
+void Agreements::SendTo(int member, wire::Message message) const {
   send_(member, MakeHeader(0, 0, std::move(message)), nullptr);
 }
 
-void Agreements::TellAll(const Meeting& meeting, const wire::Message& message) const {
-  for (const auto& [member, text] : meeting.contributions) Tell(member, message);
+void Agreements::SendToAll(const Meeting& meeting, const wire::Message& message) const {
+  for (const auto& [member, text] : meeting.contributions) SendTo(member, message);
 }
 
 int64_t Agreements::Begin(std::string mine, std::string what) {
   MutexLock lock(&mu_);
-  if (world_->readers.front() != world_->self) {  // a while later than the coordinator, which knows more
+  if (world_->readers.front() != world_->self) {  // later than the coordinator, which knows more
     const auto later = [](double seconds) { return seconds + std::min(seconds, kLater); };
     waits_[begun_ + 1] = {what, Patience(later(stall_seconds_), later(timeout_seconds_))};
   }
-  Tell(world_->readers.front(), wire::Hello{++begun_, std::move(what), std::move(mine)});
+  SendTo(world_->readers.front(), wire::Hello{++begun_, std::move(what), std::move(mine)});
   return begun_;
 }
 
@@ -68,7 +68,7 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return Unanswered(number);
 }
 
-// Where the coordinator itself says nothing, who is the one to say who is missing.
+// For a coordinator that does not answer: reports the wait, or ends it with an error.
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
@@ -98,7 +98,7 @@ void Agreements::Refuse(std::string why) {
   }
 }
 
-std::string Agreements::Those(const Meeting& meeting, bool present) const {
+std::string Agreements::Names(const Meeting& meeting, bool present) const {
   std::vector<std::string> names;
   for (int m = 0; m < static_cast<int>(world_->members.size()); ++m) {
     if ((meeting.contributions.count(m) > 0) == present) names.push_back(world_->Name(m));
@@ -107,21 +107,21 @@ std::string Agreements::Those(const Meeting& meeting, bool present) const {
 }
 
 void Agreements::Conclude(int64_t number, Outcome outcome) {
-  TellAll(meetings_[number], wire::Verdict{number, outcome.code, outcome.message});
+  SendToAll(meetings_[number], wire::Verdict{number, outcome.code, outcome.message});
   settled_[number] = std::move(outcome);
   meetings_.erase(number);
 }
 
-// Completes or gives up agreement `number` if it is time.
+// Ends agreement `number` if all members have contributed, or if one has departed without.
 void Agreements::CompleteIfTime(int64_t number) {
   const Meeting& meeting = meetings_[number];
   if (meeting.contributions.size() == world_->members.size()) {
-    TellAll(meeting, wire::Verdict{number, kOk, Join(meeting.contributions)});
+    SendToAll(meeting, wire::Verdict{number, kOk, Join(meeting.contributions)});
     meetings_.erase(number);
     return;
   }
   std::vector<std::string> gone;
-  for (int m : gone_) {
+  for (int m : departed_) {
     if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
   if (gone.empty()) return;
@@ -135,9 +135,9 @@ void Agreements::On(int member, const wire::Hello& hello) {
   MutexLock lock(&mu_);
   const auto settled = settled_.find(hello.number);
   if (settled != settled_.end())
-    return Tell(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
+    return SendTo(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
   if (!refusal_.empty())
-    return Tell(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
+    return SendTo(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
   Meeting& meeting = meetings_[hello.number];
   if (meeting.contributions.empty()) {
     meeting.patience = Patience(stall_seconds_, timeout_seconds_);
@@ -147,9 +147,9 @@ void Agreements::On(int member, const wire::Hello& hello) {
   CompleteIfTime(hello.number);
 }
 
-void Agreements::OnGone(int member) {
+void Agreements::OnDeparted(int member) {
   MutexLock lock(&mu_);
-  gone_.insert(member);
+  departed_.insert(member);
   for (auto next = meetings_.begin(); next != meetings_.end();) CompleteIfTime((next++)->first);
 }
 
@@ -160,13 +160,14 @@ void Agreements::Tick() {
     if (meeting.patience.Over()) {
       Conclude(number,
                {kDeadlineExceeded,
-                meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +
+                meeting.what + ": " + Names(meeting, true) + " waited for " + Names(meeting, false) +
                     ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
                     " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
                     "(seconds; 0: never)"});
     } else if (meeting.patience.ReportDue()) {
-      TellAll(meeting, wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " +
-                                    meeting.what + " for " + Those(meeting, false) + ", which has not made this call"});
+      SendToAll(meeting,
+                wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
+                             " for " + Names(meeting, false) + ", which has not made this call"});
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreements: every member contributes some bytes to its k-th agreement and gets everybody's. One member, the
-// coordinator, collects them and answers all at once; it also names those who have not come.
+// Agreements: every member contributes bytes to its k-th agreement and gets the contributions of all. The coordinator, reader 0,
+// collects them and answers all members at once. It also names the members that have not come.
 #pragma once
 
 #include <chrono>
@@ -22,20 +22,20 @@ class Agreements {
  public:
   Agreements(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
-  // Contributes to this member's next agreement. `what` names the call in messages.
+  // Contributes to this member's next agreement. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // The result of agreement `number` once it is there: (uint64 count, count x uint64 member, uint64 length, bytes) for
-  // each different contribution, by first member. nullopt when `slice` is over.
+  // The result of agreement `number`: (uint64 count, count x uint64 member, uint64 length, bytes) for each different contribution, by
+  // first member. nullopt: it is not there within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
-  // Coordinator: agreements that are under way, and all that begin from now on, get this answer.
+  // For the coordinator: answers agreements under way, and all later ones, with this error.
   void Refuse(std::string why);
 
   void On(int member, const wire::Hello& hello);
   void On(int member, const wire::Absent& absent);
   void On(int member, const wire::Verdict& verdict);
-  // A member that will contribute nothing more.
-  void OnGone(int member);
+  // `member` contributes no more.
+  void OnDeparted(int member);
   void Tick();
   void Fail(Outcome outcome);
 
@@ -46,10 +46,10 @@ class Agreements {
     Patience patience;
   };
 
-  void Tell(int member, wire::Message message) const;
-  void TellAll(const Meeting& meeting, const wire::Message& message) const;
+  void SendTo(int member, wire::Message message) const;
+  void SendToAll(const Meeting& meeting, const wire::Message& message) const;
   std::optional<Outcome> Unanswered(int64_t number) REQUIRES(mu_);
-  std::string Those(const Meeting& meeting, bool present) const;
+  std::string Names(const Meeting& meeting, bool present) const;
   void CompleteIfTime(int64_t number) REQUIRES(mu_);
   void Conclude(int64_t number, Outcome outcome) REQUIRES(mu_);
 
@@ -63,14 +63,13 @@ class Agreements {
     std::string what;
     Patience patience;
   };
-  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here, and not answered: but for the coordinator's
+  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here and not answered; empty on the coordinator
   std::map<int64_t, Outcome> verdicts_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
   // On the coordinator.
   std::map<int64_t, Meeting> meetings_ GUARDED_BY(mu_);
-  std::map<int64_t, Outcome> settled_
-      GUARDED_BY(mu_);  // ended with an error before all had come: for those who come late
-  std::set<int> gone_ GUARDED_BY(mu_);
+  std::map<int64_t, Outcome> settled_ GUARDED_BY(mu_);  // those that ended with an error before all members came
+  std::set<int> departed_ GUARDED_BY(mu_);
   std::string refusal_ GUARDED_BY(mu_);
 };
 

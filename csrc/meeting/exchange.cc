@@ -13,10 +13,17 @@ constexpr auto kAskEvery = std::chrono::milliseconds(500);
 
 bool Begins(const std::string& name, char kind) { return name.size() > 1 && name[0] == '\0' && name[1] == kind; }
 bool IsGather(const std::string& name) { return Begins(name, 'G'); }
+bool IsAudit(const std::string& name) { return Begins(name, 'A'); }
 
-const char* Kind(const std::string& name) { return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter"; }
+const char* Kind(const std::string& name) {
+  if (IsAudit(name)) return "audit";
+  return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter";
+}
 
 std::string Same(const std::string& name) {
+  if (IsAudit(name)) {
+    return "All ranks must make the same calls of audit(), and the same number of iterations over what it returns";
+  }
   return std::string("Every rank must make the same ") + Kind(name) + " calls";
 }
 
@@ -29,6 +36,7 @@ std::string Quoted(const std::string& name) {
 std::string CallName(const std::string& name) {
   if (IsGather(name)) return "gather" + Quoted(name.substr(2));
   if (Begins(name, 'B')) return "gradient of gather" + Quoted(name.substr(2));
+  if (IsAudit(name)) return name.substr(2);
   return "scatter" + Quoted(name);
 }
 
@@ -36,19 +44,20 @@ Exchange::Exchange(const World* world, double stall_seconds, double timeout_seco
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  return Place(world_->Name(world_->self), CallName(key.first) + ", call " + std::to_string(key.second));
+  const std::string call = IsAudit(key.first) ? "" : ", call " + std::to_string(key.second);
+  return Place(world_->Name(world_->self), CallName(key.first) + call);
 }
 
-void Exchange::Tell(int trainer, wire::Message message, const Share* share) {
-  if (trainer != me()) told_.insert(trainer);
+void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
+  if (trainer != me()) sent_to_.insert(trainer);
   send_(world_->trainers[static_cast<size_t>(trainer)], MakeHeader(0, 0, std::move(message)), share);
 }
 
-// A caller whose call has ended may leave the job at once; what it sends has been sent by then.
-void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged parcel) const {
+// The callback runs after this rank has sent all that it sends for the call: the program may then depart at once.
+void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged) const {
   if (!outcome.ok()) outcome.message = Where(key) + outcome.message;
-  AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), parcel = std::move(parcel)] {
-    callback(outcome, parcel);
+  AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), exchanged = std::move(exchanged)] {
+    callback(outcome, exchanged);
   });
 }
 
@@ -69,62 +78,69 @@ void Exchange::Gather(const std::string& name, int root, const Share& part, Coll
   if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
   Call& call = calls_[key] = {root, {}, {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
   if (root == me()) call.collected = std::move(collected);
-  Tell(root, wire::Gather{name, key.second}, &part);
+  SendTo(root, wire::Gather{name, key.second}, &part);
   Begin(key, &call);
 }
 
-// Tells those it is between; what has come for it already goes on.
+// Sends CALLED, and handles what has come for the call already.
 void Exchange::Begin(const Key& key, Call* call) {
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (t == call->root || call->root == me()))
-      Tell(t, wire::Called{key.first, key.second, call->root, me()});
+      SendTo(t, wire::Called{key.first, key.second, call->root});
   }
   ReleaseIfAllCalled(key, call);
   if (auto early = early_.extract(key)) {
     for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived));
   }
-  EndWaitsForGone();
+  EndWaitsForDeparted();
 }
 
 void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
   MutexLock lock(&mu_);
-  if (calls_.count({name, call}) == 0) return;  // it has ended, badly
+  if (calls_.count({name, call}) == 0) return;  // it has ended with an error
   for (int t = 0; t < world_->trainer_count(); ++t)
-    Tell(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
+    SendTo(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
   MutexLock lock(&mu_);
   const Key key(name, made_[name]++);
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
-  failed_calls_[key] = {root};
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me()) Tell(t, wire::Scatter{name, key.second, root, code}, &text);
+    if (t != me()) SendTo(t, wire::Scatter{name, key.second, root, code}, &text);
   }
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {
   Heed(key, &arrived);
-  if (arrived.bundle) FreeAfterUnlock(std::move(arrived.bundle));  // nobody wanted it
+  if (arrived.bundle) FreeAfterUnlock(std::move(arrived.bundle));  // no call took it
 }
 
 void Exchange::Heed(const Key& key, Arrived* came) {
   Arrived& arrived = *came;
   const auto found = calls_.find(key);
-  if (found == calls_.end()) return HandleEnded(key, arrived);
+  if (found == calls_.end()) {  // the call has ended
+    const auto failed = failed_calls_.find(key);
+    const bool waits = std::holds_alternative<wire::Called>(arrived.header.message);
+    if (waits && failed != failed_calls_.end()) SendError(key, failed->second, arrived.trainer);
+    return;
+  }
   Call& call = found->second;
+  const auto disagree = [&](int root) {
+    Abandon(key, {kInvalidArgument, Disagreement(key.first, call.root, me(), root, arrived.trainer)}, arrived.trainer);
+  };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    if (part->root != call.root) return Disagree(key, part->root, arrived.trainer, arrived.trainer);
-    if (!part->text.empty()) return Finish(key, {part->code, part->text});
+    if (!part->text.empty()) return Abandon(key, {part->code, part->text});
+    if (part->root != call.root) return disagree(part->root);
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
-    if (call.root != me() || call.looking) return;  // who disagrees says so itself; nobody gives twice
+    if (call.root != me() || call.looking) return;  // a trainer that disagrees sends CALLED, too
     std::swap(call.given[arrived.trainer], arrived.bundle);
     return CollectIfAllGiven(key, &call);
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
-  if (called.root != call.root) return Disagree(key, called.root, called.caller, arrived.trainer);
+  if (called.root != call.root) return disagree(called.root);
   call.called.insert(arrived.trainer);
   ReleaseIfAllCalled(key, &call);
 }
@@ -133,7 +149,7 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
   if (call->root != me() || call->collected || call->looking) return;
   if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    Tell(t, wire::Scatter{key.first, key.second, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
+    SendTo(t, wire::Scatter{key.first, key.second, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
   }
   FreeAfterUnlock(std::exchange(call->parts, {}));
 }
@@ -147,16 +163,15 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
                parts = std::move(parts)]() mutable { collected(number, std::move(parts)); });
 }
 
-void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
+void Exchange::Finish(const Key& key, Outcome outcome, Exchanged exchanged) {
   const auto found = calls_.find(key);
-  if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root, -1, -1, {}, outcome});
-  Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
+  Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(exchanged));
   FreeAfterUnlock(std::move(found->second.parts));
   FreeAfterUnlock(std::move(found->second.given));
   calls_.erase(found);
 }
 
-// ---- Ranks that disagree about the root.
+// ---- Errors that concern all ranks of a call.
 
 std::string Exchange::Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const {
   if (other < trainer) return Disagreement(name, other_root, other, root, trainer);
@@ -165,49 +180,26 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
          ". " + Same(name) + ", with the same root";
 }
 
-void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
+// Ends the call with an error, and sends it to trainer `from`, to the ranks that wait for this one, and to those that this one waits
+// for. Each of these does the same. `before`: stands before the error on the other ranks.
+void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.at(key).root;
-  if (!IsTrainer(other)) other = from;
-  Failed& failed = failed_calls_[key] = {root, other_root, other, {}};
-  Finish(key, {kInvalidArgument, Disagreement(key.first, root, me(), other_root, other)});
-  TellOfRoot(key, &failed, from, other_root);
-  for (int t = 0; t < world_->trainer_count(); ++t) {  // those who may wait for us, or we for them
-    if (root == me() || t == root) TellOfRoot(key, &failed, t, root);
+  const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
+  Finish(key, outcome);
+  for (int t = 0; t < world_->trainer_count(); ++t) {
+    if (t != me() && (root == me() || t == root || t == from)) SendError(key, failed, t);
   }
 }
 
-// Lets a rank know of a root that is not `their_root`, once.
-void Exchange::TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) {
-  if (trainer == me() || failed->other < 0 || !failed->told.insert(trainer).second) return;
-  const bool other = their_root == failed->root;
-  Tell(trainer,
-       wire::Called{key.first, key.second, other ? failed->other_root : failed->root, other ? failed->other : me()});
-}
-
-// A parcel for a call that has ended on this rank: badly, or the others would not have called another root.
-void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
-  if (std::holds_alternative<wire::Gather>(arrived.header.message)) return;
-  const auto* called = std::get_if<wire::Called>(&arrived.header.message);
-  const int root = called != nullptr ? called->root : std::get<wire::Scatter>(arrived.header.message).root;
-  const auto failed = failed_calls_.find(key);
-  if (failed == failed_calls_.end()) return;
-  if (called != nullptr && root == me() && failed->second.root == me()) TellWhy(key, &failed->second, arrived.trainer);
-  TellOfRoot(key, &failed->second, arrived.trainer, root);
-}
-
-// Lets a rank that waits, or comes late, know that its root waits no more; of another root it hears by TellOfRoot.
-void Exchange::TellWhy(const Key& key, Failed* failed, int trainer) {
-  if (trainer == me() || failed->why.ok() || failed->other >= 0 || !failed->told.insert(trainer).second) return;
-  Tell(trainer,
-       wire::Scatter{key.first, key.second, me(), failed->why.code,
-                     world_->TrainerName(me()) + ", the root, has given this call up: it " + failed->why.message});
+void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
+  SendTo(trainer, wire::Scatter{key.first, key.second, me(), error.code, error.message});
 }
 
 // ---- Gradients.
 
 void Exchange::Give(const std::string& name, uint64_t call, int to, const Share& part) {
   MutexLock lock(&mu_);
-  Tell(to, wire::Gather{name, call}, &part);
+  SendTo(to, wire::Gather{name, call}, &part);
 }
 
 void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
@@ -221,12 +213,12 @@ void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callb
     Answer(key.first, std::move(callback), failed_);
   } else {
     expected_.emplace(key, Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
-    EndWaitsForGone();
+    EndWaitsForDeparted();
   }
 }
 
-void Exchange::EndWait(Expected::iterator wait, Outcome outcome, Exchanged parcel) {
-  Answer(wait->first.first, std::move(wait->second.callback), std::move(outcome), std::move(parcel));
+void Exchange::EndWait(Expected::iterator wait, Outcome outcome, Exchanged exchanged) {
+  Answer(wait->first.first, std::move(wait->second.callback), std::move(outcome), std::move(exchanged));
   expected_.erase(wait);
 }
 
@@ -237,9 +229,9 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (const auto* left = std::get_if<wire::Left>(&header.message)) {
     for (int32_t one : left->trainers) {
-      if (IsTrainer(one)) gone_.insert(one);
+      if (IsTrainer(one)) departed_.insert(one);
     }
-    return EndWaitsForGone();
+    return EndWaitsForDeparted();
   }
   if (trainer < 0) return;
   Key key;
@@ -259,7 +251,7 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
       given_.emplace(whose, std::move(bundle));
     return;
   } else {
-    if (std::holds_alternative<wire::WhoLeft>(header.message)) TellWhoLeft(member, trainer);
+    if (std::holds_alternative<wire::WhoLeft>(header.message)) AnswerWhoLeft(member, trainer);
     return;
   }
   Arrived arrived{trainer, std::move(header), std::move(bundle)};
@@ -270,27 +262,27 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
     early_[key].push_back(std::move(arrived));
 }
 
-// ---- Those who have left.
+// ---- Departed ranks.
 
-std::vector<int32_t> Exchange::Told() const {
+std::vector<int32_t> Exchange::SentTo() const {
   MutexLock lock(&mu_);
-  return {told_.begin(), told_.end()};
+  return {sent_to_.begin(), sent_to_.end()};
 }
 
-void Exchange::OnGone(int member, const std::vector<int32_t>& told) {
+void Exchange::OnDeparted(int member, const std::vector<int32_t>& told) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (trainer < 0) return;
   MutexLock lock(&mu_);
   left_[trainer] = told;
-  gone_.insert(trainer);
-  EndWaitsForGone();
+  departed_.insert(trainer);
+  EndWaitsForDeparted();
 }
 
-std::string Exchange::GoneText(const std::string& name, int trainer) const {
+std::string Exchange::DepartedText(const std::string& name, int trainer) const {
   return world_->TrainerName(trainer) + " has shut down and takes no part in this " + Kind(name) + ". " + Same(name);
 }
 
-void Exchange::TellWhoLeft(int member, int trainer) {
+void Exchange::AnswerWhoLeft(int member, int trainer) {
   wire::Left answer;
   for (const auto& [one, told] : left_) {
     if (std::find(told.begin(), told.end(), trainer) == told.end()) answer.trainers.push_back(one);
@@ -298,43 +290,42 @@ void Exchange::TellWhoLeft(int member, int trainer) {
   if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
 }
 
-// Whether the root has all that it waits for from one who has left.
+// Whether the root has all that it needs from a departed trainer.
 bool Exchange::Has(const Call& call, int trainer) {
   if (call.collected) return call.given.count(trainer) > 0;
   return call.looking || call.parts.empty() || call.called.count(trainer) > 0;
 }
 
-// Ends every call that waits for one who has left.
-void Exchange::EndWaitsForGone() {
-  if (gone_.empty()) return;
+// Ends every call that waits for a departed trainer.
+void Exchange::EndWaitsForDeparted() {
+  if (departed_.empty()) return;
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto at = next++;
     const Key key = at->first;
     const Call& call = at->second;
     const bool root = call.root == me();
-    const auto lost = std::find_if(gone_.begin(), gone_.end(),
+    const auto lost = std::find_if(departed_.begin(), departed_.end(),
                                    [&](int t) { return t != me() && (root ? !Has(call, t) : t == call.root); });
-    if (lost == gone_.end()) continue;
-    const std::string text = GoneText(key.first, *lost);
-    for (int t = 0; root && t < world_->trainer_count(); ++t) {  // the others wait for it alone
-      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, text});
-    }
-    Finish(key, {kUnavailable, text});
+    if (lost == departed_.end()) continue;
+    const Outcome error(kUnavailable, DepartedText(key.first, *lost));
+    root ? Abandon(key, error) : Finish(key, error);
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;
     const int trainer = wait->first.second;
-    if (trainer != me() && gone_.count(trainer) > 0)
-      EndWait(wait, {kUnavailable, GoneText(wait->first.first.first, trainer)});
+    if (trainer != me() && departed_.count(trainer) > 0)
+      EndWait(wait, {kUnavailable, DepartedText(wait->first.first.first, trainer)});
   }
 }
 
 // ---- Clocks.
 
-// Whom this rank waits for, and what they have not done.
+// The ranks that this rank waits for, and what they have not done.
 std::string Exchange::Missing(const std::string& name, const Call& call) const {
+  const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
   const std::string not_sent =
       IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
+  if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
   std::string crossed;
@@ -344,17 +335,17 @@ std::string Exchange::Missing(const std::string& name, const Call& call) const {
     if (crossed.empty()) crossed = Crossed(t);
   }
   if (names.empty()) return call.looking ? "its own look at the parts" : "its own part";
-  return JoinNames(names) + ", which has not made this call" + crossed;
+  return JoinNames(names) + not_made + crossed;
 }
 
-// Ranks whose calls block and cross wait for each other. Of one that has not made this rank's call: the call that it waits in,
-// where it has said so to this rank.
+// Ranks that make blocking calls in different orders wait for each other. Returns which other call a trainer waits in, if it has sent
+// CALLED for that to this rank.
 std::string Exchange::Crossed(int trainer) const {
   for (const auto& [key, arrived] : early_) {
     const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
       return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
     });
-    if (!waits) continue;
+    if (!waits || IsAudit(key.first)) continue;  // an audit calls on a thread of its own, so no call waits for it
     return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " +
            std::to_string(key.second) +
            ", which this rank has not made: where calls block, all ranks must make them in the same order";
@@ -362,7 +353,7 @@ std::string Exchange::Crossed(int trainer) const {
   return "";
 }
 
-// Whether it has lasted too long; then that is `*error`.
+// Reports a long wait. True if it has lasted too long; then `*error` says so.
 bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
   if (wait->patience.Over()) {
     const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
@@ -386,9 +377,10 @@ void Exchange::Tick() {
     Outcome error;
     if (!Late(call->first, &call->second.wait, Missing(call->first.first, call->second), &error)) continue;
     const Key key = call->first;
-    const bool root = call->second.root == me();
-    Finish(key, error);
-    for (int t = 0; root && t < world_->trainer_count(); ++t) TellWhy(key, &failed_calls_[key], t);
+    if (call->second.root == me())
+      Abandon(key, error, me(), world_->TrainerName(me()) + ", the root, has given this call up: it ");
+    else
+      Finish(key, error);
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;

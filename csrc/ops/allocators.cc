@@ -14,7 +14,7 @@
 namespace hvdata {
 namespace {
 
-// Below, a copy into a header message costs less than a slot.
+// A smaller tensor is cheaper to copy into a header message.
 constexpr size_t kLeastShared = 16 << 10;
 
 class SharedAllocator : public tensorflow::Allocator {
@@ -27,7 +27,7 @@ class SharedAllocator : public tensorflow::Allocator {
     if (bytes >= kLeastShared && alignment <= Heap::kAlignment) {
       try {
         if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
-      } catch (const std::bad_alloc&) {  // for its books; TensorFlow expects no exception
+      } catch (const std::bad_alloc&) {  // the arena's bookkeeping; TensorFlow expects no exception
       }
     }
     return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
@@ -45,13 +45,12 @@ class SharedAllocator : public tensorflow::Allocator {
   const std::shared_ptr<Arena> arena_;
 };
 
-// From here on TensorFlow's builds with oneDNN have an allocator that keeps what is freed, and that tries for ten seconds before it
-// says that there is no memory.
+// From this size on TensorFlow's builds with oneDNN keep freed memory, and retry for ten seconds before they fail.
 constexpr size_t kLeastRecycled = 256 << 10;
 constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
 constexpr size_t kAlignment = 4096;
 
-// In a forked child a lock may be held for ever by a thread that isn't there: plain memory, and none is kept.
+// A forked child gets plain memory, and keeps none: a thread that it doesn't have may hold the lock for ever.
 class RecyclingAllocator : public tensorflow::Allocator {
  public:
   std::string Name() override { return "horovod_data_receive"; }
@@ -60,29 +59,21 @@ class RecyclingAllocator : public tensorflow::Allocator {
     const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
     if (InForkedChild()) return std::aligned_alloc(kAlignment, size);
     MutexLock lock(&mu_);
-    in_use_ += size;
-    peak_ = std::max(peak_, in_use_);
     // A buffer up to a quarter too large serves as well.
     const auto found = kept_.lower_bound(size);
-    void* memory = nullptr;
     if (found != kept_.end() && found->first <= size + size / 4) {
-      memory = found->second;
-      if (!Note(memory, found->first)) {
-        in_use_ -= size;
-        return nullptr;
-      }
-      in_use_ += found->first - size;
-      kept_bytes_ -= found->first;
+      const auto [kept_size, memory] = *found;
+      if (!Note(memory, kept_size)) return nullptr;
+      kept_bytes_ -= kept_size;
       kept_.erase(found);
       return memory;
     }
-    Shrink();
+    Shrink(size);
     lock.Unlock();
-    memory = std::aligned_alloc(kAlignment, size);
+    void* const memory = std::aligned_alloc(kAlignment, size);
     lock.Lock();
     if (memory != nullptr && Note(memory, size)) return memory;
     std::free(memory);
-    in_use_ -= size;
     return nullptr;
   }
 
@@ -96,26 +87,28 @@ class RecyclingAllocator : public tensorflow::Allocator {
     try {
       kept_.emplace(size, memory);
       kept_bytes_ += size;
-    } catch (const std::bad_alloc&) {  // a destructor has called us
+    } catch (const std::bad_alloc&) {  // the caller is a destructor
       std::free(memory);
     }
-    Shrink();
+    Shrink(0);
   }
 
  private:
-  // False: there is no memory for it. TensorFlow expects no exception.
+  // From now on the memory is in use. False: there is no memory to note that. TensorFlow expects no exception.
   bool Note(void* memory, size_t size) REQUIRES(mu_) {
     try {
       sizes_[memory] = size;
     } catch (const std::bad_alloc&) {
       return false;
     }
+    in_use_ += size;
+    peak_ = std::max(peak_, in_use_);
     return true;
   }
 
-  // Buffers in use and kept together stay within the peak of those in use.
-  void Shrink() REQUIRES(mu_) {
-    while (!kept_.empty() && in_use_ + kept_bytes_ > peak_) {
+  // Frees kept buffers until `wanted` bytes more fit in: buffers in use and kept stay within the peak of those in use.
+  void Shrink(size_t wanted) REQUIRES(mu_) {
+    while (!kept_.empty() && in_use_ + wanted + kept_bytes_ > std::max(peak_, in_use_ + wanted)) {
       const auto smallest = kept_.begin();
       kept_bytes_ -= smallest->first;
       std::free(smallest->second);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for tensors that we have made: where others can see it, and where batches come in. Both allocators live as long as
-// the process, as tensors may.
+// Allocators for the tensors of this library: in shared memory, and for batches that come in. Both live as long as the process,
+// because tensors may.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,12 @@
 
 namespace hvdata {
 
-// Has the pipeline make its batches where the trainers of the host can see them: memory from `arena`, which is this
-// process's only one; for small tensors, and when there is no room, TensorFlow's own. Never waits.
+// For the pipeline's tensors: memory from `arena`, this process's only one, so that trainers of the host can map it. Small tensors, and
+// all when the arena is full, get TensorFlow's own memory. Never waits.
 tensorflow::Allocator* ArenaAllocator(const std::shared_ptr<Arena>& arena);
 
-// The allocator to receive `bytes` into. Fresh pages cost as much as the copy into them, so large buffers are used again: a
-// recycling one for 256 KiB and more, TensorFlow's own below. The recycling one never holds more than the most that was in use
-// at one time.
+// The allocator for a received tensor of `bytes`. Fresh pages cost as much as the copy into them. So buffers of 256 KiB and more are
+// used again; used and kept buffers together never take more than was in use at one time. Smaller ones get TensorFlow's own memory.
 tensorflow::Allocator* ReceiveAllocator(uint64_t bytes);
 
 }  // namespace hvdata

@@ -28,9 +28,8 @@ using tensorflow::tstring;
 
 namespace {
 
-// Memory that is not TensorFlow's, and that TensorFlow must not write results into, because others may still read it. It
-// asks OwnsMemory() for that, but a slice doesn't pass the question on: a slice is kept from being written by a root that
-// is never used by itself alone.
+// Memory that is not TensorFlow's. Other processes may read it, so TensorFlow must not write results into it. TensorFlow asks
+// OwnsMemory(), but not for a slice. It does not write into a slice whose root has another user, and a ForeignBuffer is one.
 class ForeignRoot : public tensorflow::TensorBuffer {
  public:
   explicit ForeignRoot(Block block)
@@ -48,15 +47,15 @@ class ForeignRoot : public tensorflow::TensorBuffer {
   const std::shared_ptr<const void> owner_;
 };
 
-// Roots whose tensors are gone while slices of them are still used. Only we hold the last use, so nobody tells us when
-// the slices go: we look.
+// Roots whose tensors are gone while slices are still used. This object holds a use of each, so nothing is called when the last slice
+// goes. Sweep() looks.
 class Lingering {
  public:
   void Add(ForeignRoot* root) {
     MutexLock lock(&mu_);
     try {
       roots_.push_back(root);
-    } catch (const std::bad_alloc&) {  // a destructor has called us: it lingers for ever
+    } catch (const std::bad_alloc&) {  // the caller is a destructor; the root is never freed
     }
     any_ = true;
   }
@@ -87,13 +86,13 @@ Lingering& LingeringRoots() {
 
 void SweepRoots() { LingeringRoots().Sweep(); }
 
-// The whole of such memory: what a tensor of ours points to.
+// The buffer of a tensor over such memory. Slices use its root.
 class ForeignBuffer : public tensorflow::TensorBuffer {
  public:
   explicit ForeignBuffer(Block block)
       : TensorBuffer(const_cast<char*>(block.data)), root_(new ForeignRoot(std::move(block))) {}
   ~ForeignBuffer() override {
-    if (InForkedChild()) return;  // which frees nothing, and where the lock may be held for ever
+    if (InForkedChild()) return;  // a thread that the child doesn't have may hold the lock for ever
     if (root_->RefCountIsOne()) {
       root_->Unref();
     } else {
@@ -117,8 +116,7 @@ Tensor TensorOver(Block block, DataType dtype, const TensorShape& shape) {
   return Tensor(dtype, shape, std::move(buffer));
 }
 
-// A share of a batch in the arena for our own process: other ranks may be reading the same memory, which TensorFlow's own
-// counters know nothing of.
+// A tensor for our own process that TensorFlow does not write into, if it lies in the arena: other ranks may read that memory.
 Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
   const char* const data = static_cast<const char*>(tensor.data());
   if (arena == nullptr || tensor.dtype() == tensorflow::DT_STRING || !arena->Contains(data)) return tensor;
@@ -126,7 +124,7 @@ Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
                     tensor.shape());
 }
 
-// TensorFlow aborts on a tensor whose memory is not aligned, and a slice of rows may not be.
+// A tensor with aligned memory. A slice of rows may have none, and TensorFlow aborts on that.
 Tensor Aligned(const Tensor& tensor) {
   if (tensor.IsAligned()) return tensor;
   if (tensor.dtype() != tensorflow::DT_STRING) Add(&Count().realigned, tensor.TotalBytes());
@@ -135,12 +133,12 @@ Tensor Aligned(const Tensor& tensor) {
   return copy;
 }
 
-// Where the receiver sees it, if that is not in the header.
+// Encodes strings, in shared memory if they are not sent inline.
 Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   std::vector<std::string_view> views;
   const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
   for (int64_t i = 0; i < tensor.NumElements(); ++i) views.emplace_back(strings[i].data(), strings[i].size());
-  Block block = post->Room(member, wire::EncodedSize(views));
+  Block block = post->AllocateShared(member, wire::EncodedSize(views));
   if (block.data == nullptr) {
     const auto bytes = std::make_shared<std::string>(wire::EncodedSize(views), '\0');
     block = {bytes->data(), bytes->size(), bytes};
@@ -149,8 +147,8 @@ Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   return block;
 }
 
-// Memory for one component, into *bundle, and where the network is to write it: nullptr where that is nowhere.
-char* Land(const wire::Component& c, Block found, Bundle* bundle) {
+// Adds a tensor for one component to *bundle. Returns where the payload must be written; null: nowhere.
+char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
   const auto dtype = static_cast<DataType>(c.dtype);
   const bool strings = dtype == tensorflow::DT_STRING, in_arena = c.where == wire::Where::kArena;
   const auto item = static_cast<size_t>(tensorflow::DataTypeSize(dtype));
@@ -159,7 +157,7 @@ char* Land(const wire::Component& c, Block found, Bundle* bundle) {
     bundle->error =
         "a header announced component " + std::to_string(bundle->tensors.size()) + " of a share with " + wrong;
   }
-  // What is wrong is received all the same, where it lies with the header: those behind it may be right.
+  // A wrong component that is inline is received all the same, because correct ones may stand behind it.
   if (strings || !wrong.empty()) {
     const TensorShape shape = wrong.empty() ? TensorShape(c.dims) : TensorShape({0});
     if (in_arena) {
@@ -177,17 +175,17 @@ char* Land(const wire::Component& c, Block found, Bundle* bundle) {
   return static_cast<char*>(bundle->tensors.back().data());
 }
 
-// Runs on threads that must not wait, with a header that came from outside: nothing in it is believed unchecked. A landing
-// without places says that the parcel can't be received, which is the end of the job.
-Landing LandTensors(const std::vector<wire::Component>& components, std::vector<Block> found) {
+// Runs on threads that must not wait. The header came from outside, so all of it is checked. A destination without places means that
+// the packet can't be received, which ends the job.
+Destination MakeDestinationOf(const std::vector<wire::Component>& components, std::vector<Block> found) {
   auto bundle = std::make_shared<Bundle>();
-  Landing landing;
+  Destination destination;
   for (size_t i = 0; i < components.size(); ++i) {
     const wire::Component& c = components[i];
     try {
-      landing.places.push_back(Land(c, std::move(found[i]), bundle.get()));
+      destination.places.push_back(PlaceFor(c, std::move(found[i]), bundle.get()));
     } catch (const std::bad_alloc& error) {
-      (void)Explained(error);  // which gives back what was set aside for words
+      (void)Explained(error);  // frees the memory that is set aside for texts
       Log("there is no memory for the " + std::to_string(c.bytes) + " bytes of component " + std::to_string(i) +
           " of a share that comes in. Use smaller batches or a smaller prefetch, or give this process more memory");
       return {};
@@ -197,11 +195,11 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
       return {};
     }
   }
-  landing.owner = std::move(bundle);
-  return landing;
+  destination.owner = std::move(bundle);
+  return destination;
 }
 
-[[maybe_unused]] const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
+[[maybe_unused]] const bool registered = (TheHooks() = {MakeDestinationOf, SweepRoots}, true);
 
 }  // namespace
 
@@ -263,7 +261,7 @@ absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tenso
     auto* out = reinterpret_cast<tstring*>(tensor.data());
     for (size_t k = 0; k < strings.size(); ++k) Assign(strings[k], &out[k]);
   }
-  // A bundle of our own process may be wanted again (a checkpoint, a dynamic lane that closes): its tensors are shared.
+  // The tensors stay: a checkpoint, or a dynamic lane that closes, may need a bundle of our own process again.
   *tensors = bundle->tensors;
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/checkpoint.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -14,6 +13,8 @@
 #include "ops/tensor_bytes.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/profiler/lib/traceme.h"
+#include "tensorflow/core/profiler/lib/traceme_encode.h"
 
 namespace hvdata {
 namespace {
@@ -29,13 +30,26 @@ std::string Gib(uint64_t bytes) {
   return text;
 }
 
-absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
+absl::Status Damaged(const char* how) {
+  return absl::DataLossError(std::string("a checkpoint of this channel is damaged: ") + how + ". Restore another one");
+}
+
+absl::Status OtherElements(const std::string& how) {
+  return absl::InvalidArgumentError("a checkpoint of other elements was restored into this channel: " + how +
+                                    ". Restore it into a channel of the same pipeline");
+}
+
+plan::Holding HoldingOf(const CheckpointState& state) {
+  plan::Holding holding;
+  holding.pulled = state.pulled;
+  for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
+  return holding;
+}
 
 }  // namespace
 
-Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
+Checkpoint::Checkpoint(Source* source, Input* input)
     : source_(source),
-      epoch_(epoch),
       input_(input),
       prover_(source->config(), source->world().audience_count()),
       epoch_id_(RandomNumber()) {}
@@ -50,7 +64,57 @@ std::string Checkpoint::Where() const {
   return hvdata::Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
 }
 
+// ---- Saving.
+
+// static: one state serves all requests that wait. It may take a gigabyte, and nothing is dealt while it is made.
+void Checkpoint::AnswerSaves() {
+  const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
+  const bool one_for_all = source_->config().schedule != plan::Schedule::kDynamic;
+  absl::Status status;
+  std::string text;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const bool first = i == 0 || !one_for_all, last = i + 1 == requests.size() || !one_for_all;
+    if (first) status = Caught([&] { return StateFor(static_cast<int>(requests[i].trainer), &text); });
+    source_->AnswerSave(requests[i], ToOutcome(status), last ? std::move(text) : text);
+  }
+}
+
+absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
+  if (!input_->started()) {
+    return absl::FailedPreconditionError(
+        "this epoch has no input to save: save before its first element is asked for, or when its end has been seen");
+  }
+  if (source_->config().schedule != plan::Schedule::kDynamic) {
+    State state;
+    TF_RETURN_IF_ERROR(Capture(&state));
+    return Encoded(state, text);
+  }
+  if (saved_.empty() || saved_.count(trainer) > 0) {
+    saved_.clear();
+    TF_RETURN_IF_ERROR(Capture(&snapshot_));
+    snapshot_.snapshot = RandomNumber();
+    snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
+  }
+  saved_.insert(trainer);
+  const size_t of_all = snapshot_.taken_since.size();
+  const std::vector<uint64_t> taken = source_->TakenSince(trainer);
+  snapshot_.taken_since.insert(snapshot_.taken_since.end(), taken.begin(), taken.end());
+  const absl::Status status = Encoded(snapshot_, text);
+  snapshot_.taken_since.resize(of_all);
+  return status;
+}
+
+absl::Status Checkpoint::Encoded(const State& state, std::string* text) const {
+  *text = state.Encode();
+  if (text->size() <= kMostState) return absl::OkStatus();
+  const uint64_t size = text->size();  // tensors within tensors are counted only here
+  text->clear();
+  return TooLarge(0, size);
+}
+
 absl::Status Checkpoint::Capture(State* state) {
+  const tsl::profiler::TraceMe trace(
+      [&] { return tsl::profiler::TraceMeEncode("HorovodDataSaveState", {{"channel", source_->config().name}}); });
   *state = State();
   state->epoch_id = epoch_id_;
   state->trainers = static_cast<uint64_t>(source_->world().audience_count());
@@ -63,17 +127,17 @@ absl::Status Checkpoint::Capture(State* state) {
   const absl::Status saved = input_->Save(&input);
   if (!saved.ok()) {
     state->replay = true;
-    if (!std::exchange(told_replay_, true)) {
+    if (!std::exchange(logged_replay_, true)) {
       Log(Where() + "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
-  for (const auto& [number, bundle] : epoch_->UntakenElements()) {
+  for (const auto& [number, bundle] : source_->UntakenElements()) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  if (source_->config().verify) state->mark = epoch_->proof().Mark(state->From()).Encode();
-  // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
+  if (source_->config().verify) state->mark = source_->Mark(state->From()).Encode();
+  // Sizes are added up before anything is encoded, as far as possible. Buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
     for (const tensorflow::Tensor& tensor : part->tensors()) of_input += BytesOf(tensor);
@@ -99,97 +163,95 @@ absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const
       Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
       Gib(of_input) +
       " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a "
-      "smaller "
-      "prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");
+      "smaller prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");
 }
 
-absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
-  if (!input_->started()) {
-    return absl::FailedPreconditionError(
-        "this epoch has no input to save: save before its first element is asked for, or "
-        "when its end has been seen");
-  }
-  State state;
-  absl::Status status;
-  if (source_->config().schedule != plan::Schedule::kDynamic) {
-    status = Capture(&state);
-  } else {
-    if (saved_.empty() || saved_.count(trainer)) {
-      saved_.clear();
-      status = Capture(&snapshot_);
-      snapshot_.snapshot = RandomNumber();
-      snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
-    }
-    if (!status.ok()) return status;
-    saved_.insert(trainer);
-    state = snapshot_;
-    AddTakenSince(trainer, &state);
-  }
-  if (status.ok()) *text = state.Encode();
-  return text->size() > kMostState ? TooLarge(0, text->size())
-                                   : status;  // tensors within tensors are not counted before
-}
-
-void Checkpoint::AddTakenSince(int trainer, State* state) const {
-  const std::vector<uint64_t> taken = epoch_->TakenSince(trainer);
-  state->taken_since.insert(state->taken_since.end(), taken.begin(), taken.end());
-}
-
-void Checkpoint::AnswerSaves() {
-  for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
-    std::string text;
-    const absl::Status status = Caught([&] { return StateFor(static_cast<int>(request.trainer), &text); });
-    epoch_->AnswerSave(request, ToOutcome(status), std::move(text));
-  }
-}
-
-void Checkpoint::KeepLastWords() {
-  if (saved_.empty()) return;  // static, or nobody has saved in this epoch
+void Checkpoint::KeepFinalStates() {
+  if (saved_.empty()) return;  // static, or no trainer has saved in this epoch
   State state = std::move(snapshot_);
   state.elements.clear();
   state.iterator.clear();
   state.mark.clear();
-  state.pulled = kAllBehind;  // so that it is not what an epoch starts from
+  state.pulled = kAllTaken;  // so that no epoch resumes from it
+  const std::vector<uint64_t> of_all = std::move(state.taken_since);
   for (int t = 0; t < source_->world().audience_count(); ++t) {
-    State its = state;
-    AddTakenSince(t, &its);
-    epoch_->KeepLastWords(t, its.Encode());
+    state.taken_since = of_all;
+    const std::vector<uint64_t> taken = source_->TakenSince(t);
+    state.taken_since.insert(state.taken_since.end(), taken.begin(), taken.end());
+    source_->KeepState(t, state.Encode());
   }
 }
 
-absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
-                               std::set<uint64_t>* taken) const {
-  *found = false;
-  int origin = handed.begin()->first;
-  for (const auto& [trainer, hand] : handed) {
-    State state;
-    if (!hand.words.empty() && !State::Decode(hand.words, &state)) return Damaged();
-    if (!hand.words.empty() && state.mode != Mode()) {
-      return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
-                                        " was restored into one with " + Mode());
+// ---- Resuming.
+
+absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, uint64_t due,
+                                plan::Resumption* resumption, proof::Past* past) {
+  State state;
+  std::set<Position> taken;
+  TF_RETURN_IF_ERROR(ReadStates(restored, resumption, &state, &taken));
+  if (resumption->over) return absl::OkStatus();
+  if (!resumption->has_state) return input_->Start(due);
+  TF_RETURN_IF_ERROR(CheckState(state));
+  past->verified = proof::Bookmark::Is(state.mark);
+  if (past->verified && !proof::Bookmark::Decode(state.mark, &past->mark)) return Damaged("its account is unreadable");
+  epoch_id_ = state.epoch_id;
+  model = std::move(state.model);
+  TF_RETURN_IF_ERROR(RestoreInput(state));
+  proof::Bookmark* const account = past->verified ? &past->mark : nullptr;
+  for (const auto& [number, element] : state.elements) AddToAccount(number, element, account);
+  // A symbolic checkpoint has the input's state of an earlier moment.
+  TF_RETURN_IF_ERROR(PassOver(resumption->first, account));
+  if (input_->pulled() < resumption->first) return Damaged("its position is beyond the end of the input");
+  return PutBack(std::move(state), *resumption, std::move(taken), past);
+}
+
+// Of all states only the one that the epoch resumes from is kept. `taken`: what trainers have taken since it was made.
+absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption,
+                                    State* state, std::set<Position>* taken) const {
+  std::vector<plan::Restored> all;
+  bool found = false;
+  for (const auto& [trainer, of_trainer] : restored) {
+    plan::Restored one;
+    one.trainer = trainer;
+    one.epoch = of_trainer.saved_epoch;
+    one.position = of_trainer.position;
+    one.turn = of_trainer.turn;
+    one.tail_taken = of_trainer.tail_taken;
+    one.has_state = !of_trainer.words.empty();
+    if (one.has_state) {
+      State its;
+      if (!State::Decode(of_trainer.words, &its)) return Damaged("a reader's state is unreadable");
+      if (its.mode != Mode()) {
+        return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + its.mode +
+                                          " was restored into one with " + Mode());
+      }
+      one.epoch_id = its.epoch_id;
+      one.snapshot = its.snapshot;
+      one.trainers = its.trainers;
+      one.first = its.From();
+      taken->insert(its.taken_since.begin(), its.taken_since.end());
+      if (!found || one.first < state->From()) *state = std::move(its);
+      found = true;
     }
-    const bool other =
-        *found && !hand.words.empty() && (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
-    if (other || hand.saved_epoch != handed.at(origin).saved_epoch) {
-      return absl::InvalidArgumentError("the states restored by " + source_->world().AudienceName(origin) + " and " +
-                                        source_->world().AudienceName(trainer) +
-                                        " don't belong together: they were saved in different epochs or checkpoints. "
-                                        "Restore the same checkpoint on every rank");
-    }
-    if (hand.words.empty()) continue;  // saved unused, or when the epoch was over
-    taken->insert(state.taken_since.begin(), state.taken_since.end());
-    if (*found && state.From() >= first->From()) continue;
-    *first = std::move(state);
-    *found = true;
+    all.push_back(std::move(one));
   }
-  return absl::OkStatus();
+  std::vector<std::string> names;
+  for (int t = 0; t < source_->world().audience_count(); ++t) names.push_back(source_->world().AudienceName(t));
+  const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
+  return why.empty() ? absl::OkStatus() : absl::InvalidArgumentError(why);
+}
+
+absl::Status Checkpoint::RestoreInput(const State& state) {
+  if (state.replay) return Replay(state);
+  return input_->StartFrom(state.iterator, state.number, state.pulled,
+                           [this](const Tensors& element) { return CheckElement(element); });
 }
 
 absl::Status Checkpoint::Replay(const State& state) {
   Log(Where() + "runs the input again up to element " + std::to_string(state.pulled) +
       ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
-  if (status.ok()) status = PassOver(state.pulled);
+  if (status.ok()) status = PassOver(state.pulled, nullptr);
   if (!status.ok() ||
       (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
     return status;
@@ -203,21 +265,57 @@ absl::Status Checkpoint::Replay(const State& state) {
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
 }
 
-absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* mark) {
+// Lets the input run until it has yielded so many elements, or ends. Adds them to `account`.
+absl::Status Checkpoint::PassOver(Position until, proof::Bookmark* account) {
   absl::Status status;
-  Tensors passed_over;
+  Tensors element;
   for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
     status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
-                                 : input_->Next(&passed_over, &end);
-    const bool news = mark != nullptr && status.ok() && !end && input_->pulled() > mark->first + mark->ahead.size();
-    if (news) mark->ahead.push_back(prover_.Delivered(passed_over));
+                                 : input_->Next(&element, &end);
+    if (status.ok() && !end) AddToAccount(input_->pulled() - 1, element, account);
   }
   return status;
 }
 
-// One tensor of an element, or of the model of a share, that was saved. Of shares the first axis is not known.
-absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                              bool of_share) const {
+// Adds an element that was delivered after the state's account had been made. An account has an empty place for an element
+// that was still to be dealt then. Null: the state has no account.
+void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const {
+  if (account == nullptr) return;
+  const uint64_t at = number - account->first;
+  if (number < account->first || at > account->ahead.size()) return;
+  if (at == account->ahead.size()) account->ahead.emplace_back();
+  if (account->ahead[at].digest.rows == 0) account->ahead[at] = prover_.Delivered(element);
+}
+
+// Splits the elements into those that are dealt again and those that the input is to pass over.
+absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken,
+                                 proof::Past* past) {
+  plan::Holding holding = HoldingOf(state);
+  holding.pulled = input_->pulled();
+  plan::Remaining remaining = plan::Remain(holding, resumption, std::move(taken));
+  std::deque<std::pair<uint64_t, Tensors>> elements;
+  for (auto& element : state.elements) {
+    if (remaining.again.count(element.first) > 0) elements.push_back(std::move(element));
+  }
+  plan::Account account{remaining.next, 0};
+  if (past->verified) account = {past->mark.first, past->mark.ahead.size()};
+  if (!past->verified) past->unverified = holding.pulled - elements.size() + remaining.skip.size();
+  const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  if (!from) return Damaged("its account and its elements contradict each other");
+  past->again = std::move(remaining.again);
+  input_->PutBack(std::move(elements));
+  input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Tensors& element) {
+    if (verified) source_->DeliveredBefore(number, prover_.Delivered(element));
+  });
+  past->from = *from;
+  return absl::OkStatus();
+}
+
+// ---- Whether a state is one of this channel.
+
+// Of one tensor of an element, or of a share's model. The length of a share's first axis is unknown.
+absl::Status Checkpoint::CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                                     bool of_share) const {
   const ChannelConfig& c = source_->config();
   tensorflow::PartialTensorShape known;
   if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
@@ -229,114 +327,34 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
   }
   const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);
   if (dtype == here && known.IsCompatibleWith(shape)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "a checkpoint of other elements was restored into this channel: " + c.component_names[component] + " was " +
-      tensorflow::DataTypeString(dtype) + " of shape " + shape.DebugString() + " when it was saved, and is " +
-      tensorflow::DataTypeString(here) + " of shape " + known.DebugString() +
-      " here. Restore it into a channel of the same pipeline");
+  return OtherElements(c.component_names[component] + " was " + tensorflow::DataTypeString(dtype) + " of shape " +
+                       shape.DebugString() + " when it was saved, and is " + tensorflow::DataTypeString(here) +
+                       " of shape " + known.DebugString() + " here");
 }
 
-absl::Status Checkpoint::Fits(const Tensors& element) const {
+absl::Status Checkpoint::CheckElement(const Tensors& element) const {
   const size_t count = source_->config().dtypes.size();
   if (element.size() != count) {
-    return absl::InvalidArgumentError("a checkpoint of other elements was restored into this channel: they had " +
-                                      std::to_string(element.size()) + " components when they were saved, and have " +
-                                      std::to_string(count) +
-                                      " here. Restore it into a channel of the "
-                                      "same pipeline");
+    return OtherElements("they had " + std::to_string(element.size()) + " components when they were saved, and have " +
+                         std::to_string(count) + " here");
   }
-  for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(Fits(i, element[i].dtype(), element[i].shape(), false));
+  for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(CheckTensor(i, element[i].dtype(), element[i].shape(), false));
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Fits(const State& state) const {
-  for (const auto& [number, element] : state.elements) TF_RETURN_IF_ERROR(Fits(element));
-  if (!state.model.empty() && state.model.size() != source_->config().dtypes.size()) return Damaged();
+absl::Status Checkpoint::CheckState(const State& state) const {
+  if (!HoldingOf(state).Sound()) return Damaged("its elements have numbers that no reader gives");
+  for (const auto& [number, element] : state.elements) TF_RETURN_IF_ERROR(CheckElement(element));
+  if (!state.model.empty() && state.model.size() != source_->config().dtypes.size())
+    return Damaged("its model of a share has other components");
   for (size_t i = 0; i < state.model.size(); ++i) {
     const Cutter::Part& part = state.model[i];
-    TF_RETURN_IF_ERROR(Fits(i, part.dtype, part.shape, true));
+    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, part.shape, true));
     const auto rule = static_cast<EmptyRule>(source_->config().empty_rules[i]);
     const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
-    if (values && (part.values.dtype() != part.dtype || part.values.shape() != part.shape)) return Damaged();
+    if (values && (part.values.dtype() != part.dtype || part.values.shape() != part.shape))
+      return Damaged("its model of a share has other values");
   }
-  return absl::OkStatus();
-}
-
-absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint64_t due, Resumption* at, bool* over) {
-  std::vector<uint64_t>* const positions = &at->positions;
-  const auto n = static_cast<uint64_t>(source_->world().audience_count());
-  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-  State first;
-  std::set<uint64_t> taken;
-  bool found = false, uneven = false, running = false, behind = true;
-  TF_RETURN_IF_ERROR(Merge(handed, &first, &found, &taken));
-  for (const auto& [trainer, hand] : handed) {
-    // Of what it has taken since then nothing is left.
-    if (dynamic || !found || !hand.words.empty() || hand.position > 0 || first.From() == 0) continue;
-    return absl::InvalidArgumentError(
-        "the states restored by the ranks don't belong together: that of " + source_->world().AudienceName(trainer) +
-        " was saved before its first step of the epoch, and those "
-        "of others when it had gone on. Restore a checkpoint that all ranks saved at the same step");
-  }
-  // Trainers without a state of their own stand where the lowest rank stands that has one.
-  positions->assign(n, handed.begin()->second.position);
-  for (const auto& [trainer, hand] : handed) {
-    (*positions)[static_cast<size_t>(trainer)] = hand.position;
-    uneven = uneven || hand.position != handed.begin()->second.position;
-    behind = behind && hand.position == kAllBehind;
-    running = running || (hand.position != kAllBehind && !hand.words.empty());
-  }
-  uint64_t from = *std::min_element(positions->begin(), positions->end());
-  for (const auto& [trainer, hand] : handed) {
-    if (hand.position == from) at->turn = hand.turn;
-  }
-  at->tail_taken = handed.begin()->second.tail_taken;
-  if (dynamic) {  // one sees the end when everything is taken, by whomever
-    behind = behind || (!running && uneven);
-    from = 0;
-    positions->clear();
-  }
-  *over = behind;
-  if (behind) return absl::OkStatus();
-  if (!found) return input_->Start(due);
-  if (uneven && !dynamic && first.trainers != n) {
-    return absl::InvalidArgumentError(
-        "the ranks saved at different steps, which can be restored only on the same number of "
-        "ranks (" +
-        std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
-  }
-  TF_RETURN_IF_ERROR(Fits(first));
-  epoch_id_ = first.epoch_id;
-  model = std::move(first.model);
-  const auto fits = [this](const Tensors& element) { return Fits(element); };
-  TF_RETURN_IF_ERROR(first.replay ? Replay(first)
-                                  : input_->StartFrom(first.iterator, first.number, first.pulled, fits));
-  EpochProof::Past past;
-  past.verified = proof::Bookmark::Is(first.mark);
-  if (past.verified && !proof::Bookmark::Decode(first.mark, &past.mark)) return Damaged();
-  // A symbolic checkpoint has the input's state of an earlier moment.
-  TF_RETURN_IF_ERROR(PassOver(from, past.verified ? &past.mark : nullptr));
-  if (input_->pulled() < from) return Damaged();
-  std::deque<std::pair<uint64_t, Tensors>> elements;
-  for (auto& element : first.elements) {
-    if (element.first >= from && !taken.count(element.first))
-      elements.push_back(std::move(element));
-    else
-      taken.erase(element.first);
-  }
-  for (const auto& [number, tensors] : elements) past.again.insert(number);
-  if (past.verified) {
-    // The mark may be further: beyond elements that made no step, which nobody's position has passed.
-    from = dynamic ? past.mark.first : std::max(from, past.mark.first);
-  } else if (dynamic) {
-    from = elements.empty() ? input_->pulled() : std::min(input_->pulled(), elements.front().first);
-    past.unverified = input_->pulled() - elements.size() + taken.size();
-  }
-  input_->PutBack(std::move(elements));
-  input_->Skip(std::move(taken), [this, verified = past.verified](uint64_t number, const Tensors& e) {
-    if (verified) epoch_->proof().Had(number, prover_.Delivered(e));
-  });
-  epoch_->proof().GoOn(std::move(past), from);
   return absl::OkStatus();
 }
 

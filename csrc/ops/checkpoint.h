@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reader says of an epoch when a trainer saves its iterator, and how an epoch starts from that again.
+// A reader's state in a trainer's checkpoint, and how an epoch resumes from such states.
 //
-// A state holds the input iterator's own state, the elements that came out of it and that some trainer had not taken, and
-// their numbers. The trainer adds its position. Under `dynamic` ranks save at different moments, and what one takes after
-// another has saved must come neither twice nor never: the first save takes a snapshot, and every further rank's state is
-// that snapshot plus the numbers of the elements that this rank has taken since.
+// A state holds the input iterator's own state, and the elements that have come out of it and that some trainer has not
+// taken, with their numbers. The trainer adds its position. Under `dynamic` ranks save at different moments. An element that one rank
+// takes after another rank's save must come neither twice nor never. So the first save takes a snapshot. The state of every
+// further rank is that snapshot, plus the numbers of the elements that this rank has taken since.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,29 @@
 #include <string>
 #include <vector>
 
-#include "channel/reader_epoch.h"
+#include "channel/source.h"
 #include "ops/checkpoint_state.h"
 #include "ops/cut.h"
 #include "ops/input.h"
 #include "ops/prover.h"
+#include "plan/resumption.h"
 
 namespace hvdata {
 
 class Checkpoint {
  public:
-  Checkpoint(Source* source, ReaderEpoch* epoch, Input* input);
+  Checkpoint(Source* source, Input* input);
 
   void AnswerSaves();
-  // The epoch is over: leaves what trainers need that have seen its end and save later.
-  void KeepLastWords();
+  // The epoch is over: leaves a state for trainers that have seen its end and save later.
+  void KeepFinalStates();
 
-  // Where the lanes stand, for ReaderEpoch::Start.
-  struct Resumption {
-    std::vector<uint64_t> positions;
-    Turn turn;
-    TailStep tail_taken = 0;
-  };
-  // Starts the input from the states that trainers handed in; at its front, as number `due` (ops/input.h), where they have
-  // begun nothing. Where nothing is left of the epoch, *over is set and the input is not started.
-  absl::Status Resume(const std::map<int, wire::Restore>& handed, uint64_t due, Resumption* at, bool* over);
+  // Starts the input from the states that trainers restored, or as number `due` (ops/input.h) at its front where these begin
+  // nothing. Where the epoch is over, the input is not started. `past`: a verified channel's account.
+  absl::Status Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
+                      proof::Past* past);
 
-  // Of the last step's first share, where shares may be needed beyond the data. The dealer sets it; it goes with the state.
+  // Of the last step's first share, for channels that may need fillers. The dealer sets it; it is part of the state.
   Cutter::Model model;
 
  private:
@@ -47,30 +43,32 @@ class Checkpoint {
 
   std::string Mode() const;
   std::string Where() const;
+
   absl::Status StateFor(int trainer, std::string* text);
   absl::Status Capture(State* state);
-  void AddTakenSince(int trainer, State* state) const;
+  absl::Status Encoded(const State& state, std::string* text) const;
   absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
+
+  absl::Status ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
+                          std::set<Position>* taken) const;
+  absl::Status RestoreInput(const State& state);
   absl::Status Replay(const State& state);
-  // Lets the input run until so many elements have come out of it, or it ends. Those that `mark` does not know yet it learns.
-  absl::Status PassOver(uint64_t until, proof::Bookmark* mark = nullptr);
-  absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                    bool of_share) const;
-  absl::Status Fits(const Tensors& element) const;
-  absl::Status Fits(const State& state) const;
-  // Of the states that belong to one epoch the one that reaches furthest back, which has all that any of their trainers has not
-  // had; and what was taken since.
-  absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
-                     std::set<uint64_t>* taken) const;
+  absl::Status PassOver(Position until, proof::Bookmark* account);
+  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken, proof::Past* past);
+  void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;
+
+  absl::Status CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                           bool of_share) const;
+  absl::Status CheckElement(const Tensors& element) const;
+  absl::Status CheckState(const State& state) const;
 
   Source* const source_;
-  ReaderEpoch* const epoch_;
   Input* const input_;
   const Prover prover_;
   uint64_t epoch_id_;
-  bool told_replay_ = false;
-  State snapshot_;
-  std::set<int> saved_;  // trainers that have saved since the snapshot
+  bool logged_replay_ = false;
+  State snapshot_;       // dynamic
+  std::set<int> saved_;  // dynamic: trainers that have saved since the snapshot
 };
 
 }  // namespace hvdata

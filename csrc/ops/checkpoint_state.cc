@@ -11,15 +11,15 @@ namespace {
 
 constexpr std::string_view kFormat = "horovod_data state 4";
 
-// How tensors are written and read, beside what wire/codec.h knows.
+// Tensors as fields, which wire/codec.h does not know.
 void TensorField(wire::Writer* writer, const tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
   tensor.AsProtoTensorContent(&proto);
   writer->Text("tensor", proto.SerializeAsString());
 }
 
-// Whether each of its elements has bytes of its own, as in all that the writer writes. TensorFlow would take memory for as many
-// elements as the shape says, and fill it with the last one.
+// Whether each element has bytes of its own, as the writer writes it. For a shorter content TensorFlow would allocate what the
+// shape asks for, and repeat the last element.
 bool Whole(const tensorflow::TensorProto& proto) {
   tensorflow::TensorShape shape;
   return tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok() &&
@@ -71,7 +71,7 @@ void CheckpointState::Fields(Codec* codec, S& s) {
 }
 
 std::string CheckpointState::Encode() const {
-  // Room for all at once, or nearly: a text that grows to gigabytes would lie in memory twice or three times over while it does.
+  // Reserved at once: a text that grows to gigabytes would be in memory twice or three times while it is copied.
   uint64_t large = kFormat.size() + mark.size() + taken_since.size() * sizeof(uint64_t);
   for (const auto& part : iterator) large += part.size();
   for (const auto& [number, tensors] : elements) {

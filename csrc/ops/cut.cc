@@ -23,9 +23,8 @@ namespace {
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   const Tensor zeros = InMemory(Tensor(dtype, shape));
   const size_t bytes = zeros.TotalBytes();
-  if (bytes > 0 && dtype != tensorflow::DT_STRING)
-    std::memset(zeros.data(), 0, bytes);  // without elements it has no memory
-  return zeros;                           // strings are born empty
+  if (bytes > 0 && dtype != tensorflow::DT_STRING) std::memset(zeros.data(), 0, bytes);
+  return zeros;  // new strings are empty
 }
 
 Tensor Weights(int64_t ones, int64_t zeros) {
@@ -35,7 +34,7 @@ Tensor Weights(int64_t ones, int64_t zeros) {
   return weights;
 }
 
-// Of `rows` rows of this length.
+// The splits of `rows` rows of this length.
 Tensor Splits(tensorflow::DataType dtype, int64_t rows, int64_t length) {
   Tensor splits = InMemory(Tensor(dtype, TensorShape({rows + 1})));
   for (int64_t row = 0; row <= rows; ++row) {
@@ -149,7 +148,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
   Model model(config_.empty_rules.size());
   for (const Leaf& leaf : leaves_) {
     Part* parts = &model[leaf.first];
-    const auto sizes_of = [&](size_t part) {  // of an unknown rank the simplest
+    const auto sizes_of = [&](size_t part) {  // an unknown rank counts as 1
       std::vector<int64_t> sizes = config_.shapes[leaf.first + part].value_or(std::vector<int64_t>{0});
       for (int64_t& size : sizes) size = std::max<int64_t>(size, 0);
       return sizes;
@@ -170,8 +169,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
       std::copy(sizes.begin(), sizes.end(), parts[2].values.flat<int64_t>().data());
       continue;
     }
-    for (size_t part = 1; part < leaf.parts;
-         ++part) {  // rows of an axis that isn't ragged are as long as they always are
+    for (size_t part = 1; part < leaf.parts; ++part) {  // an axis that isn't ragged has rows of a fixed length
       const int64_t length = std::max<int64_t>(config_.row_lengths[leaf.first + part], 0);
       parts[part].shape = TensorShape({rows + 1});
       parts[part].values = Splits(parts[part].dtype, rows, length);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements into shares: the plan, carried out on tensors.
+// Cuts elements into shares, as plan/ says.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace hvdata {
 
 class Cutter {
  public:
-  // `ranks`: those of the trainers that it cuts for, in the order of their shares. `memory`: for what a share has that is no
-  // view of the element (ops/take_rows.h).
+  // `ranks`: of the trainers, in the order of their shares. `memory`: for tensors of a share that are no views of the element
+  // (ops/take_rows.h).
   Cutter(const ChannelConfig& config, std::vector<int> ranks, tensorflow::Allocator* memory)
       : config_(config),
         leaves_(LeavesOf(config)),
@@ -26,16 +26,16 @@ class Cutter {
         trainers_(static_cast<int>(ranks_.size())),
         memory_(memory) {}
 
-  // A global batch into one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.
+  // Cuts a global batch into one share for each trainer. No shares: it makes no step. `*dropped`: rows that no trainer gets.
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
 
-  // 1 to N per-rank batches into N shares; none when they make no step.
+  // Makes N shares of 1 to N per-rank batches. No shares: they make no step. `*dropped`: batches that no trainer gets.
   absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
 
-  // One per-rank batch as a share.
+  // Makes a share of one per-rank batch.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
 
-  // What is needed of a share to make one without elements in its place, but for the weight.
+  // CutEmpty needs this of each component of a share, without the weight.
   struct Part {
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;
@@ -43,9 +43,9 @@ class Cutter {
   };
   using Model = std::vector<Part>;
   Model ModelOf(const Tensors& share) const;
-  // As far as it is known before any element.
+  // The same before there is any element, as far as the spec says it.
   Model ModelOfSpec() const;
-  // The share of the trainer with this number (-1: of some) that gets no element of a step.
+  // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
   absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;
 
  private:

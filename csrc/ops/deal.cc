@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dealer: runs the user's pipeline for one epoch and deals what it yields. One op call, one thread, one epoch.
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,9 +38,8 @@ tensorflow::Allocator* Memory(const Post* post) {
 
 class Dealer {
  public:
-  Dealer(Source* source, ReaderEpoch* epoch, Input* input, Checkpoint* checkpoint, Post* post)
+  Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
       : source_(source),
-        epoch_(epoch),
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
@@ -48,9 +48,9 @@ class Dealer {
 
   void Run() {
     for (;;) {
-      const ReaderEpoch::Wish wish = epoch_->Await();
-      if (wish == ReaderEpoch::Wish::kStop) break;
-      if (wish == ReaderEpoch::Wish::kSave) {
+      const Source::Task task = source_->Await();
+      if (task == Source::Task::kStop) break;
+      if (task == Source::Task::kSave) {
         checkpoint_->AnswerSaves();
         continue;
       }
@@ -61,19 +61,16 @@ class Dealer {
         break;
       }
     }
-    while (epoch_->Linger() == ReaderEpoch::Wish::kSave) checkpoint_->AnswerSaves();
+    while (source_->Linger() == Source::Task::kSave) checkpoint_->AnswerSaves();
   }
 
   // The input has ended, or failed, perhaps before its first element.
   void Finish(const absl::Status& status) {
-    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) {
+    if (source_->sends_fillers() && (status.ok() || source_->config().on_error_continue)) {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
-      if (!made.ok()) epoch_->CannotFill(std::string(made.message()));
+      if (!made.ok()) source_->CannotFill(std::string(made.message()));
     }
-    if (status.ok())
-      epoch_->Finish({});
-    else
-      epoch_->FinishFailed(ToOutcome(status));
+    source_->Finish(ToOutcome(status), !status.ok());
   }
 
  private:
@@ -99,125 +96,108 @@ class Dealer {
     Tensors element;
     const absl::Status status = Pull(&element, end);
     if (!status.ok() || *end) return status;
-    const Prover::Rows yielded = prover_.Yielded(element);
+    const Prover::Rows hashed = prover_.HashElement(element);
     SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody,
                   dynamic ? 1 : source_->world().audience_count(), post_);
     std::vector<Tensors> shares(1);
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(dynamic ? cutter_.CutOne(element, &shares[0]) : cutter_.CutGlobal(element, &shares, &dropped));
-    if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
+    if (dropped > 0 || shares.empty()) source_->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty())
-      Release({std::move(element)}, std::move(shares), {yielded});
+      Deal({std::move(element)}, std::move(shares), {hashed});
     else
-      epoch_->proof().NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
+      source_->NoStep(input_->position() - 1, prover_.NotDealt({hashed}));
     return absl::OkStatus();
   }
 
   absl::Status DealGroup(bool* end) {
     std::vector<Tensors> group;
-    std::vector<Prover::Rows> yielded;
+    std::vector<Prover::Rows> hashed;
     const auto trainers = static_cast<size_t>(source_->world().audience_count());
     while (group.size() < trainers) {
       Tensors element;
       TF_RETURN_IF_ERROR(Pull(&element, end));
       if (*end) break;
-      yielded.push_back(prover_.Yielded(element));
+      hashed.push_back(prover_.HashElement(element));
       const int member = source_->world().audience[group.size()];
       if (member != source_->world().self) SettleTensors(&element, input_->keeps_tensors(), member, 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
-    if (*end && epoch_->shares_tail()) return Leave(std::move(group), yielded);
+    if (*end && source_->shares_tail()) return Leave(std::move(group), hashed);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.CutGroup(group, &shares, &dropped));
-    if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
+    if (dropped > 0) source_->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty())
-      Release(std::move(group), std::move(shares), yielded);
+      Deal(std::move(group), std::move(shares), hashed);
     else
-      epoch_->proof().NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
+      source_->NoStep(input_->position() - group.size(), prover_.NotDealt(hashed));
     return absl::OkStatus();
   }
 
   // The last elements, too few for a step of our own. Made fit for any trainer: which one gets them depends on what the
   // other readers have left.
-  absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& yielded) {
-    const Audience anybody{source_->world().me().trains(), true};
+  absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
-    std::vector<ReaderEpoch::Left> left;
+    std::vector<Leftover> leftovers(group.size());
     std::string no_filler;
-    for (Tensors& element : group) {
-      ReaderEpoch::Left one;
-      Tensors share;
-      TF_RETURN_IF_ERROR(cutter_.CutOne(element, &share));
-      proof::Promises promises = prover_.Promise({yielded[left.size()]}, {share});
-      one.share = Sealed(MakeShare(std::move(share), anybody, post_), prover_.Count(element), promises, 0);
-      if (!promises.shares.empty()) one.yield = promises.elements[0], one.promise = std::move(promises.shares[0]);
+    for (size_t i = 0; i < group.size(); ++i) {
+      std::vector<Tensors> share(1), filler(1);
+      TF_RETURN_IF_ERROR(cutter_.CutOne(group[i], &share[0]));
       if (source_->config().remainder != plan::Remainder::kDrop) {
-        Tensors filler;
-        const absl::Status status = cutter_.CutEmpty(cutter_.ModelOf(element), -1, &filler);
-        if (status.ok()) {
-          promises = prover_.Promise({}, {filler});
-          one.filler = Sealed(MakeShare(std::move(filler), anybody, post_), 0, promises, 0);
-          if (!promises.shares.empty()) one.filler_promise = std::move(promises.shares[0]);
-        } else
+        const absl::Status status = cutter_.CutEmpty(cutter_.ModelOf(group[i]), -1, &filler[0]);
+        if (status.ok())
+          leftovers[i].filler = MakeStep(first + i, {}, std::move(filler), {}, true);
+        else
           no_filler = std::string(status.message());
       }
-      one.element = std::make_shared<Bundle>(Bundle{std::move(element), {}, ""});
-      left.push_back(std::move(one));
+      leftovers[i].share = MakeStep(first + i, {std::move(group[i])}, std::move(share), {hashed[i]}, true);
     }
-    epoch_->Leave(std::move(left), first, std::move(no_filler));
+    source_->Leave(std::move(leftovers), std::move(no_filler));
     return absl::OkStatus();
   }
 
   // For the steps that readers of other hosts have and we have not.
   void MakeFillers() {
-    const World& world = source_->world();
-    Step step;
-    step.first = input_->position();
-    for (int t = 0; t < world.audience_count(); ++t) {
-      Tensors share;
+    std::vector<Tensors> shares(static_cast<size_t>(source_->world().audience_count()));
+    for (Tensors& share : shares) {
       const Cutter::Model& model = checkpoint_->model;
       const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
-      if (!status.ok()) return epoch_->CannotFill(std::string(status.message()));
-      const int member = world.audience[static_cast<size_t>(t)];
-      proof::Promises promises = prover_.Promise({}, {share});
-      step.shares.push_back(Sealed(
-          MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_), 0, promises, 0));
-      if (!promises.shares.empty()) step.promises.shares.push_back(std::move(promises.shares[0]));
+      if (!status.ok()) return source_->CannotFill(std::string(status.message()));
     }
-    epoch_->Fill(std::move(step));
+    source_->Fill(MakeStep(input_->position(), {}, std::move(shares), {}, false));
   }
 
-  // `yielded`: verified channels, by element.
-  void Release(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& yielded) {
-    const World& world = source_->world();
+  void Deal(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& hashed) {
+    const uint64_t first = input_->position() - elements.size();
+    if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
     const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
+    source_->Deal(MakeStep(first, std::move(elements), std::move(shares), hashed, dynamic));
+  }
+
+  // `hashed`: verified channels, by element. `anybody`: it is not known yet which trainer takes the share.
+  Step MakeStep(uint64_t first, std::vector<Tensors> elements, std::vector<Tensors> shares,
+                const std::vector<Prover::Rows>& hashed, bool anybody) const {
+    const World& world = source_->world();
     Step step;
-    step.first = input_->position() - elements.size();
-    if (epoch_->fills()) checkpoint_->model = cutter_.ModelOf(shares[0]);
-    step.promises = prover_.Promise(yielded, shares);
+    step.first = first;
+    step.hashes = prover_.HashStep(hashed, shares);
     const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());
     for (size_t t = 0; t < shares.size(); ++t) {
-      // A dynamic share has no trainer yet: it is made fit for any.
       Audience audience{world.me().trains(), true};
-      if (!dynamic) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
-      step.shares.push_back(Sealed(MakeShare(std::move(shares[t]), audience, post_), rows[t], step.promises, t));
+      if (!anybody) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
+      const std::shared_ptr<Share> share = MakeShare(std::move(shares[t]), audience, post_);
+      share->rows = rows[t];
+      if (t < step.hashes.shares.size()) share->hash = step.hashes.shares[t].hash;
+      step.shares.push_back(share);
     }
     for (Tensors& element : elements)
       step.elements.push_back(std::make_shared<Bundle>(Bundle{std::move(element), {}, ""}));
-    epoch_->Deal(std::move(step));
-  }
-
-  static std::shared_ptr<const Share> Sealed(const std::shared_ptr<Share>& share, uint64_t rows,
-                                             const proof::Promises& promises, size_t at) {
-    share->rows = rows;
-    if (at < promises.shares.size()) share->seal = promises.shares[at].seal;
-    return share;
+    return step;
   }
 
   Source* const source_;
-  ReaderEpoch* const epoch_;
   Input* const input_;
   Post* const post_;
   Checkpoint* const checkpoint_;
@@ -234,26 +214,27 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   });
   if (!ready.ok()) return source->FailEpoch(number, ToOutcome(ready));
   Input& input = *made;
-  const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
-  Checkpoint checkpoint(source, epoch.get(), &input);
-  Checkpoint::Resumption at;
-  bool over = false;
-  const bool resumes = !epoch->handed().empty();
+  std::map<int, wire::Restore> restores = source->Begin(number, input.Canceller());
+  Checkpoint checkpoint(source, &input);
+  plan::Resumption resumption;
+  proof::Past past;
+  const bool resumes = !restores.empty();
   // Each epoch has an iterator of its own, also those that an earlier run has had.
   const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
-      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), due, &at, &over) : input.Start(due); });
-  if (over) epoch->proof().GoOnBehind();
-  epoch->Start(at.positions, at.turn, at.tail_taken);
-  Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
+      Caught([&] { return resumes ? checkpoint.Resume(restores, due, &resumption, &past) : input.Start(due); });
+  restores.clear();  // the state of each rank may be as large as a shuffle's buffer
+  if (!status.ok()) past = {};
+  source->Start(resumption, std::move(past));
+  Dealer dealer(source, &input, &checkpoint, post);
   if (!status.ok() && !resumes)
     dealer.Finish(status);
-  else if (!status.ok() || over)
-    epoch->Finish(ToOutcome(status));
+  else if (!status.ok() || resumption.over)
+    source->Finish(ToOutcome(status));
   dealer.Run();
-  checkpoint.KeepLastWords();
+  checkpoint.KeepFinalStates();
   input.Close();
-  epoch->End();
+  source->End();
 }
 
 class DealOp : public AsyncOpKernel {

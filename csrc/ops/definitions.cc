@@ -19,9 +19,9 @@ REGISTER_OP("HorovodDataReceiver")
     .Doc(R"doc(
 A source dataset of this rank's shares of a channel.
 
-Making the dataset or an iterator of it has no effect; the first element that is asked for opens an epoch. The same op
-stands on every rank, the reader's included. What differs from channel to channel is no attribute: TensorFlow keeps a kernel for
-each set of attributes that it has seen, for ever.
+Making the dataset or an iterator of it has no effect. The first element that is asked for opens an epoch. Every rank has the same
+op, also the reader. What differs from channel to channel is an input and no attribute: TensorFlow keeps a kernel for ever for each
+set of attributes.
 
 channel: the channel's number, the same on all ranks.
 session: the number of the run that made the channel. An op from another run (a saved graph) gives an error.
@@ -40,14 +40,14 @@ REGISTER_OP("HorovodDataDeal")
     .Doc(R"doc(
 Runs one epoch of a channel on its reader: iterates over the input dataset once and deals its elements to all trainers.
 
-Finalizes the dataset as any iterator would (options, rewriting, autotuning), unless its elements are ready-made, and runs
-it in an iterator context of its own on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers;
-the op itself fails only when it can't reach them.
+Finalizes the dataset as any iterator would (options, rewriting, autotuning), unless its elements are ready-made. Runs it in an
+iterator context and on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the
+trainers. The op itself fails only when it can't reach them.
 
 input_dataset: the user's dataset, its composite tensors taken apart.
 channel: the channel's number.
 epoch: the epoch's number, from 1.
-anew: the dataset was made for this epoch: no other has moved its shuffles on.
+anew: the dataset was made for this epoch, so no earlier epoch has changed the order of its shuffles.
 )doc");
 
 REGISTER_OP("HorovodDataScatter")
@@ -75,8 +75,8 @@ splits: on the root, the number of rows of each rank; a scalar: as even as can b
 order: a resource that ops without a name share, so that a tf.function runs them in the order of the program; never read.
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
-refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text, on the root
-  for all ranks.
+refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text. On the root it fails
+  on all ranks.
 part: this rank's rows.
 number: of this scatter among those of its name.
 )doc");

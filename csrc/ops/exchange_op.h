@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of scatter, gather and their gradients have in common: name, root, and their part of a parcel.
+// What the kernels of scatter, gather and their gradients have in common.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace hvdata {
 
-// Asynchronous, so that several may be in flight.
+// Asynchronous, so that several calls may be under way.
 class ExchangeOp : public tensorflow::AsyncOpKernel {
  public:
   ExchangeOp(tensorflow::OpKernelConstruction* ctx, const char* name_attr) : tensorflow::AsyncOpKernel(ctx) {
@@ -73,12 +73,12 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return tensor;
   }
 
-  // What a peer says is looked at before it is read.
+  // Whether a tensor of another process is a text.
   static bool IsText(const tensorflow::Tensor& tensor) {
     return tensor.dtype() == tensorflow::DT_STRING && tensor.NumElements() == 1;
   }
 
-  // As tf.shape() says it: a scalar's for what is no shape.
+  // The shape with these sizes, as tf.shape() gives them. A scalar's if they make no shape.
   static tensorflow::TensorShape ShapeOf(const tensorflow::Tensor& sizes) {
     tensorflow::TensorShape shape;
     const auto each = sizes.flat<int64_t>();
@@ -86,12 +86,12 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return known ? shape : tensorflow::TensorShape();
   }
 
-  // In the place of a rank that can't take part: no rows, and the reason.
+  // The part of a rank that can't take part: no rows, and the reason.
   std::shared_ptr<const Share> ReasonFor(Engine* engine, int trainer, const std::string& why) const {
     return ShareFor(engine, trainer, tensorflow::Tensor(dtype_, tensorflow::TensorShape({0})), Text(why));
   }
 
-  // The rows; or that there is no memory for them on their way. Never throws for these: `done` is called once.
+  // The rows; or, as a reason, that there is no memory to send them. Does not throw, because `done` must be called once.
   std::shared_ptr<const Share> RowsFor(Engine* engine, int trainer, const tensorflow::Tensor& rows) const {
     std::shared_ptr<const Share> share;
     const absl::Status status = Caught([&] {
@@ -101,13 +101,13 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
   }
 
-  // The rows of all; or that there is no memory for them, or that they are too many.
+  // Joins the rows of all. Fails if there is no memory for them, or if they are too many.
   absl::Status Join(const World& world, const Tensors& parts, tensorflow::Tensor* whole) const {
     const absl::Status status = Caught([&] { return JoinRows(parts, whole); });
     return status.ok() ? status : absl::Status(status.code(), Where(world) + std::string(status.message()));
   }
 
-  // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
+  // The tensor in a part that came from `trainer`; or the error that came instead.
   absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, tensorflow::Tensor* tensor) const {
     std::vector<tensorflow::Tensor> tensors;
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
@@ -132,8 +132,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // Who brings a parcel is the communication thread, or one that waits for something else: what the op makes of it, and all
-  // that TensorFlow does next, runs on a thread of TensorFlow's. Errors of `call` are the op's.
+  // Runs `call` on a thread of TensorFlow's, and then ends the op with its status. The thread that delivers a part must not run it: it
+  // is the communication thread, or one that waits for something else.
   template <typename Call>
   static void Later(tensorflow::OpKernelContext* ctx, const DoneCallback& done, Call call) {
     OnRunner(ctx, [ctx, done, call] {
@@ -154,8 +154,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     });
   }
 
-  // Halfway through a call others wait for the rest of it, and who is to end it may be gone with what was thrown: where there is no
-  // memory even for that, it is the job's end.
+  // Runs `run`, and aborts the job if it throws. Other ranks wait for the rest of the call, and nothing may be left that ends it.
   template <typename Run>
   static void OrEnd(Run run) {
     const Outcome thrown = Guarded([&] { return run(), Outcome(); });

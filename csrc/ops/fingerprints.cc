@@ -15,7 +15,7 @@ using tensorflow::tstring;
 
 namespace {
 
-// Elements [begin, end) of a tensor, in row-major order.
+// Hashes elements [begin, end) of a tensor, in row-major order.
 Fingerprint HashElements(const Tensor& tensor, int64_t begin, int64_t end, Fingerprint seed) {
   if (tensor.dtype() == tensorflow::DT_STRING) {
     const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
@@ -26,7 +26,7 @@ Fingerprint HashElements(const Tensor& tensor, int64_t begin, int64_t end, Finge
   return Hash(static_cast<const char*>(tensor.data()) + begin * size, static_cast<size_t>((end - begin) * size), seed);
 }
 
-// What all rows of a component have in common: its type, and its shape from axis `from` on.
+// Hashes what all rows of a component have in common: its type, and its shape from axis `from` on.
 Fingerprint HashSpec(const Tensor& tensor, int from, Fingerprint seed) {
   const auto dtype = static_cast<int64_t>(tensor.dtype());
   seed = Hash(&dtype, sizeof(dtype), seed);
@@ -41,7 +41,7 @@ Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
   return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
 }
 
-// Each of these adds to rows `first`, `first` + 1, ... what it holds of them.
+// Each of these functions adds a leaf to the hashes of rows `first`, `first` + 1, ...
 void AddDense(const Tensor& tensor, int64_t first, std::vector<Fingerprint>* rows) {
   const Fingerprint spec = HashSpec(tensor, 1, 0);
   const int64_t stride = tensor.dim_size(0) > 0 ? tensor.NumElements() / tensor.dim_size(0) : 0;
@@ -62,8 +62,8 @@ int64_t At(const Tensor& splits, int64_t i) {
   return splits.dtype() == tensorflow::DT_INT32 ? splits.flat<int32_t>()(i) : splits.flat<int64_t>()(i);
 }
 
-// Values, then the splits from the outermost inwards. What the splits say is not believed beyond what the values hold: on a
-// trainer they have come from another process.
+// Parts: values, then the splits from the outermost inwards. Splits may point outside of the values: on a trainer they come from
+// another process.
 void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fingerprint>* rows) {
   const Tensor& values = parts[0];
   const Fingerprint spec = HashSpec(values, 1, 0);
@@ -87,7 +87,7 @@ void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fin
   }
 }
 
-// Indices, values, dense shape.
+// Parts: indices, values, dense shape.
 void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* rows) {
   const auto indices = parts[0].matrix<int64_t>();
   const auto shape = parts[2].flat<int64_t>();
@@ -103,7 +103,8 @@ void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* row
   }
 }
 
-// Each piece goes over all entries, so they are few; but a sparse vector of hashed features may have 2^30 rows, nearly all empty.
+// Rows in a piece of a sparse tensor. Each piece looks at all entries, so pieces are large. A sparse vector of hashed features may have
+// 2^30 rows, nearly all empty.
 constexpr int64_t kSparsePiece = 1 << 22;
 
 }  // namespace
@@ -140,8 +141,8 @@ void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Finge
   }
 }
 
-std::vector<proof::RowPrints> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
-  std::vector<proof::RowPrints> prints(parts.size());
+std::vector<proof::RowHashes> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
+  std::vector<proof::RowHashes> prints(parts.size());
   const auto count = static_cast<int64_t>(Count(first));
   const bool one = IsOneRow(first);
   const int64_t from = parts.empty() ? 0 : std::clamp<int64_t>(parts.front().begin, 0, count);
@@ -161,25 +162,25 @@ std::vector<proof::RowPrints> Fingerprints::Rows(const Tensor* first, const std:
   return prints;
 }
 
-proof::RowPrints Fingerprints::Rows(const Tensor* first) const {
+proof::RowHashes Fingerprints::Rows(const Tensor* first) const {
   return Rows(first, {{0, static_cast<int64_t>(Count(first)), 0}})[0];
 }
 
-proof::Promise Fingerprints::Promise(proof::RowPrints rows, const Tensors& share) const {
+proof::ShareHash Fingerprints::HashShare(proof::RowHashes rows, const Tensors& share) const {
   const auto data = static_cast<int64_t>(rows.count()), all = static_cast<int64_t>(Count(share.data()));
   const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0].digest;
   const proof::Digest& its = rows.digest;
   const std::array<uint64_t, 6> known{its.rows, its.order, its.sum, rest.rows, rest.order, rest.sum};
-  proof::Promise promise;
-  promise.seal = Hash(known.data(), sizeof(known), 0);
-  for (size_t i = width_; i < share.size(); ++i) promise.seal = HashWhole(share[i], promise.seal);  // weights
-  promise.rows = std::move(rows);
-  return promise;
+  proof::ShareHash made;
+  made.hash = Hash(known.data(), sizeof(known), 0);
+  for (size_t i = width_; i < share.size(); ++i) made.hash = HashWhole(share[i], made.hash);  // weights
+  made.rows = std::move(rows);
+  return made;
 }
 
-proof::Promise Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
+proof::ShareHash Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
   const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
-  return Promise(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
+  return HashShare(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
 }
 
 }  // namespace hvdata

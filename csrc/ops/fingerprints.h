@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fingerprints of tensors, row by row: of elements as the pipeline yields them, of shares as GetNext hands them out.
+// Hashes tensors, row by row: elements that the pipeline yields, and shares that GetNext hands out.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,28 @@
 #include "ops/leaves.h"
 #include "plan/plan.h"
 #include "proof/fingerprint.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
-// The rows of an element: those along axis 0 that all its leaves have in common. Where they have none in common (scalars, leaves
-// of different lengths) the element is one row.
+// The rows of an element are those along axis 0, if all its leaves have the same number. Otherwise (scalars, leaves of different
+// lengths) the element is one row.
 class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // Of as many components from `first` on as the channel has, by part. The parts follow each other; what lies between them counts
-  // for none. A row of a ragged tensor is its values and lengths, one of a sparse tensor its entries: the same row, whatever lies
-  // before it.
-  std::vector<proof::RowPrints> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  proof::RowPrints Rows(const tensorflow::Tensor* first) const;
-  // The number of these, which costs nothing.
+  // The hashes of an element's rows, for each of the parts. `first`: its first component. The parts are in ascending order, and rows
+  // between them are left out. A row of a ragged tensor is its values and lengths, a row of a sparse tensor its entries. So a row's hash
+  // does not depend on the rows before it.
+  std::vector<proof::RowHashes> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
+  proof::RowHashes Rows(const tensorflow::Tensor* first) const;
+  // The number of the element's rows. Hashes nothing.
   size_t Count(const tensorflow::Tensor* first) const;
 
-  // What a share of which the first rows have these fingerprints is to be known by. All else that it holds (padding,
-  // weights) is taken from the share.
-  proof::Promise Promise(proof::RowPrints rows, const Tensors& share) const;
-  // The same of a share that has arrived: `rows` of its rows are data.
-  proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
+  // The hash of a share whose first rows have these hashes. Its padding and its weights are hashed here.
+  proof::ShareHash HashShare(proof::RowHashes rows, const Tensors& share) const;
+  // The same for a share that has arrived. `rows`: how many of its rows are no padding.
+  proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
   bool IsOneRow(const tensorflow::Tensor* first) const;
@@ -38,7 +37,7 @@ class Fingerprints {
 
   std::vector<Leaf> leaves_;
   size_t width_;
-  int64_t piece_ = 1 << 14;  // rows whose fingerprints are in memory at once
+  int64_t piece_ = 1 << 14;  // rows whose hashes are in memory at once
 };
 
 }  // namespace hvdata

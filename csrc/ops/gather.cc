@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gather and its gradient: the rows of all ranks, joined on one.
 //
-// The root looks at the parts before anybody's call ends, so that what is wrong with one of them is an error on every rank.
+// The root checks the parts before the call ends on any rank, so an error in one part is an error on every rank.
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,14 +19,13 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// What one call of the op holds while it lasts. A call may end (a rank is lost) while its root still joins the parts: then it is
-// over when both are.
+// The state of one call. A call may end (a rank is lost) while the root still joins the parts. Then the op ends when both have ended.
 struct Gathering {
   Mutex mu{Mutex::kLast};
   bool joining GUARDED_BY(mu) = false, ended GUARDED_BY(mu) = false;
   Outcome outcome GUARDED_BY(mu);
   uint64_t number GUARDED_BY(mu) = 0;
-  Tensor value, rows;  // without the lock: of the one that joins, then of the one that ends it
+  Tensor value, rows;  // without the lock: the joining thread's, then the ending thread's
 };
 
 class GatherOp : public ExchangeOp {
@@ -70,7 +69,7 @@ class GatherOp : public ExchangeOp {
   }
 
  private:
-  // The rows; or, in the place of a rank that can't take part, none, and the reason.
+  // This rank's rows; or no rows, and the reason why it can't take part.
   std::shared_ptr<const Share> Part(Engine* engine, const Tensor& part) const {
     if (!refused_.empty()) return ReasonFor(engine, root_, refused_);
     if (part.dims() > 0) return RowsFor(engine, root_, part);
@@ -152,7 +151,7 @@ class GatherGradientOp : public ExchangeOp {
       const std::string wrong = Misfit(world, gradient, ctx->input(1), ctx->input(3));
       int64_t begin = 0;
       for (int t = 0; t < world.trainer_count(); ++t) {
-        if (!wrong.empty()) {  // the others wait for their parts: they get the error in their place
+        if (!wrong.empty()) {  // the others wait for their parts: they get the error instead
           engine->exchange().Give(name_, number, t, *ReasonFor(engine.get(), t, wrong));
           continue;
         }
@@ -179,8 +178,8 @@ class GatherGradientOp : public ExchangeOp {
   }
 
  private:
-  // What is wrong with the root's gradient, which may be one that a user made (output_gradients=). To slice it would end the process.
-  // `part`: the shape of what the root itself gave.
+  // What is wrong with the root's gradient, which a user may have made (output_gradients=); empty if nothing is. Slicing a wrong one
+  // would end the process. `part`: the shape of the root's own part.
   std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows, const Tensor& part) const {
     const auto each = rows.flat<int64_t>();
     int64_t gathered = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TensorFlow makes without a look at whether there is memory for it. Whoever deals, or receives, makes an error of the
-// std::bad_alloc that these throw.
+// TensorFlow does not check whether there is memory for tensors and strings. These functions do, and throw std::bad_alloc. The dealer
+// and the receiver make an error of that.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@
 
 namespace hvdata {
 
-// A tensor as it was made: without memory it would have a null pointer.
+// The tensor. Throws if it has no memory.
 inline tensorflow::Tensor InMemory(tensorflow::Tensor tensor) {
   if (!tensor.IsInitialized()) throw std::bad_alloc();
   return tensor;
 }
 
-// A string writes into what malloc gives it, be it nothing. What is given back here is what it gets next, but where another
-// thread is faster.
+// Throws if malloc has no memory of this size. A tstring would write to a null pointer. It most likely gets the memory that is freed
+// here.
 inline void RequireMemory(size_t bytes) {
   constexpr size_t kRounding = 16;
-  void* volatile memory = std::malloc(bytes + kRounding);  // volatile: or the compiler does without
+  void* volatile memory = std::malloc(bytes + kRounding);  // volatile: the compiler must not remove it
   if (memory == nullptr) throw std::bad_alloc();
   std::free(memory);
 }
@@ -36,7 +36,7 @@ inline void Assign(std::string_view text, tensorflow::tstring* to) {
   to->assign(text.data(), text.size());
 }
 
-// `count` elements of `from`, from number `at` on, to the place `place` of `to`, which has the same dtype.
+// Copies `count` elements of `from`, from number `at` on, to number `place` of `to`, which has the same dtype.
 inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to,
                          int64_t place) {
   if (count == 0) return;

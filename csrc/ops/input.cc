@@ -19,13 +19,13 @@ using tensorflow::data::IteratorContext;
 
 namespace {
 constexpr char kPrefix[] = "HorovodData";
-constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many times what any job has: all may have to be made
+constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many more than any job has
 
 uint64_t Hash(const void* data, size_t size, uint64_t seed) {
   return tensorflow::Hash64(static_cast<const char*>(data), size, seed);
 }
 
-// Of a few hundred bytes, evenly spread: it runs for every element, only to tell whether a replay yields the same order.
+// Hashes a few hundred bytes of each tensor, evenly spread. It runs for every element, to detect a replay in another order.
 uint64_t Fingerprint(const Tensors& element, uint64_t hash) {
   constexpr size_t kSamples = 64;
   for (const tensorflow::Tensor& tensor : element) {
@@ -93,7 +93,7 @@ absl::Status Input::Finalize() {
     params.allocator_getter = [allocator = allocator_](tensorflow::AllocatorAttributes) { return allocator; };
   }
   iterator_ctx_ = std::make_unique<IteratorContext>(std::move(params));
-  // A session that is closed, or an interrupted eager context, ends the epoch too.
+  // A session that is closed, or an interrupted eager context, ends the epoch, too.
   if (ctx_->cancellation_manager() == nullptr) return absl::OkStatus();
   return tensorflow::RegisterCancellationCallback(ctx_->cancellation_manager(), Canceller(), &disconnect_);
 }
@@ -128,7 +128,7 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t nu
   *made_ = number + 1;
   const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
   if (status.ok()) return status;
-  // Which may be a file that is gone, but is mostly another pipeline: then TensorFlow names a part that has no state, only.
+  // The usual reason is another pipeline, for which TensorFlow only names a part without state. It may also be a file that is gone.
   return absl::Status(status.code(), "the input can't be restored from its saved state (" +
                                          std::string(status.message()) +
                                          "). Restore a checkpoint into a channel of the pipeline that was saved");
@@ -163,7 +163,7 @@ absl::Status Input::Next(Tensors* element, bool* end) {
 
 absl::Status Input::Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved) {
   tensorflow::data::SerializationContext::Params params(ctx_);
-  // A function with a state of its own (a generator, py_function) would come back without it.
+  // A function with a state (a generator, py_function) can't be restored.
   params.external_state_policy = tensorflow::data::ExternalStatePolicy::POLICY_FAIL;
   tensorflow::data::SerializationContext serialization(std::move(params));
   tensorflow::data::VariantTensorDataWriter writer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The user's dataset as the dealer runs it: finalized where there is anything to finalize, in an iterator context of its own.
+// The user's dataset as the dealer runs it: finalized, in an iterator context of its own.
 #pragma once
 
 #include <cstdint>
@@ -23,50 +23,49 @@ namespace hvdata {
 
 class Input {
  public:
-  // The dataset is input 0 of `ctx`, which must outlive this. The memory of its elements comes from `allocator`, where one
-  // is given and the pipeline lets us choose. `made` counts the iterators made of the dataset, and outlives this too.
+  // The dataset is input 0 of `ctx`, which must outlive this. `allocator`: for its elements, if the pipeline lets us choose; may be
+  // null. `made` counts the iterators that were made of the dataset, and must outlive this, too.
   Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made);
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
 
-  // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
-  // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
+  // Makes the iterator, at the first element. Its number among the dataset's iterators (from 0) is at least `number`. If fewer were
+  // made, others are made and destroyed first, because each gives a seeded shuffle its next order.
   absl::Status Start(uint64_t number);
-  // Makes the iterator from what Save returned of the iterator number `number`, each part serialized, `position` elements on. As
-  // that number, as Start does: a shuffle's state says which order comes next, but there is none where what stands behind the
-  // shuffle had seen its end. What Save was called on may have been another pipeline, and its buffers come with it: every element
-  // that Next returns has passed `check`.
+  // Makes the iterator from the parts that Save returned for iterator number `number` after `position` elements, each serialized. It gets
+  // that number, as in Start: a saved shuffle may have no state, if a stage behind it had seen its end. The state may be another
+  // pipeline's, with elements in its buffers. So every element that Next returns has passed `check`.
   using Check = std::function<absl::Status(const Tensors&)>;
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check);
-  // Elements that come before those of the iterator, with their numbers.
+  // Elements that Next returns before those of the iterator, with their numbers.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
-  // Numbers of elements, still to come, that Next passes over; it gives them to `passed`.
+  // Numbers of later elements that Next does not return. It gives them to `passed` instead.
   void Skip(std::set<uint64_t> numbers, std::function<void(uint64_t number, const Tensors&)> passed);
 
-  // Of the numbers given to Skip() those still to come.
+  // The numbers given to Skip() that have not come yet.
   const std::set<uint64_t>& skip() const { return skip_; }
 
   bool started() const { return iterator_ != nullptr; }
   absl::Status Next(Tensors* element, bool* end);
-  // The number of the element that Next returned last, plus one: elements of the epoch up to and with it.
+  // Elements of the epoch up to and with the last one that Next returned.
   uint64_t position() const { return position_; }
-  // The number of elements that came out of the iterator.
+  // Elements that the iterator has yielded.
   uint64_t pulled() const { return pulled_; }
   // The number of this iterator among those of the dataset.
   uint64_t number() const { return number_; }
-  // Of the elements that came out of the iterator, in their order. Looks at samples of large ones.
+  // A hash of the elements that the iterator has yielded, in their order. Of large ones it sees samples.
   uint64_t fingerprint() const { return fingerprint_; }
-  // Elements put back and not yet returned.
+  // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
-  // Whether what it yields and others hold too is the pipeline's own until Close (ops/pipeline_traits.h).
+  // Whether a tensor that others hold, too, is the pipeline's until Close (ops/pipeline_traits.h).
   bool keeps_tensors() const { return keeps_tensors_; }
 
-  // The iterator's state in TensorFlow's own words. Fails for pipelines that can't be saved.
+  // The iterator's state, as TensorFlow gives it. Fails for pipelines that can't be saved.
   absl::Status Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved);
 
-  // Interrupts a Next() that waits; may be called when this object is gone.
+  // A function that interrupts a waiting Next(). It may be called after this object is destroyed.
   std::function<void()> Canceller() const;
   bool cancelled() const { return cancellation_->IsCancelled(); }
   // Cancels and destroys the iterator.
@@ -88,7 +87,7 @@ class Input {
   std::deque<std::pair<uint64_t, Tensors>> put_back_;
   std::set<uint64_t> skip_;
   std::function<void(uint64_t, const Tensors&)> passed_;
-  Check check_;  // where there is one
+  Check check_;  // may be null
   uint64_t* const made_;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
   bool keeps_tensors_ = false;

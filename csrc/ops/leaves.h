@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an element is made of: the C++ core knows tensors, several of which may make up one ragged or sparse tensor.
+// An element is a list of tensors, and several of them may make up one ragged or sparse tensor: a leaf.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace hvdata {
 
 using Tensors = std::vector<tensorflow::Tensor>;
 
-// What a component is in a share that has no element of its own (per-rank batches, the last step). Ragged and sparse
-// tensors travel as several components, of which not all can just lose their rows.
+// What a component is in a share without an element (the last step of per-rank batches). Ragged and sparse tensors are several
+// components, and not all of them can just lose their rows.
 enum class EmptyRule : int {
   kRows = 0,        // partial: no rows; pad: zeros
   kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as rank 0's
@@ -32,7 +32,7 @@ struct Leaf {
 
 std::vector<Leaf> LeavesOf(const ChannelConfig& config);
 
-// The size of axis 0; none: a scalar, or parts that don't make up a tensor.
+// The size of axis 0. None: the leaf is a scalar, or its parts make up no tensor.
 std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* components);
 
 }  // namespace hvdata

@@ -13,13 +13,13 @@ using tensorflow::data::DatasetBase;
 
 namespace {
 
-// Stages whose elements are those of their inputs, by the name of their op up to "Dataset". One that is missing here costs
-// a copy of the reader's own share and TensorFlow's rewriting, no more.
+// Stages whose elements are those of their inputs, by the name of their op up to "Dataset". A stage that is missing here costs a copy
+// of the reader's own share, and TensorFlow's rewriting.
 constexpr std::array<std::string_view, 9> kPassing = {
     "Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat", "PrivateThreadPool", "Root", "Shard", "Skip"};
-// Those that may leave an input before its end.
+// Stages that may stop before the end of an input.
 constexpr std::array<std::string_view, 2> kLeaving = {"Take", "Zip"};
-// Those that TensorFlow has to see: with a function, a thread or an order that its rewriting changes.
+// Stages that TensorFlow rewrites: they have a function, a thread or an order.
 constexpr std::array<std::string_view, 5> kWorking = {"Filter", "Finalize", "Prefetch", "Shuffle", "ShuffleAndRepeat"};
 
 template <typename Names>
@@ -27,12 +27,12 @@ bool Among(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Whether what it yields is ready-made, or in a cache, behind stages that pass it on; or, where `works`, do work on the way.
+// Whether its elements are ready-made or in a cache, behind stages that pass them on. `works`: the stages may be kWorking ones.
 bool Passes(const DatasetBase& dataset, bool works, bool read_to_its_end) {
   const std::string_view op = dataset.type_string();
   const std::string_view name = op.substr(0, op.find("Dataset"));
   if (name == "Tensor" || name == "TensorSlice") return true;
-  if (name == "Cache" && works) {  // in memory or in a file; what is not filled goes with its iterator
+  if (name == "Cache" && works) {  // a cache that is not full goes with its iterator
     return read_to_its_end && dataset.DebugString().find("Memory") != std::string::npos;
   }
   const bool leaving = Among(kLeaving, name);

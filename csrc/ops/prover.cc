@@ -5,7 +5,7 @@
 
 namespace hvdata {
 
-Prover::Rows Prover::Yielded(const Tensors& element) const {
+Prover::Rows Prover::HashElement(const Tensors& element) const {
   Rows rows;
   if (!config_.verify) return rows;
   if (config_.batch == plan::Batch::kPerRank) {
@@ -20,44 +20,44 @@ Prover::Rows Prover::Yielded(const Tensors& element) const {
   return rows;
 }
 
-proof::Promises Prover::Promise(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
-  proof::Promises promises;
-  if (!config_.verify) return promises;
-  std::vector<proof::RowPrints> rows;
+proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
+  proof::StepHashes hashes;
+  if (!config_.verify) return hashes;
+  std::vector<proof::RowHashes> rows;
   for (const Rows& element : elements) {
-    proof::Yield yield;
-    yield.dropped = element.dropped;
-    for (const proof::RowPrints& its : element.shares) {
-      yield.digest.Append(its.digest);
+    proof::Element made;
+    made.dropped = element.dropped;
+    for (const proof::RowHashes& its : element.shares) {
+      made.digest.Append(its.digest);
       rows.push_back(its);
     }
-    promises.elements.push_back(yield);
+    hashes.elements.push_back(made);
   }
   rows.resize(shares.size());  // fillers have none
   for (size_t i = 0; i < shares.size(); ++i)
-    promises.shares.push_back(fingerprints_.Promise(std::move(rows[i]), shares[i]));
-  return promises;
+    hashes.shares.push_back(fingerprints_.HashShare(std::move(rows[i]), shares[i]));
+  return hashes;
 }
 
-proof::Yield Prover::Delivered(const Tensors& element) const {
-  const proof::Promises promises = Promise({Yielded(element)}, {});
-  return promises.elements.empty() ? proof::Yield() : promises.elements[0];
+proof::Element Prover::Delivered(const Tensors& element) const {
+  const proof::StepHashes hashes = HashStep({HashElement(element)}, {});
+  return hashes.elements.empty() ? proof::Element() : hashes.elements[0];
 }
 
-std::vector<proof::Yield> Prover::NotDealt(const std::vector<Rows>& elements) const {
-  std::vector<proof::Yield> yields;
+std::vector<proof::Element> Prover::NotDealt(const std::vector<Rows>& elements) const {
+  std::vector<proof::Element> without_step;
   for (const Rows& element : elements) {
-    proof::Yield yield;
-    yield.dropped = element.dropped;
-    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) yield.dropped = element.shares[0].count();
-    yields.push_back(yield);
+    proof::Element made;
+    made.dropped = element.dropped;
+    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) made.dropped = element.shares[0].count();
+    without_step.push_back(made);
   }
-  return yields;
+  return without_step;
 }
 
 std::vector<uint64_t> Prover::RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const {
   std::vector<uint64_t> rows(shares);
-  for (size_t i = 0; i < shares; ++i) {
+  for (size_t i = 0; i < shares && !elements.empty(); ++i) {
     if (config_.batch == plan::Batch::kPerRank) {
       rows[i] = i < elements.size() ? Count(elements[i]) : 0;
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in channel/sink.
+// The receiver: a source dataset whose elements are this rank's shares. channel/sink.h waits for them.
 #include <memory>
 #include <optional>
 #include <string>
@@ -168,7 +168,7 @@ class ReceiverOp : public DatasetOpKernel {
         return Caught([&] { return Read(ctx->symbolic_checkpoint(), reader); });
       }
 
-      // What the profiler shows of a GetNext.
+      // What TensorFlow's profiler shows for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
         const OneAtATimeLock lock(&mu_);
@@ -183,14 +183,14 @@ class ReceiverOp : public DatasetOpKernel {
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // tensors are freed when the mutex is not held
         if (Engine::State() == EngineState::kForked)
-          return Here(Engine::NotRunning());  // a thread that isn't there may hold the mutex
+          return Here(Engine::NotRunning());  // a thread that the child doesn't have may hold the mutex
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
-        bool thrown = true;  // then nobody knows whether a step was taken
+        bool thrown = true;  // then it is unknown whether a step was taken
         const Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
           Outcome returned = sink()->Next(&iterator_, &arrival, end);
@@ -218,7 +218,7 @@ class ReceiverOp : public DatasetOpKernel {
         }));
       }
 
-      // TensorFlow trusts a dataset, and we no other process.
+      // TensorFlow does not check what a dataset yields, and the share comes from another process.
       absl::Status Check(const std::vector<Tensor>& share) const {
         const DataTypeVector& types = dataset()->arguments_.types;
         bool same = share.size() == types.size();
@@ -226,8 +226,8 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
       }
 
-      // Symbolic checkpoints are made after every element. Only the first of an epoch asks the readers for their state: those
-      // after it say how far this rank has come since, and a restore has the input run again from there.
+      // TensorFlow makes a symbolic checkpoint after every element. Only the first one of an epoch asks the readers for their state.
+      // Later ones say how far this rank has come since, and a restore runs the input again from that state.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         const OneAtATimeLock lock(&mu_);
@@ -277,8 +277,8 @@ class ReceiverOp : public DatasetOpKernel {
         std::vector<Tensor> words;
         for (SinkState::Lane& lane : state->lanes) {
           words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          Assign(lane.words, &words.back().scalar<tensorflow::tstring>()());
-          lane.words = {};
+          Assign(lane.reader_state, &words.back().scalar<tensorflow::tstring>()());
+          lane.reader_state = {};
         }
         return words;
       }
@@ -315,7 +315,7 @@ class ReceiverOp : public DatasetOpKernel {
           lane.turn = Turn(get("turn" + of));
           tensorflow::tstring words;
           if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
-          lane.words = std::string(words);
+          lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
         return status.ok() ? Here(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between our outcomes and TensorFlow's statuses.
+// Converts between our outcomes and TensorFlow's statuses.
 //
-// Of TensorFlow's headers these are not for other libraries, and may change; seen to work with 2.15 to 2.21 (the names that
-// Python uses are in horovod_data/native/tensorflow_private.py):
+// These headers of TensorFlow are not meant for other libraries, and may change. They work with 2.15 to 2.21. (Python has its own list:
+// horovod_data/native/tensorflow_private.py.)
 //   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
 //   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: what an iterator's state is made of
 //   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints, TraceMeMetadata
@@ -20,7 +20,7 @@
 
 namespace hvdata {
 
-// Bytes of an iterator's state that protobuf can carry, less some room for what goes around it.
+// The largest iterator state that fits into a protobuf message, with some room for its frame.
 constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
 
 inline absl::Status ToStatus(const Outcome& outcome) {
@@ -31,7 +31,7 @@ inline Outcome ToOutcome(const absl::Status& status) {
   return {static_cast<int>(status.code()), std::string(status.message())};
 }
 
-// What `call` returns. TensorFlow knows no exceptions: one that leaves `call` becomes a status.
+// What `call` returns. An exception becomes a status, because TensorFlow handles none.
 template <typename Call>
 absl::Status Caught(Call call) {
   try {

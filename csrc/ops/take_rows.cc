@@ -21,11 +21,11 @@ using tensorflow::TensorShape;
 namespace {
 
 Tensor New(tensorflow::DataType dtype, const TensorShape& shape, Allocator* memory) {
-  // Strings are born empty, and what they say lies elsewhere.
+  // New strings are empty, and their bytes lie elsewhere.
   return InMemory(dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape));
 }
 
-// Of one level: *rows becomes what these are a level further down, where there are `below` rows.
+// Takes the splits of one level. *rows becomes the range of rows one level below, where there are `below` rows.
 template <typename T>
 bool TakeSplits(const Tensor& whole, int64_t below, int64_t length, Rows* rows, const Tensor& part) {
   const T* from = static_cast<const T*>(whole.data()) + rows->begin;
@@ -46,12 +46,12 @@ Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
   const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
   if (rows.padding == 0) return part;
   TensorShape shape = whole.shape();
-  if (!shape.SetDimWithStatus(0, rows.count + rows.padding).ok()) throw std::bad_alloc();  // more than can be counted
+  if (!shape.SetDimWithStatus(0, rows.count + rows.padding).ok()) throw std::bad_alloc();  // it overflows
   const Tensor padded = New(whole.dtype(), shape, memory);
   CopyElements(part, 0, part.NumElements(), padded, 0);
   if (whole.dtype() == tensorflow::DT_STRING) return padded;
   const size_t bytes = part.TotalBytes(), missing = padded.TotalBytes() - bytes;
-  if (missing > 0) std::memset(static_cast<char*>(padded.data()) + bytes, 0, missing);  // rows may be of no bytes
+  if (missing > 0) std::memset(static_cast<char*>(padded.data()) + bytes, 0, missing);
   Add(&Count().padded, bytes);
   return padded;
 }
@@ -84,7 +84,7 @@ bool HaveRowsAlike(const Tensor& one, const Tensor& other) {
 
 absl::Status JoinRows(const Tensors& parts, Tensor* whole) {
   int64_t rows = 0, place = 0;
-  bool fits = true;  // rows may be of no bytes, and then of any number
+  bool fits = true;  // rows without bytes may have any number
   for (const Tensor& part : parts) fits = !__builtin_add_overflow(rows, part.dim_size(0), &rows) && fits;
   TensorShape shape = parts[0].shape();
   if (!fits || !shape.SetDimWithStatus(0, rows).ok()) {
@@ -116,7 +116,7 @@ int64_t SparseRows::RowAt(int64_t place) const {
   return static_cast<const int64_t*>(indices_.data())[entry * indices_.dim_size(1)];
 }
 
-// The first entry of this row or a later one.
+// The first entry in this row or a later one.
 int64_t SparseRows::PlaceOf(int64_t row) const {
   int64_t from = 0, to = indices_.dim_size(0);
   while (from < to) {

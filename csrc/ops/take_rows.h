@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a leaf, and padding behind them: one trainer's part of a global batch. Dense rows, and the values of the others where they
-// lie one after the other, are views of the batch's memory; everything else is made in `memory` and throws std::bad_alloc where
-// there is none.
+// One trainer's rows of a leaf, and padding behind them. Dense rows, and values of ragged and sparse rows that lie one after the other,
+// are views of the batch's memory. Everything else is made in `memory`; std::bad_alloc: there is none.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +15,18 @@ namespace hvdata {
 
 tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& rows, tensorflow::Allocator* memory);
 
-// `parts`: of a ragged leaf, for which there are RowsOf(). `lengths`: of each part, the values that each row of these splits has, as
-// its spec says it; -1: as many as they like. Then a row of padding has as many, too. Appends as many parts to the share.
+// `parts`: of a ragged leaf that has RowsOf(). `lengths`: for each part, the fixed length of the rows of its splits; -1: any length. A row
+// of padding has this length, or 0. Appends as many parts to the share.
 absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const int64_t* lengths,
                             const plan::Rows& rows, tensorflow::Allocator* memory, Tensors* share);
 
-// Whether these have rows that fit together: one dtype, and one shape but for axis 0.
+// Whether the rows of these fit together: one dtype, and one shape except for axis 0.
 bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& other);
 
-// The rows of all, one after the other. They are alike, and there is at least one tensor.
+// Joins the rows of all, in order. They fit together, and there is at least one tensor.
 absl::Status JoinRows(const Tensors& parts, tensorflow::Tensor* whole);
 
-// Of one sparse leaf, for which there are RowsOf(). Its entries may be in any order, and stay in it.
+// Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order, and keep it.
 class SparseRows {
  public:
   explicit SparseRows(const tensorflow::Tensor* parts);
@@ -40,7 +39,7 @@ class SparseRows {
   bool InOrder() const { return order_.empty(); }
 
   const tensorflow::Tensor &indices_, &values_, &shape_;
-  std::vector<int64_t> order_;  // of the entries by their rows, where that is not the order in which they stand
+  std::vector<int64_t> order_;  // the entries sorted by row; empty: they are sorted already
 };
 
 }  // namespace hvdata

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a tensor takes, wherever it goes.
+// The size of a tensor.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hvdata {
 
-// Nearly what it takes when encoded: with what its strings hold, which TensorFlow does not count.
+// About its size when it is sent: with the bytes of its strings, which TensorFlow does not count.
 inline uint64_t BytesOf(const tensorflow::Tensor& tensor) {
   uint64_t bytes = tensor.TotalBytes();
   if (tensor.dtype() != tensorflow::DT_STRING) return bytes;

@@ -21,20 +21,20 @@ void Fields(Codec* codec, R& r) {
   codec->Text("finding", r.finding), codec->Text("why", r.why);
 }
 
-template <typename Codec, typename Y>
-void YieldFields(Codec* codec, Y& y) {
+template <typename Codec, typename E>
+void ElementFields(Codec* codec, E& y) {
   codec->Int("rows", y.digest.rows), codec->Int("order", y.digest.order), codec->Int("sum", y.digest.sum);
   codec->Int("dropped", y.dropped), codec->Int("trainer", y.trainer), codec->Ints("shares", y.shares);
 }
-constexpr size_t kYieldBytes = 5 * sizeof(uint64_t) + sizeof(uint32_t);
+constexpr size_t kElementBytes = 5 * sizeof(uint64_t) + sizeof(uint32_t);
 constexpr std::string_view kFormat = "horovod_data account 2";
 
 template <typename Codec, typename B>
 void BookmarkFields(Codec* codec, B& b) {
   Fields(codec, b.before);
   codec->Int("first", b.first);
-  codec->template List<uint64_t>("ahead", b.ahead, ~0ull, kYieldBytes);
-  for (auto& one : b.ahead) YieldFields(codec, one);
+  codec->template List<uint64_t>("ahead", b.ahead, ~0ull, kElementBytes);
+  for (auto& one : b.ahead) ElementFields(codec, one);
 }
 
 constexpr uint64_t kMostRanks = 1 << 20;  // who reads a report makes lists of so many
@@ -48,7 +48,7 @@ bool Sound(const Report& report) {
 
 }  // namespace
 
-void Report::Add(const Yield& element) {
+void Report::Add(const Element& element) {
   delivered.Append(element.digest);
   dropped += element.dropped;
   ++elements;
@@ -63,7 +63,7 @@ void Report::AddUnverified(uint64_t number) {
   listed.resize(2 * std::min(most_listed, listed.size() / 2 + number));
 }
 
-void Report::CountShares(const Yield& element) {
+void Report::CountShares(const Element& element) {
   for (size_t i = 0; i < element.shares.size() && element.trainer + i < rows.size(); ++i) {
     rows[element.trainer + i] += element.shares[i];
     ++steps[element.trainer + i];
@@ -92,8 +92,8 @@ Report Bookmark::UpTo(uint64_t element) const {
   return report;
 }
 
-std::map<uint64_t, Yield> Bookmark::From(uint64_t element) const {
-  std::map<uint64_t, Yield> rest;
+std::map<uint64_t, Element> Bookmark::From(uint64_t element) const {
+  std::map<uint64_t, Element> rest;
   for (size_t i = 0; i < ahead.size(); ++i) {
     if (first + i >= element) rest[first + i] = ahead[i];
   }

@@ -20,7 +20,7 @@ constexpr uint64_t kMostListed = 1 << 22;
 inline constexpr const char* kBrokenOff = "it was broken off";
 
 // One element: its rows that are delivered, and how many are not.
-struct Yield {
+struct Element {
   Digest digest;
   uint64_t dropped = 0;
   // static: the rows of its shares, for trainers from number `trainer` on; none where it made no step.
@@ -47,10 +47,10 @@ struct Report {
   uint64_t most_listed = kMostListed;  // not part of what is saved and sent
 
   // The next element; what its trainers get of it is counted by CountShares.
-  void Add(const Yield& element);
+  void Add(const Element& element);
   // The next elements, of which nothing is known.
   void AddUnverified(uint64_t elements);
-  void CountShares(const Yield& element);
+  void CountShares(const Element& element);
   std::string Encode() const;
   static bool Decode(std::string_view words, Report* report);
 };
@@ -59,12 +59,12 @@ struct Report {
 struct Bookmark {
   Report before;
   uint64_t first = 0;
-  std::vector<Yield> ahead;
+  std::vector<Element> ahead;
 
   // The report on the elements before number `element`.
   Report UpTo(uint64_t element) const;
   // The elements from there on, by number.
-  std::map<uint64_t, Yield> From(uint64_t element) const;
+  std::map<uint64_t, Element> From(uint64_t element) const;
   std::string Encode() const;
   static bool Decode(std::string_view words, Bookmark* bookmark);
   // Whether these are the words of a bookmark as Encode makes it now. States of older versions have others.

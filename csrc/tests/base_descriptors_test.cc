@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -10,7 +11,7 @@
 namespace hvdata {
 namespace {
 
-// The descriptor that a watch made now would get.
+// The descriptor that the next watch will get.
 int NextDescriptor() {
   const int fd = dup(0);
   close(fd);
@@ -49,6 +50,14 @@ TEST(DescriptorWatch, ClosesItsOwn) {
     const DescriptorWatch watch;
   }
   EXPECT_LT(fcntl(fd, F_GETFD), 0);
+}
+
+TEST(DescriptorWatch, ItsFileIsForThisUserAlone) {
+  const int fd = NextDescriptor();
+  const DescriptorWatch watch;
+  struct stat file;
+  ASSERT_EQ(fstat(fd, &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <csignal>
+#include <thread>
 
 #include "base/interrupts.h"
 
@@ -28,6 +31,30 @@ TEST(Interrupts, AHandlerThatChainsToOursCutsNobodyOff) {
     EXPECT_EQ(second, n);
     EXPECT_EQ(Interrupts(), counted + static_cast<uint64_t>(n));
   }
+  sigaction(SIGINT, &before, nullptr);
+}
+
+// In a library that a running process loads, as _core.so is. Python's handlers run on any thread.
+TEST(Interrupts, TheHandlerAllocatesNothing) {
+  void* const library = dlopen(HVDATA_INTERRUPTS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto watch = reinterpret_cast<uint64_t (*)()>(dlsym(library, "_ZN6hvdata15WatchInterruptsEv"));
+  const auto interrupts = reinterpret_cast<uint64_t (*)()>(dlsym(library, "_ZN6hvdata10InterruptsEv"));
+  ASSERT_TRUE(watch != nullptr && interrupts != nullptr);
+  struct sigaction mine = {}, before;
+  mine.sa_handler = [](int) { ++first; };
+  sigaction(SIGINT, &mine, &before);
+  const uint64_t counted = watch();
+  first = 0;
+  size_t allocated = 1;
+  std::thread([&allocated] {
+    const size_t in_use = mallinfo2().uordblks;
+    raise(SIGINT);
+    allocated = mallinfo2().uordblks - in_use;
+  }).join();
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(interrupts(), counted + 1);
+  EXPECT_EQ(allocated, 0u);
   sigaction(SIGINT, &before, nullptr);
 }
 

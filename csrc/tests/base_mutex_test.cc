@@ -5,7 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.h"
 #include "base/mutex.h"
 
 namespace hvdata {
@@ -129,20 +128,6 @@ TEST(Mutexes, AConditionIsLookedAtUnderTheLock) {
     EXPECT_FALSE(changed.WaitFor(&mutex, std::chrono::milliseconds(1), [] { return false; }));
   }
   other.join();
-}
-
-// Whoever reads stderr may be slow: nobody is to wait for a lock meanwhile.
-TEST(Mutexes, ALineIsWrittenBehindTheLock) {
-  Mutex mutex;
-  testing::internal::CaptureStderr();
-  {
-    const MutexLock lock(&mutex);
-    Log("a line");
-    std::fflush(stderr);
-    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-    testing::internal::CaptureStderr();
-  }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: a line\n");
 }
 
 TEST(MutexDeathTest, LocksAreTakenInOneOrder) {

@@ -24,7 +24,7 @@ proof::Report ReportOf(const Rows& rows, uint64_t most_listed = proof::kMostList
   report.ranks = {0, 1}, report.trainers = 2;
   report.rows = report.steps = {rows.size(), rows.size()};
   for (const proof::Fingerprint row : rows) {
-    proof::Yield yield;
+    proof::Element yield;
     yield.digest.Add(row);
     report.Add(yield);
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole verified jobs, and what is done to their shares on the way: whatever it is, it is found, and nothing else is.
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/writer.h"
 #include "channel/certificate.h"
 #include "channel_readers_job.h"
 
@@ -27,7 +30,7 @@ struct Injection {
   uint64_t nth;  // of its shares; dynamic: of all
 };
 
-// A trainer that it met, and the numbers of the step: its reader's, and its own.
+// A trainer that it met, and its step.
 struct Met {
   int trainer;
   std::set<uint64_t> steps;
@@ -79,14 +82,13 @@ bool RunInjected(unsigned seed, bool* by_step) {
     const auto& data = std::get<wire::Data>(header.message);
     const uint64_t reader = token.element / 10000 % 100;
     met.push_back({trainer, {}});
-    if (!dynamic)
-      met.back().steps = {data.turn.n, data.turn.n * readers + reader};
-    else if (injection.harm == Harm::kDouble)
-      met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
-    else
-      met.back().steps = {data.step.n};
+    // That it was lost shows when the next one of its reader comes; a copy has a step of its own.
+    const uint64_t step = dynamic ? data.step.n : data.turn.n * readers + reader;
+    met.back().steps = {step};
+    if (injection.harm == Harm::kDrop) met.back().steps.insert(step + 1);
+    if (injection.harm == Harm::kDouble) met.back().steps.insert(dynamic ? step + 1 : step + readers);
     const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
-    if (readers > 1 && of_tail) met.back().steps = {steps + data.step.n};
+    if (readers > 1 && of_tail) met.back().steps = {steps, steps + 1};  // two readers' leftovers make two steps at most
     if (its_other) {  // it comes too late for its own step: it gets what was meant for another
       bundle = held;
       return;
@@ -254,6 +256,7 @@ TEST(Certifier, BeginsALineOfItsOwn) {
   for (const char* before : {"", "{\"certificate\": 2}\n", "{\"certif"}) {
     std::ofstream(file) << before;
     for (uint64_t epoch : {1, 2}) certifier.OnReport(0, MakeHeader(1, epoch, wire::Report{OfReader(0, "").Encode()}));
+    ASSERT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
     std::ostringstream text;
     text << std::ifstream(file).rdbuf();
     const bool cut = before[0] != '\0' && std::string(before).back() != '\n';
@@ -263,6 +266,94 @@ TEST(Certifier, BeginsALineOfItsOwn) {
     EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2 + (before[0] != '\0'));
   }
   std::filesystem::remove(file);
+}
+
+// Opening a pipe that nobody reads takes for ever, as does any file of a file system that hangs. No thread that delivers a report
+// waits for it: trainers hear that the epochs were right, and the records are there.
+TEST(Certifier, NobodyWaitsForAFileThatHangs) {
+  const std::string file = testing::TempDir() + "certificate_pipe_" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
+  int told = 0;
+  Certifier certifier(&world, [&](int, wire::Header, const Share*) { ++told; }, file);
+  certifier.OnChannel(true);
+  for (uint64_t epoch = 1; epoch <= 10; ++epoch)
+    certifier.OnReport(0, MakeHeader(1, epoch, wire::Report{OfReader(0, "").Encode()}));
+  EXPECT_EQ(told, 10);
+  EXPECT_NE(certifier.Last().at(0).find("\"verdict\": \"complete\""), std::string::npos);
+  EXPECT_FALSE(FileWriter().Flush(std::chrono::milliseconds(10)));
+  const int in = open(file.c_str(), O_RDWR);  // now the file system works again
+  EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
+  std::string text(100000, '\0');
+  text.resize(static_cast<size_t>(read(in, text.data(), text.size())));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
+  close(in);
+  std::filesystem::remove(file);
+}
+
+// The record of millions of elements takes a second, in which nothing would be delivered.
+TEST(Certifier, AThreadThatDeliversMakesNoRecord) {
+  const std::string file = testing::TempDir() + "certificate_large_" + std::to_string(getpid());
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
+  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, file);
+  proof::Report report = OfReader(0, "");
+  report.listed.assign(1 << 20, 7);
+  const auto seconds = [](auto what) {
+    const auto begun = std::chrono::steady_clock::now();
+    what();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  };
+  const wire::Header header = MakeHeader(1, 1, wire::Report{report.Encode()});
+  std::string record;
+  const double whole = seconds([&] { record = Certificate({{0, report}}).Record(true) + "\n"; });
+  EXPECT_LT(seconds([&] { certifier.OnReport(0, header); }), whole / 2);
+  ASSERT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  EXPECT_EQ(text.str(), record);
+  std::filesystem::remove(file);
+}
+
+// A job that makes a channel for each epoch, say, makes millions.
+TEST(Certifier, ForgetsChannels) {
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
+  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
+  for (uint32_t channel = 1; channel <= 50; ++channel) {
+    for (int reader = 0; reader < 2; ++reader) {
+      proof::Report report = OfReader(static_cast<uint64_t>(reader), "");
+      report.channel = channel == 3 ? "train" : "channel" + std::to_string(channel);
+      const wire::Header last = MakeHeader(channel, 1, wire::Report{report.Encode()});
+      const wire::Header gone = MakeHeader(channel, 1, wire::Report());
+      const bool gone_first = channel % 2 == 0;
+      certifier.OnReport(reader, gone_first ? gone : last);
+      certifier.OnReport(reader, gone_first ? last : gone);
+    }
+    EXPECT_EQ(certifier.open_channels(), 0u);
+  }
+  const std::vector<std::string> records = certifier.Last();
+  EXPECT_EQ(records.size(), 17u) << "those of the last 16 without a name, and the one with a name";
+  EXPECT_NE(records.back().find("\"channel\": \"train\""), std::string::npos);
+  EXPECT_NE(records.front().find("\"channel\": \"channel35\""), std::string::npos);
+}
+
+// A file's name in an error may be in any encoding.
+TEST(Certificate, TheRecordIsText) {
+  const auto why = [](const std::string& text) {
+    const std::string record = Certificate({{0, OfReader(0, text)}}).Record(false);
+    const size_t begin = record.find("\"why\": ") + 7, end = record.find(", \"batch\"");
+    return record.substr(begin, end - begin);
+  };
+  const std::string other = "\xef\xbf\xbd";  // U+FFFD
+  EXPECT_EQ(why("a \"b\" \\ c\n\x1f\x7f"), "\"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f\"");
+  for (const std::string text : {"caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(why(text), "\"" + text + "\"");
+  EXPECT_EQ(why("caf\xe9.jpg"), "\"caf" + other + ".jpg\"");
+  EXPECT_EQ(why("\xff\"\xfe"), "\"" + other + "\\\"" + other + "\"");
+  EXPECT_EQ(why("\xc0\x80"), "\"" + other + other + "\"") << "longer than it must be";
+  EXPECT_EQ(why("\xe0\x9f\xbf"), "\"" + other + other + other + "\"");
+  EXPECT_EQ(why("\xed\xa0\x80"), "\"" + other + other + other + "\"") << "half of a pair";
+  EXPECT_EQ(why("\xf4\x90\x80\x80"), "\"" + other + other + other + other + "\"") << "beyond the last";
+  EXPECT_EQ(why("\xe2\x82"), "\"" + other + other + "\"") << "cut off";
 }
 
 // A channel of the same name may have followed, and have come further, when an old one's iterator goes.
@@ -276,7 +367,7 @@ TEST(Certifier, TheLastRecordIsTheNewestChannels) {
     said.mode = {0, 0, 0};
     said.ranks = {0}, said.trainers = 1, said.rows = {1}, said.steps = {1};
     certifier.OnReport(0, MakeHeader(channel, epoch, wire::Report{said.Encode()}));
-    return certifier.Last()["train"];
+    return certifier.Last().at(0);
   };
   EXPECT_NE(report(1, 1, 1).find("\"epoch\": 1,"), std::string::npos);
   EXPECT_NE(report(2, 1, 7).find("\"epoch\": 7,"), std::string::npos);
@@ -310,7 +401,7 @@ TEST(Certifier, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
         said.channel = "train", said.number = 1, said.rows = {3}, said.steps = {1}, said.delivered.rows = 3;
       certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{said.Encode()}));
     }
-    const std::string record = certifier.Last()["train"];
+    const std::string record = certifier.Last().at(0);
     EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
     EXPECT_NE(record.find("what reader " + std::to_string(over) + " delivered is accounted for by an earlier run"),
               std::string::npos)

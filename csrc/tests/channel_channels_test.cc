@@ -48,9 +48,9 @@ TEST_F(ChannelsTest, ALiveOpenDoesNotOvertakeAKeptRestore) {
   const std::shared_ptr<Source> source = Add(1);
   for (const int trainer : {0, 1}) Come(1, trainer, wire::Open{LaneStep(2)});
   ASSERT_EQ(NextEpoch(source.get()), 1);
-  const std::shared_ptr<ReaderEpoch> epoch = source->Begin(1, nullptr);
-  ASSERT_EQ(epoch->handed().size(), 1u) << "the epoch began without what its trainer had restored";
-  EXPECT_EQ(epoch->handed().at(0).words, "words");
+  const auto restores = source->Begin(1, nullptr);
+  ASSERT_EQ(restores.size(), 1u) << "the epoch began without what its trainer had restored";
+  EXPECT_EQ(restores.at(0).words, "words");
   channels_.DeliverEarly(1);
   EXPECT_EQ(NextEpoch(source.get()), 0);
 }
@@ -64,7 +64,7 @@ TEST_F(ChannelsTest, WhatCameEarlyIsDeliveredInItsOrder) {
   channels_.DeliverEarly(2);
   EXPECT_EQ(NextEpoch(first.get()), 0) << "it was for the other channel";
   ASSERT_EQ(NextEpoch(second.get()), 1);
-  EXPECT_EQ(second->Begin(1, nullptr)->handed().count(1), 1u);
+  EXPECT_EQ(second->Begin(1, nullptr).count(1), 1u);
 }
 
 TEST_F(ChannelsTest, WhatComesForOneThatIsGoneIsDropped) {

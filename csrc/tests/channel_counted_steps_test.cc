@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -30,7 +31,7 @@ class CountedStepsTest : public SourceTest {
     Sent();
     for (int t = 0; t < 2; ++t) {
       source_->OnClose(t, epoch, 2);
-      if (go) source_->OnGone(t);
+      if (go) source_->Depart(t);
     }
   }
   bool IsCancelled(int milliseconds) {
@@ -44,11 +45,11 @@ TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
   for (const bool go : {false, true}) {
     Make(5);
     TakeTwoAndLeave(1, go);
-    EXPECT_EQ(source_->Await(), Wish::kElement) << "one element, too few for a step";
+    EXPECT_EQ(source_->Await(), Task::kPull) << "one element, too few for a step";
     EXPECT_FALSE(IsCancelled(50));
     source_->Dropped(1, 1);
     source_->Finish({});
-    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
     EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"}))
         << "they have left, and are to know what was dropped";
@@ -59,7 +60,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsNotAtItsEndIsLeft) {
   for (const int64_t elements : {-2, -1, 6, 7}) {
     Make(elements);
     TakeTwoAndLeave(1);
-    EXPECT_EQ(source_->Await(), Wish::kStop);
+    EXPECT_EQ(source_->Await(), Task::kStop);
     source_->End();
     EXPECT_EQ(Sent(), Texts());
   }
@@ -68,7 +69,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsNotAtItsEndIsLeft) {
 TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
   Make(-2);
   TakeTwoAndLeave(1);
-  EXPECT_EQ(source_->Await(), Wish::kStop) << "nobody knows";
+  EXPECT_EQ(source_->Await(), Task::kStop) << "nobody knows";
   source_->End();
   for (int t = 0; t < 2; ++t) source_->OnOpen(t, 2, 9);
   Begin(2);
@@ -78,22 +79,22 @@ TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 2);
   source_->End();
   TakeTwoAndLeave(3);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(2, 2));  // it is longer after all
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
 }
 
 TEST_F(CountedStepsTest, WhoWaitsForTheNextEpochDoesNotWaitForTheEndForEver) {
   Make(4);
   TakeTwoAndLeave(1);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   source_->OnOpen(0, 2, 9);
   source_->OnWhy(0, 2, 0);
   EXPECT_TRUE(IsCancelled(10000));
   source_->Finish({kCancelled, "cancelled"});
-  EXPECT_EQ(source_->Await(), Wish::kStop);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   source_->OnOpen(1, 2, 9);
   EXPECT_EQ(NextEpoch(), 2);
@@ -113,7 +114,7 @@ TEST_F(CountedStepsTest, WhoHasWaitedBeforeTheOthersLeftDoesNotAskAgain) {
   source_->OnWhy(1, 2, 0);
   EXPECT_FALSE(cancelled) << "the other one may want more";
   source_->OnClose(0, 1, 2);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   for (int i = 0; i < 1000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(cancelled);
   source_->End();
@@ -134,7 +135,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
     Sent();
     source_->OnClose(0, 1, 1);
     source_->OnClose(1, 1, 0);
-    EXPECT_EQ(source_->Await(), Wish::kStop);
+    EXPECT_EQ(source_->Await(), Task::kStop);
     source_->End();
     EXPECT_EQ(Sent(), Texts());
   }
@@ -150,11 +151,11 @@ TEST_F(CountedStepsTest, AnEpochThatWasSavedWithMoreRanksEndsWhereItsElementsEnd
   EXPECT_EQ(source_->Begin(1, [cancelled = cancelled_] { cancelled->set_value(); }).size(), 2U);
   source_->Start({8, 8}, 2);
   for (int step = 0; step < 2; ++step) {
-    ASSERT_EQ(source_->Await(), Wish::kElement);
+    ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(MakeStep(4 + static_cast<uint64_t>(step), 2));
   }
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 2);
-  EXPECT_EQ(source_->Await(), Wish::kElement) << "its end is near";
+  EXPECT_EQ(source_->Await(), Task::kPull) << "its end is near";
   source_->Finish({});
   source_->End();
 }
@@ -162,11 +163,10 @@ TEST_F(CountedStepsTest, AnEpochThatWasSavedWithMoreRanksEndsWhereItsElementsEnd
 TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   Make(4);
   TakeTwoAndLeave(1);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "a truncated record"});
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("channel train, epoch 1, step 2] a truncated record"),
-            std::string::npos);
+  source_->Finish({kInternal, "a truncated record"}, true);
+  EXPECT_NE(CapturedLines().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
   source_->End();
 }
 
@@ -178,7 +178,7 @@ TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {
   source_->Dropped(1, 0);
   Sent();
   source_->Shut();
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), Texts()) << "their epoch is not over";
 }

@@ -12,14 +12,14 @@ namespace {
 
 class DynamicLanesTest : public testing::Test {
  protected:
-  void Make(int trainers) { lanes_ = MakeDynamicLanes(trainers, recorder_.Output()); }
+  void Make(int trainers) { lanes_ = DynamicLanesOf(trainers, &recorder_); }
   void Deal(uint64_t elements = 1) {
     for (uint64_t i = 0; i < elements; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), 0));
   }
   Texts Out() { return recorder_.Take(); }
 
   Recorder recorder_;
-  std::unique_ptr<Lanes> lanes_;
+  std::shared_ptr<Lanes> lanes_;
 };
 
 TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
@@ -31,17 +31,17 @@ TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
   EXPECT_EQ(Out(), (Texts{"2 took 2"}));
   Deal(2);
   EXPECT_EQ(Out(), (Texts{"2<1:4", "1<1:5"})) << "among equals, the one served longest ago";
-  ASSERT_TRUE(lanes_->RoomFor(1));
+  ASSERT_TRUE(lanes_->HasCredit(1));
   Deal();
   EXPECT_EQ(Out(), (Texts{"2<2:6"}));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
 }
 
 TEST_F(DynamicLanesTest, OneOpenLaneIsEnough) {
   Make(2);
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Open(1, LaneStep(1));
-  EXPECT_TRUE(lanes_->RoomFor(1));
+  EXPECT_TRUE(lanes_->HasCredit(1));
   Deal();
   lanes_->Taken(1, LaneStep(1), LaneStep(2));
   Deal();
@@ -56,7 +56,7 @@ TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
   Out();
   lanes_->Close(0, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"0 took 0", "1<0:1", "1<1:2"}));
-  EXPECT_TRUE(lanes_->RoomFor(1));
+  EXPECT_TRUE(lanes_->HasCredit(1));
 }
 
 TEST_F(DynamicLanesTest, WhatAClosedLaneHeldWaitsForALaneThatOpensLater) {
@@ -79,7 +79,7 @@ TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
   Deal(2);
   lanes_->Open(1, LaneStep(1));
   lanes_->Close(0, LaneStep(0));
-  EXPECT_FALSE(lanes_->RoomFor(1)) << "element 1 has no lane yet";
+  EXPECT_FALSE(lanes_->HasCredit(1)) << "element 1 has no lane yet";
 }
 
 TEST_F(DynamicLanesTest, AnIdleLaneHasTheOthersRecalledOnce) {
@@ -219,7 +219,7 @@ TEST_F(DynamicLanesTest, AShareThatIsKeptCanBeGivenBack) {
 // What a trainer says is not believed beyond what was sent to it.
 TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   Recorder recorder;
-  const std::unique_ptr<Lanes> lanes = MakeDynamicLanes(2, recorder.Output());
+  const std::shared_ptr<Lanes> lanes = DynamicLanesOf(2, &recorder);
   lanes->Open(0, LaneStep(2));
   for (uint64_t k = 0; k < 2; ++k) lanes->Deal(MakeStep(k, 0));
   recorder.Take();
@@ -261,16 +261,16 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   };
   std::vector<Trainer> trainers(n);
   std::vector<int> seen(elements, 0);
-  LaneOutput output;
+  LaneCalls output;
   const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
-  output.data = [&](int t, LaneStep, DealtStep, Position, const Share& share) {
-    at(t).in.push_back({Message::kData, TokenOf(share.bundle).element, 0});
+  output.data = [&](int t, LaneStep, DealtStep, const Step& step_dealt) {
+    at(t).in.push_back({Message::kData, TokenOf(step_dealt.ShareOf(t).bundle).element, 0});
   };
   output.end = [&](int t, LaneStep step, const Outcome&) { at(t).in.push_back({Message::kEnd, step.n, 0}); };
   output.recall = [&](int t) { at(t).in.push_back({Message::kRecall, 0, 0}); };
   std::vector<int> told(elements, 0);
   output.taken = [&](int, uint64_t element) { ++told[element]; };
-  const std::unique_ptr<Lanes> lanes = MakeDynamicLanes(static_cast<int>(n), std::move(output));
+  const std::shared_ptr<Lanes> lanes = DynamicLanesOf(static_cast<int>(n), &output);
   for (Trainer& trainer : trainers) {
     if (below(4) == 0) trainer.leaves_after = below(elements + 1);
     trainer.leaves_waiting = below(4) == 0;
@@ -287,7 +287,7 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   };
   for (int round = 0; !all_ended(); ++round) {
     ASSERT_LT(round, 200000) << "no progress";
-    if (!lanes->finished() && lanes->RoomFor(1) && below(2)) {
+    if (!lanes->finished() && lanes->HasCredit(1) && below(2)) {
       if (lanes->dealt() < elements) {
         lanes->Deal(MakeStep(lanes->dealt(), 0));
       } else {

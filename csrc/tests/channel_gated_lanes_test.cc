@@ -15,7 +15,7 @@ class GatedLanesTest : public testing::Test {
  protected:
   void Make(int trainers, uint64_t limit) {
     trainers_ = trainers;
-    lanes_ = MakeStaticLanes(trainers, limit, true, recorder_.Output());
+    lanes_ = StaticLanesOf(trainers, limit, true, &recorder_);
     for (int t = 0; t < trainers; ++t) lanes_->Open(t, LaneStep(limit));
   }
   void Deal(uint64_t steps = 1) {
@@ -25,22 +25,22 @@ class GatedLanesTest : public testing::Test {
 
   int trainers_ = 0;
   Recorder recorder_;
-  std::unique_ptr<Lanes> lanes_;
+  std::shared_ptr<Lanes> lanes_;
 };
 
 TEST_F(GatedLanesTest, AStepWaitsUntilAllReadersHaveIt) {
   Make(2, 2);
-  ASSERT_TRUE(lanes_->RoomFor(1));
+  ASSERT_TRUE(lanes_->HasCredit(1));
   Deal(2);
   EXPECT_EQ(Out(), Texts());
-  EXPECT_FALSE(lanes_->RoomFor(1)) << "what waits here counts";
+  EXPECT_FALSE(lanes_->HasCredit(1)) << "what waits here counts";
   EXPECT_EQ(lanes_->Untaken().size(), 2u) << "and is saved";
   lanes_->Allow(DealtStep(1));
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"}));
   lanes_->Allow(DealtStep(0));  // one that was overtaken
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_TRUE(lanes_->RoomFor(1));
+  EXPECT_TRUE(lanes_->HasCredit(1));
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
   EXPECT_EQ(Out(), Texts());
   lanes_->Allow(DealtStep(2));
@@ -63,7 +63,7 @@ TEST_F(GatedLanesTest, AnEndLeavesOutWhatOthersHaveNot) {
   lanes_->EndAt(DealtStep(2), {});
   EXPECT_EQ(Out(), (Texts{"0<1:1", "0<end@2", "1<1:1", "1<end@2"}));
   EXPECT_TRUE(lanes_->finished());
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   for (int t = 0; t < 2; ++t) lanes_->Taken(t, LaneStep(2), LaneStep(5));
   EXPECT_EQ(Out(), Texts());
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "nobody has taken it: a checkpoint holds it";
@@ -105,7 +105,7 @@ TEST_F(GatedLanesTest, AReaderWithoutAnyElementGivesFillersOnly) {
 }
 
 TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
-  lanes_ = MakeStaticLanes(2, 1, true, recorder_.Output());
+  lanes_ = StaticLanesOf(2, 1, true, &recorder_);
   trainers_ = 2;
   lanes_->Open(0, LaneStep(1));
   Deal(1);
@@ -115,13 +115,13 @@ TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
   lanes_->Close(1, LaneStep(0));
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
-  ASSERT_TRUE(lanes_->RoomFor(1));
+  ASSERT_TRUE(lanes_->HasCredit(1));
   lanes_->EndAt(DealtStep(1), {});
   EXPECT_EQ(Out(), (Texts{"0<end@1"}));
 }
 
 TEST_F(GatedLanesTest, AResumedLanePassesOverWhatItHadGateOrNot) {
-  lanes_ = MakeStaticLanes(2, 2, true, recorder_.Output());
+  lanes_ = StaticLanesOf(2, 2, true, &recorder_);
   trainers_ = 2;
   lanes_->Skip(0, 1);
   for (int t = 0; t < 2; ++t) lanes_->Open(t, LaneStep(2));
@@ -148,15 +148,16 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
     uint64_t sent = 0, taken = 0;
   };
   std::vector<Trainer> trainers(n);
-  LaneOutput output;
-  output.data = [&](int t, LaneStep lane_step, DealtStep dealt, Position, const Share& share) {
+  LaneCalls output;
+  output.data = [&](int t, LaneStep lane_step, DealtStep dealt, const Step& step_dealt) {
     const uint64_t step = lane_step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_EQ(step, trainer.sent++);
     ASSERT_EQ(dealt.n, step);
     ASSERT_LT(step, allowed);
-    ASSERT_EQ(TokenOf(share.bundle).trainer, t);
-    ASSERT_EQ(TokenOf(share.bundle).element, step < mine ? step : 1000) << "a filler only where the elements are over";
+    ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).trainer, t);
+    ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).element, step < mine ? step : 1000)
+        << "a filler only where the elements are over";
     ASSERT_LE(trainer.sent - trainer.taken, prefetch);
   };
   output.end = [&](int t, LaneStep step, const Outcome&) {
@@ -164,13 +165,13 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
     ASSERT_EQ(step.n, end);
     trainers[static_cast<size_t>(t)].ended = true;
   };
-  const std::unique_ptr<Lanes> lanes = MakeStaticLanes(static_cast<int>(n), prefetch, true, std::move(output));
+  const std::shared_ptr<Lanes> lanes = StaticLanesOf(static_cast<int>(n), prefetch, true, &output);
   for (size_t t = 0; t < n; ++t) lanes->Open(static_cast<int>(t), LaneStep(prefetch));
   bool filled = false;
   for (int round = 0; !lanes->AllClosed(); ++round) {
     ASSERT_LT(round, 100000) << "no progress";
     ASSERT_FALSE(HasFatalFailure());
-    if (lanes->RoomFor(1) && below(2) && lanes->dealt() < mine)
+    if (lanes->HasCredit(1) && below(2) && lanes->dealt() < mine)
       lanes->Deal(MakeStep(lanes->dealt(), static_cast<int>(n)));
     if (fills && !filled && lanes->dealt() == mine && below(2)) {
       filled = true;

@@ -130,7 +130,7 @@ class Job {
   // What reader 0 has certified last.
   std::string record() const {
     const auto records = nodes_[static_cast<size_t>(nodes_[0]->world.readers[0])]->certifier->Last();
-    return records.empty() ? "" : records.begin()->second;
+    return records.empty() ? "" : records.front();
   }
 
   // The trainer uses the channel no more.
@@ -245,8 +245,7 @@ class Iteration {
       outcome = sink_->Next(&iterator, &arrival, &end);
       if (!outcome.ok() || end) return false;
       const Token& token = TokenOf(arrival.bundle);
-      if (sink_->config().verify)
-        outcome = sink_->Confirm(iterator, arrival, PromiseOf(token, token.element >= kFiller));
+      if (sink_->config().verify) outcome = sink_->Confirm(iterator, arrival, HashOf(token, token.element >= kFiller));
       if (!outcome.ok()) return false;
       if (token.trainer >= 0) {
         EXPECT_EQ(token.trainer, trainer_);

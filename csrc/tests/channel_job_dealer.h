@@ -16,8 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "channel/reader_epoch.h"
+#include "channel/source.h"
 #include "channel_lanes_recorder.h"
+#include "plan/resumption.h"
 
 namespace hvdata {
 
@@ -42,18 +43,17 @@ class JobDealer {
   void RunEpoch(uint64_t number) {
     number_ = number;
     cancelled_ = std::make_shared<std::atomic<bool>>(false);
-    epoch_ = source_->Begin(number, [cancelled = cancelled_] { *cancelled = true; });
-    const std::map<int, wire::Restore>& handed = epoch_->handed();
-    std::vector<Position> positions;
-    Turn turn;
-    TailStep tail_taken = 0;
-    const bool over = !handed.empty() && Resume(handed, &positions, &turn, &tail_taken);
-    epoch_->Start(positions, turn, tail_taken);
-    if (over) epoch_->Finish({});
+    const std::map<int, wire::Restore> restores =
+        source_->Begin(number, [cancelled = cancelled_] { *cancelled = true; });
+    plan::Resumption resumption;
+    if (!restores.empty()) Resume(restores, &resumption);
+    const bool over = std::exchange(resumption.over, false);  // the test's earlier run has kept no account
+    source_->Start(resumption);
+    if (over) source_->Finish({});
     for (;;) {
-      const ReaderEpoch::Wish wish = epoch_->Await();
-      if (wish == ReaderEpoch::Wish::kStop) break;
-      if (wish == ReaderEpoch::Wish::kSave) {
+      const Source::Task task = source_->Await();
+      if (task == Source::Task::kStop) break;
+      if (task == Source::Task::kSave) {
         AnswerSaves();
         continue;
       }
@@ -61,15 +61,12 @@ class JobDealer {
       bool end = false;
       Outcome outcome = DealOne(&end);
       if (outcome.ok() && !end) continue;
-      if (epoch_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
-      if (outcome.ok())
-        epoch_->Finish({});
-      else
-        epoch_->FinishFailed(std::move(outcome));
+      if (source_->sends_fillers() && (outcome.ok() || source_->config().on_error_continue)) Fill();
+      source_->Finish(outcome, !outcome.ok());
       break;
     }
-    while (epoch_->Linger() == ReaderEpoch::Wish::kSave) AnswerSaves();
-    epoch_->End();
+    while (source_->Linger() == Source::Task::kSave) AnswerSaves();
+    source_->End();
   }
 
  private:
@@ -97,40 +94,36 @@ class JobDealer {
 
   bool dynamic() const { return source_->config().schedule == plan::Schedule::kDynamic; }
 
-  // As Checkpoint::Resume. True when nothing is left of the epoch.
-  bool Resume(const std::map<int, wire::Restore>& handed, std::vector<Position>* positions, Turn* turn,
-              TailStep* tail_taken) {
-    positions->assign(static_cast<size_t>(world_.audience_count()), handed.begin()->second.position);
-    bool behind = true, found = false, uneven = false, running = false;
+  // As Checkpoint::Resume.
+  void Resume(const std::map<int, wire::Restore>& handed, plan::Resumption* resumption) {
+    const std::vector<std::string> names(static_cast<size_t>(world_.audience_count()));
+    std::vector<plan::Restored> all;
     State first;
     std::set<uint64_t> taken;
+    bool found = false;
     for (const auto& [trainer, hand] : handed) {
-      (*positions)[static_cast<size_t>(trainer)] = hand.position;
-      behind = behind && hand.position == kAllBehind;
-      uneven = uneven || hand.position != handed.begin()->second.position;
-      running = running || (hand.position != kAllBehind && !hand.words.empty());
-      if (hand.words.empty()) continue;
-      State state = State::Of(hand.words);
-      taken.insert(state.taken.begin(), state.taken.end());
-      if (!found || state.pulled < first.pulled) first = std::move(state);
-      found = true;
+      plan::Restored one;
+      one.trainer = trainer;
+      one.epoch = hand.saved_epoch;
+      one.position = hand.position;
+      one.turn = hand.turn;
+      one.tail_taken = hand.tail_taken;
+      one.has_state = !hand.words.empty();
+      if (one.has_state) {
+        State state = State::Of(hand.words);
+        one.trainers = names.size();
+        one.first = state.elements.empty() ? state.pulled : std::min(state.pulled, state.elements.front());
+        taken.insert(state.taken.begin(), state.taken.end());
+        if (!found || state.pulled < first.pulled) first = std::move(state);
+        found = true;
+      }
+      all.push_back(std::move(one));
     }
-    uint64_t from = *std::min_element(positions->begin(), positions->end());
-    for (const auto& [trainer, hand] : handed) {
-      if (hand.position == from) *turn = hand.turn;
-    }
-    *tail_taken = handed.begin()->second.tail_taken;
-    if (dynamic()) {
-      behind = behind || (!running && uneven);
-      from = 0;
-      positions->clear();
-    }
+    EXPECT_EQ(plan::Resume(all, source_->config().schedule, names, resumption), "");
     next_ = first.pulled;
-    for (uint64_t k : first.elements) {
-      if (k >= from && taken.erase(k) == 0) put_back_.push_back(k);
-    }
-    skip_ = std::move(taken);
-    return behind;
+    plan::Remaining remaining = plan::Remain({first.elements, first.pulled}, *resumption, std::move(taken));
+    put_back_.assign(remaining.again.begin(), remaining.again.end());
+    skip_ = std::move(remaining.skip);
   }
 
   Outcome Next(uint64_t* k, bool* end) {
@@ -154,23 +147,27 @@ class JobDealer {
     return Sealed(Token{Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer, rows_});
   }
 
-  static proof::Promise Promised(const std::shared_ptr<const Share>& share) {
+  static proof::ShareHash Hashed(const std::shared_ptr<const Share>& share) {
     const Token& token = TokenOf(share->bundle);
-    return PromiseOf(token, token.element >= kFiller);
+    return HashOf(token, token.element >= kFiller);
   }
   static std::shared_ptr<const Share> Sealed(const Token& token) {
     auto share = std::make_shared<Share>();
     share->bundle = std::make_shared<Token>(token);
-    const proof::Promise promise = Promised(share);
-    share->rows = promise.rows.count();
-    share->seal = promise.seal;
+    const proof::ShareHash hash = Hashed(share);
+    share->rows = hash.rows.count();
+    share->hash = hash.hash;
     return share;
   }
-  // An element is the rows of all shares of it.
-  static proof::Yield YieldOf(const std::vector<proof::Promise>& shares) {
-    proof::Yield yield;
-    for (const proof::Promise& share : shares) yield.digest.Append(share.rows.digest);
-    return yield;
+  // Of a single element all shares are its rows; of several each has one share.
+  static void AddHashes(Step* step) {
+    step->hashes.elements.resize(step->elements.size());
+    for (size_t i = 0; i < step->shares.size(); ++i) {
+      step->hashes.shares.push_back(Hashed(step->shares[i]));
+      const size_t element = step->elements.size() == 1 ? 0 : i;
+      if (element >= step->elements.size()) continue;
+      step->hashes.elements[element].digest.Append(step->hashes.shares.back().rows.digest);
+    }
   }
 
   Outcome DealOne(bool* end) {
@@ -188,11 +185,11 @@ class JobDealer {
     Step step;
     step.first = group[0];
     for (uint64_t k : group) step.elements.push_back(std::make_shared<Token>(Token{k, -1}));
-    if (*end && epoch_->shares_tail()) return Leave(group, step);
+    if (*end && source_->shares_tail()) return Leave(group, step);
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
-      epoch_->Dropped(static_cast<int64_t>(group.size()), group.size());
-      epoch_->proof().NoStep(group[0], std::vector<proof::Yield>(group.size(), {{}, 1}));
+      source_->Dropped(static_cast<int64_t>(group.size()), group.size());
+      source_->NoStep(group[0], std::vector<proof::Element>(group.size(), {{}, 1}));
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
@@ -203,39 +200,36 @@ class JobDealer {
       else
         step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
     }
-    for (const auto& share : step.shares) step.promises.shares.push_back(Promised(share));
-    if (group.size() == 1) step.promises.elements.push_back(YieldOf(step.promises.shares));
-    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i)
-      step.promises.elements.push_back(YieldOf({step.promises.shares[i]}));
-    epoch_->Deal(std::move(step));
+    AddHashes(&step);
+    source_->Deal(std::move(step));
     return {};
   }
 
   Outcome Leave(const std::vector<uint64_t>& group, const Step& step) {
-    std::vector<ReaderEpoch::Left> left;
+    std::vector<Leftover> leftovers(group.size());
     const bool fills = source_->config().remainder != plan::Remainder::kDrop && has_fillers_;
     for (size_t i = 0; i < group.size(); ++i) {
-      left.push_back({step.elements[i], ShareOf(group[i], -1), fills ? ShareOf(group[i], -1, true) : nullptr});
-      left.back().promise = Promised(left.back().share);
-      left.back().yield = YieldOf({left.back().promise});
-      if (fills) left.back().filler_promise = Promised(left.back().filler);
+      leftovers[i].share.first = leftovers[i].filler.first = group[i];
+      leftovers[i].share.elements = {step.elements[i]};
+      leftovers[i].share.shares = {ShareOf(group[i], -1)};
+      if (fills) leftovers[i].filler.shares = {ShareOf(group[i], -1, true)};
+      AddHashes(&leftovers[i].share);
+      AddHashes(&leftovers[i].filler);
     }
-    epoch_->Leave(std::move(left), group[0], has_fillers_ ? "" : "no filler");
+    source_->Leave(std::move(leftovers), has_fillers_ ? "" : "no filler");
     return {};
   }
 
   void Fill() {
     Step step;
     step.first = next_;
-    for (int t = 0; t < world_.audience_count(); ++t) {
-      step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
-      step.promises.shares.push_back(Promised(step.shares.back()));
-    }
-    epoch_->Fill(std::move(step));
+    for (int t = 0; t < world_.audience_count(); ++t) step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
+    AddHashes(&step);
+    source_->Fill(std::move(step));
   }
 
   void AnswerSaves() {
-    for (const auto& request : epoch_->TakeSaveRequests()) {
+    for (const auto& request : source_->TakeSaveRequests()) {
       State state;
       if (!dynamic()) {
         Capture(&state);
@@ -247,16 +241,16 @@ class JobDealer {
         }
         saved_.insert(request.trainer);
         state = snapshot_;
-        state.taken = epoch_->TakenSince(request.trainer);
+        state.taken = source_->TakenSince(request.trainer);
       }
-      epoch_->AnswerSave(request, {}, state.Text());
+      source_->AnswerSave(request, {}, state.Text());
     }
   }
 
   void Capture(State* state) const {
     state->pulled = next_;
     state->elements.clear();
-    for (const auto& [k, bundle] : epoch_->UntakenElements()) {
+    for (const auto& [k, bundle] : source_->UntakenElements()) {
       EXPECT_EQ(TokenOf(bundle).element, k);
       state->elements.push_back(k);
     }
@@ -273,7 +267,6 @@ class JobDealer {
   const bool has_fillers_;
   const int rows_;
   const World& world_;
-  std::shared_ptr<ReaderEpoch> epoch_;
   uint64_t number_ = 0, next_ = 0;
   std::shared_ptr<std::atomic<bool>> cancelled_;
   std::deque<uint64_t> put_back_;

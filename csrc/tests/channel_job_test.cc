@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel_job.h"
 
+#include "captured_lines.h"
+
 namespace hvdata {
 namespace {
 
@@ -356,7 +358,7 @@ TEST(OneJob, WhoWaitsForWhom) {
   Iteration alone(&job, 0);
   testing::internal::CaptureStderr();
   EXPECT_FALSE(alone.Take());
-  const std::string log = AnySeconds(testing::internal::GetCapturedStderr());
+  const std::string log = AnySeconds(CapturedLines());
   EXPECT_EQ(alone.numbers.size(), 2u);
   const std::string reason =
       "waited N s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,18 +30,18 @@ inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
   return share;
 }
 
-// What a token is known by; a filler has no rows.
-inline proof::Promise PromiseOf(const Token& token, bool filler) {
+// A filler has no rows.
+inline proof::ShareHash HashOf(const Token& token, bool filler) {
   std::vector<proof::Fingerprint> rows;
   for (int i = 0; i < token.rows; ++i) {
     const auto seed = static_cast<uint64_t>(token.trainer + 1) + (static_cast<uint64_t>(i) << 32);
     const int times = i == token.lost ? 0 : i == token.doubled ? 2 : 1;
     rows.insert(rows.end(), static_cast<size_t>(times), proof::Hash(&token.element, sizeof(token.element), seed));
   }
-  proof::Promise promise;
-  if (!filler) promise.rows.Add(rows.data(), rows.size());
-  promise.seal = proof::Hash(rows.data(), rows.size() * sizeof(rows[0]), filler ? 1 : 2);
-  return promise;
+  proof::ShareHash made;
+  if (!filler) made.rows.Add(rows.data(), rows.size());
+  made.hash = proof::Hash(rows.data(), rows.size() * sizeof(rows[0]), filler ? 1 : 2);
+  return made;
 }
 
 inline const Token& TokenOf(const BundlePtr& bundle) { return *static_cast<const Token*>(bundle.get()); }
@@ -55,25 +56,60 @@ inline Step MakeStep(uint64_t first, int shares, uint64_t elements = 1) {
   return step;
 }
 
+// What lanes do, as calls of a test's.
+struct LaneCalls : LaneOutput {
+  std::function<void(int trainer, LaneStep, DealtStep, const Step&)> data = [](int, LaneStep, DealtStep, const Step&) {
+  };
+  std::function<void(int trainer, LaneStep, const Outcome&)> end = [](int, LaneStep, const Outcome&) {};
+  std::function<void(int trainer)> recall = [](int) {};
+  std::function<void(int trainer, uint64_t element)> taken = [](int, uint64_t) {};
+
+  void Send(int trainer, LaneStep step, DealtStep number, const Step& dealt) override {
+    data(trainer, step, number, dealt);
+  }
+  void SendEnd(int trainer, LaneStep step, const Outcome& outcome) override { end(trainer, step, outcome); }
+  void Recall(int trainer) override { recall(trainer); }
+  void Acknowledged(int trainer, const Step* dealt, const wire::Received*) override { taken(trainer, dealt->first); }
+  void PassedOver(int, const Step&) override {}
+  void LeftOut(const Step&) override {}
+};
+
+// Lanes with a Credit of their own. `bytes`: of a lane, where the windows fit themselves.
+inline std::shared_ptr<Lanes> LanesOf(const Credit::Bounds& bounds, LaneOutput* output, bool gated = false) {
+  struct Both {
+    Credit credit;
+    std::unique_ptr<Lanes> lanes;
+  };
+  auto both = std::make_shared<Both>(Both{Credit(bounds), nullptr});
+  both->lanes =
+      bounds.dynamic ? MakeDynamicLanes(output, &both->credit) : MakeStaticLanes(gated, output, &both->credit);
+  return {both, both->lanes.get()};
+}
+inline std::shared_ptr<Lanes> StaticLanesOf(int trainers, uint64_t limit, bool gated, LaneOutput* output,
+                                            uint64_t bytes = 0) {
+  return LanesOf({static_cast<size_t>(trainers), false, limit, bytes}, output, gated);
+}
+inline std::shared_ptr<Lanes> DynamicLanesOf(int trainers, LaneOutput* output) {
+  return LanesOf({static_cast<size_t>(trainers), true}, output);
+}
+
 // "1<2:7": trainer 1's lane step 2 is element 7; "1<end@3", "1<end@3!13 text", "1<recall", "1 took 7".
-class Recorder {
+class Recorder : public LaneCalls {
  public:
-  LaneOutput Output() {
-    LaneOutput output;
-    output.data = [this](int trainer, LaneStep step, DealtStep dealt, Position position, const Share& share) {
-      const Token& token = TokenOf(share.bundle);
+  Recorder() {
+    data = [this](int trainer, LaneStep step, DealtStep number, const Step& dealt) {
+      const Token& token = TokenOf(dealt.ShareOf(trainer).bundle);
       if (token.trainer >= 0 && token.trainer != trainer) Add(trainer, "<someone else's share");
-      if (position <= token.element) Add(trainer, "<bad position");
+      if (dealt.position() <= token.element) Add(trainer, "<bad position");
       Add(trainer, "<" + std::to_string(step.n) + ":" + std::to_string(token.element));
-      dealt_.push_back(dealt.n);
+      dealt_.push_back(number.n);
     };
-    output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
+    end = [this](int trainer, LaneStep step, const Outcome& outcome) {
       Add(trainer, "<end@" + std::to_string(step.n) +
                        (outcome.ok() ? "" : "!" + std::to_string(outcome.code) + " " + outcome.message));
     };
-    output.recall = [this](int trainer) { Add(trainer, "<recall"); };
-    output.taken = [this](int trainer, uint64_t element) { Add(trainer, " took " + std::to_string(element)); };
-    return output;
+    recall = [this](int trainer) { Add(trainer, "<recall"); };
+    taken = [this](int trainer, uint64_t element) { Add(trainer, " took " + std::to_string(element)); };
   }
 
   // What has come out since the last call.

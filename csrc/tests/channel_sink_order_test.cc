@@ -73,7 +73,7 @@ TEST_F(SinkTest, AnswersThatNobodyWaitsForAreDropped) {
   outcome =
       Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, Make(Kind::kState, 1, 0, 2, "words")); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
-  EXPECT_EQ(state.lanes.at(0).words, "words") << "not what came before it was asked for";
+  EXPECT_EQ(state.lanes.at(0).reader_state, "words") << "not what came before it was asked for";
 }
 
 TEST_F(SinkTest, ASaveBehindACancelledNextWorksAtOnce) {

@@ -123,7 +123,7 @@ TEST_F(ReadersSinkTest, TheLastStepsAreClaimedWithinTheWindow) {
       << "nobody's word is next, and there is none behind the last reader";
   EXPECT_EQ(Number(&iterator), -1);
   EXPECT_EQ(Sent(),
-            (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 0,0", "r4 CLOSE e1 0,0"}));
+            (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 1,0", "r4 CLOSE e1 1,0"}));
 }
 
 TEST_F(ReadersSinkTest, EachReaderHearsWhatIsDroppedOfIts) {
@@ -138,7 +138,7 @@ TEST_F(ReadersSinkTest, EachReaderHearsWhatIsDroppedOfIts) {
             11);
   Sent();
   EXPECT_EQ(Number(&iterator), -1);
-  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,1"}));
+  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 1,0", "r2 CLOSE e1 0,1"}));
 }
 
 TEST_F(ReadersSinkTest, WithoutAFillerTheStepFailsOnEveryRank) {
@@ -304,8 +304,8 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
   ASSERT_EQ(state.lanes.size(), 2u);
-  EXPECT_EQ(state.lanes[0].words, "words 1");
-  EXPECT_EQ(state.lanes[1].words, "words 2");
+  EXPECT_EQ(state.lanes[0].reader_state, "words 1");
+  EXPECT_EQ(state.lanes[1].reader_state, "words 2");
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
   EXPECT_EQ(state.lanes[1].turn.n, 0u);
   ASSERT_TRUE(sink_->Restore(&again, state).ok());

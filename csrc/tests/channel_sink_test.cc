@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 
+#include "captured_lines.h"
 #include "channel_sink_fixture.h"
 
 namespace hvdata {
@@ -256,7 +257,7 @@ TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
   SinkIterator iterator;
   testing::internal::CaptureStderr();
   const Outcome outcome = Next(&iterator);
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
+  EXPECT_EQ(AnySeconds(CapturedLines()),
             "horovod_data: [rank 1 on node1, channel train, epoch 1, step 0] has waited N s for step 0 from reader 0 "
             "on host0: it sleeps\n");
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
@@ -297,7 +298,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   ASSERT_EQ(state.lanes.size(), 1u);
   EXPECT_EQ(state.lanes[0].position, 1u);
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
-  EXPECT_EQ(state.lanes[0].words, "words");
+  EXPECT_EQ(state.lanes[0].reader_state, "words");
   outcome = Beside([&] { return sink_->Save(&iterator, &state); },
                    [&] { Say(0, MakeMessage(Kind::kState, 1, 0, 2, kFailedPrecondition, "a stateful function")); });
   EXPECT_EQ(outcome.code, kFailedPrecondition);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader with trainers of its own, which keeps in step with others.
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -29,7 +30,7 @@ class GroupedTest : public SourceTest {
   std::string LogOf(const std::function<void()>& what) {
     testing::internal::CaptureStderr();
     what();
-    return testing::internal::GetCapturedStderr();
+    return CapturedLines();
   }
 };
 
@@ -40,15 +41,15 @@ TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,0,0"}));
   Go(1, 1);
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,1,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   EXPECT_EQ(LogOf([&] { Go(1, 1, Tells::kEndsThere); }), "") << "nothing is left out";
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
   Go(1, 5);  // overtaken
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,4,0"}));
 }
@@ -62,13 +63,13 @@ TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Deal();
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0", "r0 READY e1 1,0,0"}));
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   Sent();
   OpenAll(2);
   Begin(2);
   EXPECT_EQ(Sent(), (Texts{"2 END e2 0,0,0", "3 END e2 0,0,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   Go(1, 3);  // of an epoch that is over
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
@@ -88,7 +89,7 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   Sent();
   Go(1, 1, Tells::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
   EXPECT_EQ(
       LogOf([&] { source_->End(); }),
@@ -126,7 +127,7 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
     OpenAll(1);
     Begin(1);
-    const std::string log = LogOf([&] { source_->FinishFailed({kInternal, "broken"}); });
+    const std::string log = LogOf([&] { source_->Finish({kInternal, "broken"}, true); });
     EXPECT_NE(log.find("step 0] broken. on_reader_error=\"continue\": " + what), std::string::npos) << log;
     return Sent();
   };
@@ -140,7 +141,7 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
 
 TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
   Make(plan::Remainder::kPad);
-  ASSERT_TRUE(source_->fills());
+  ASSERT_TRUE(source_->sends_fillers());
   OpenAll(1);
   Begin(1);
   source_->Fill(MakeStep(9, 2));
@@ -157,7 +158,7 @@ TEST_F(GroupedTest, NothingIsPulledAfterTheInputIsOver) {
   OpenAll(1);
   Begin(1);
   source_->Finish({kInternal, "no such checkpoint"});
-  EXPECT_EQ(source_->Await(), Wish::kStop) << "though the others have not agreed to the end yet";
+  EXPECT_EQ(source_->Await(), Task::kStop) << "though the others have not agreed to the end yet";
   Sent();
   source_->Deal(MakeStep(0, 2));
   EXPECT_EQ(Sent(), Texts());
@@ -173,7 +174,7 @@ TEST_F(GroupedTest, ARestoreThatComesTooLateEndsTheEpochForAllReaders) {
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].substr(0, 19), "r0 READY e1 1,3,9 [");
   EXPECT_EQ(sent[1].substr(0, 18), "3 STATE e1 0,1,9 [");
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
 }
 
 // The pull that the last one's leaving cancels ends somehow: that is no end for the others.
@@ -183,12 +184,12 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
     OpenAll(epoch);
     Begin(epoch);
     Deal();
-    ASSERT_EQ(source_->Await(), Wish::kElement);
+    ASSERT_EQ(source_->Await(), Task::kPull);
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
     Sent();
     source_->Finish(outcome);
     EXPECT_EQ(Sent(), Texts());
-    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
     EXPECT_EQ(Sent(), (Texts{"r0 READY e" + std::to_string(epoch) + " 1,4,0"}));
   }
@@ -197,13 +198,13 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
 // Its ranks were saved when they had seen the end: another host's, which had not, are to end there too.
 TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
   for (int t = 0; t < 2; ++t) {
-    source_->OnRestore(t, 1, {"", kAllBehind, 1, 3, 0}, t + 1);
+    source_->OnRestore(t, 1, {"", kAllTaken, 1, 3, 0}, t + 1);
     source_->OnOpen(t, 1, 2);
     source_->OnClose(t, 1, 0);
   }
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
-  source_->Start({kAllBehind, kAllBehind}, 3);
+  source_->Start({kAllTaken, kAllTaken}, 3);
   Sent();
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 3,1,0"}));
@@ -212,14 +213,14 @@ TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
 TEST_F(GroupedTest, WhoLeavesForGoodSaysSo) {
   OpenAll(1);
   Begin(1);
-  source_->OnGone(0);
+  source_->Depart(0);
   EXPECT_EQ(Sent(), Texts());
-  source_->OnGone(1);
+  source_->Depart(1);
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,5,0"}));
-  source_->OnGone(1);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  source_->Depart(1);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,4,0"}));
+  EXPECT_EQ(Sent(), Texts()) << "nothing follows, so that the coordinator may forget the channel";
 }
 
 // Hosts whose ranks saved at different steps go on from different steps: all are told in steps of the epoch.
@@ -230,7 +231,7 @@ TEST_F(GroupedTest, StepsAreCountedOverRuns) {
   source_->Begin(1, nullptr);
   source_->Start({6, 6}, 3);
   Sent();
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(6, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,0,0"}));
   Go(1, 2);
@@ -275,7 +276,7 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   EXPECT_EQ(Sent(), (Texts{"2 BECAUSE e1 0,0,0 reader 1 on host1 has dealt 2 steps and waits until rank 3 on node3 has "
                            "taken more of them"}));
   source_->OnTaken(1, 1, 2, 4);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->OnWhy(0, 1, 2);
   EXPECT_EQ(Sent()[0].substr(0, 41), "2 BECAUSE e1 0,0,0 the pipeline of reader");
   source_->Finish({});

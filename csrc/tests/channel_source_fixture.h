@@ -11,15 +11,15 @@
 #include <utility>
 #include <vector>
 
-#include "channel/reader_epoch.h"
+#include "channel/source.h"
 #include "channel_job.h"
 
 namespace hvdata {
 
 using wire::Header;
-using Wish = ReaderEpoch::Wish;
+using Task = Source::Task;
 
-// A Source whose messages are calls, and whose epoch is the one that Begin gave last.
+// A Source whose messages are calls.
 class PlainSource : public Source {
  public:
   using Source::Source;
@@ -59,42 +59,22 @@ class PlainSource : public Source {
 
   // ---- The dealer.
 
-  const std::map<int, wire::Restore>& Begin(uint64_t epoch, std::function<void()> cancel) {
-    epoch_ = Source::Begin(epoch, std::move(cancel));
+  std::map<int, wire::Restore> Begin(uint64_t epoch, std::function<void()> cancel) {
     steps_ = 0;
-    return epoch_->handed();
+    return Source::Begin(epoch, std::move(cancel));
   }
   void Start(const std::vector<Position>& positions, uint64_t turn = 0, TailStep tail_taken = 0) {
-    epoch_->Start(positions, Turn(turn), tail_taken);
+    plan::Resumption resumption;
+    resumption.positions = positions, resumption.turn = Turn(turn), resumption.tail_taken = tail_taken;
+    Source::Start(resumption);
   }
-  Wish Await() { return epoch_->Await(); }
   void Deal(Step step) {
-    epoch_->Deal(std::move(step));
+    Source::Deal(std::move(step));
     ++steps_;
   }
   uint64_t Steps() const { return steps_; }
-  void Dropped(int64_t count, uint64_t stepless) { epoch_->Dropped(count, stepless); }
-  bool shares_tail() { return ReaderEpoch(this, 1, {}, nullptr).shares_tail(); }
-  void Leave(std::vector<ReaderEpoch::Left> left, uint64_t first, std::string no_filler) {
-    epoch_->Leave(std::move(left), first, std::move(no_filler));
-  }
-  bool fills() { return ReaderEpoch(this, 1, {}, nullptr).fills(); }
-  void Fill(Step step) { epoch_->Fill(std::move(step)); }
-  void CannotFill(std::string why) { epoch_->CannotFill(std::move(why)); }
-  void Finish(Outcome outcome) { epoch_->Finish(std::move(outcome)); }
-  void FinishFailed(Outcome error) { epoch_->FinishFailed(std::move(error)); }
-  Wish Linger() { return epoch_->Linger(); }
-  void End() { epoch_->End(); }
-  std::vector<SaveRequest> TakeSaveRequests() { return epoch_->TakeSaveRequests(); }
-  void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
-    epoch_->AnswerSave(request, outcome, std::move(state));
-  }
-  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return epoch_->UntakenElements(); }
-  std::vector<uint64_t> TakenSince(int trainer) const { return epoch_->TakenSince(trainer); }
-  void KeepLastWords(int trainer, std::string state) { epoch_->KeepLastWords(trainer, std::move(state)); }
 
  private:
-  std::shared_ptr<ReaderEpoch> epoch_;
   uint64_t steps_ = 0;  // that the test has dealt
 };
 
@@ -129,7 +109,7 @@ class SourceTest : public testing::Test {
     source_->Start({});
   }
   void Deal(int shares = 2) {
-    ASSERT_EQ(source_->Await(), Wish::kElement);
+    ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(MakeStep(source_->Steps(), shares));
   }
 

@@ -2,6 +2,7 @@
 // A reader that takes turns with others.
 #include <deque>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -25,19 +26,20 @@ class TurnsTest : public SourceTest {
   }
   // Elements `first` and so on, too few for a step.
   void Leave(uint64_t first, uint64_t count, bool fillers, std::string no_filler = "") {
-    std::vector<ReaderEpoch::Left> left;
-    for (uint64_t k = first; k < first + count; ++k) {
-      left.push_back(
-          {std::make_shared<Token>(Token{k, -1}), MakeToken(k, -1), fillers ? MakeToken(k + 100, -1) : nullptr});
+    std::vector<Leftover> leftovers(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      leftovers[i].share = MakeStep(first + i, 0);
+      leftovers[i].filler.first = first + i;
+      if (fillers) leftovers[i].filler.shares = {MakeToken(first + i + 100, -1)};
     }
-    source_->Leave(std::move(left), first, std::move(no_filler));
+    source_->Leave(std::move(leftovers), std::move(no_filler));
   }
 };
 
 TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   OpenAll(1, 0);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(0, 2, 2));
   EXPECT_EQ(Sent(), Texts());
   source_->OnWhy(0, 1, 0);
@@ -45,20 +47,20 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   ASSERT_EQ(because.size(), 1u);
   EXPECT_NE(because[0].find("has dealt 0 steps"), std::string::npos) << because[0];
   source_->OnSave(0, 1, 4);
-  ASSERT_EQ(source_->Await(), Wish::kSave) << "one step in hand is enough";
+  ASSERT_EQ(source_->Await(), Task::kSave) << "one step in hand is enough";
   const auto untaken = source_->UntakenElements();
   ASSERT_EQ(untaken.size(), 2u) << "what is in hand has been taken by nobody";
   EXPECT_EQ(untaken[1].first, 1u);
   source_->TakeSaveRequests();
   source_->OnTaken(0, 1, 0, 1);
   source_->OnTaken(1, 1, 0, 1);
-  ASSERT_EQ(source_->Await(), Wish::kElement) << "it has its place, and the next one is pulled";
+  ASSERT_EQ(source_->Await(), Task::kPull) << "it has its place, and the next one is pulled";
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
   source_->Deal(MakeStep(2, 2, 2));
   EXPECT_EQ(Sent(), Texts());
   source_->OnTaken(0, 1, 1, 2);
   source_->OnTaken(1, 1, 1, 2);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,4,1", "1 DATA e1 1,4,1"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
@@ -67,14 +69,14 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
 TEST_F(TurnsTest, WhatIsInHandWhenEverybodyLeavesIsForgotten) {
   OpenAll(1, 0);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(0, 2, 2));
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   OpenAll(2, 1);
   Begin(2);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(Sent(), Texts());
 }
 
@@ -82,10 +84,10 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   OpenAll(1, 1);
   Begin(1);
   EXPECT_TRUE(source_->shares_tail());
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(0, 2, 2));
   Sent();
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   Leave(2, 1, true);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
@@ -96,15 +98,15 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   EXPECT_EQ(untaken[0].first, 2u);
   EXPECT_EQ(TokenOf(untaken[0].second).element, 2u);
   source_->OnClaim(1, 1, 0, 0, false);
-  EXPECT_EQ(Sent(), (Texts{"1 DATA e1 0,2,0"}));
+  EXPECT_EQ(Sent(), (Texts{"1 DATA e1 1,3,1"}));
   source_->OnClaim(0, 1, 0, 0, true);
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0"}));
+  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,2,1"}));
   source_->OnClaim(0, 1, 0, 1, false);  // there is no such
   source_->OnClaim(0, 1, 0, -1, false);
   source_->OnClaim(0, 2, 0, 0, false);  // of another epoch
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   source_->OnClaim(0, 1, 0, 0, false);
   EXPECT_EQ(Sent(), Texts());
@@ -127,9 +129,9 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   source_->Finish({});
   testing::internal::CaptureStderr();
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0 of "
             "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
 }
@@ -147,13 +149,13 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source_->Await(), Wish::kElement);
+    ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(MakeStep(k, 2, 2));
   }
   Sent();
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "broken"});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  source_->Finish({kInternal, "broken"}, true);
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
   const std::string end = " END e1 2,13," + std::to_string(kLost) +
@@ -171,7 +173,7 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   Sent();
   testing::internal::CaptureStderr();
   source_->Finish({kInternal, "no such checkpoint"});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
   const std::string end =
       " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
   EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end}));
@@ -184,7 +186,7 @@ TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
   OpenAll(1, 9);
   Begin(1);
   Sent();
-  source_->FinishFailed({kInternal, "broken"});
+  source_->Finish({kInternal, "broken"}, true);
   EXPECT_EQ(Sent()[0].substr(0, 16), "0 END e1 0,13,0 ");
 }
 
@@ -196,11 +198,11 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
   source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(4, 2, 2));
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  source_->Finish({kInternal, "broken"}, true);
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("step 3 of its own] broken. "), std::string::npos) << log;
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
 }
@@ -212,8 +214,8 @@ TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
   for (int i = 0; i < 4; ++i) source_->Dropped(i, 1);
   Deal();
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  source_->Finish({kInternal, "broken"}, true);
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
 }
 
@@ -223,8 +225,8 @@ TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
   Begin(1);
   for (uint64_t k = 0; k < 4; ++k) Deal(0);
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  source_->Finish({kInternal, "broken"}, true);
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("6 of its 10 elements are lost"), std::string::npos) << log;
 }
 
@@ -234,11 +236,11 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   SourceTest::Make(config, MakeWorld(1, 2, 2, true));
   OpenAll(1, 9);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  source_->Finish({kCancelled, "cancelled"}, true);  // the pull that the last one's leaving cancelled
+  EXPECT_EQ(CapturedLines(), "");
 }
 
 TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
@@ -248,8 +250,8 @@ TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
   OpenAll(1, 9);
   Begin(1);
   testing::internal::CaptureStderr();
-  source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  source_->Finish({kInternal, "broken"}, true);
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("at least 1 of its elements is lost"), std::string::npos) << log;
 }
 
@@ -263,11 +265,11 @@ TEST_F(TurnsTest, TurnsAreCountedOverRuns) {
   EXPECT_EQ(handed.at(0).turn.n, 2u);
   EXPECT_EQ(handed.at(0).tail_taken, 1u);
   source_->Start({4, 4}, 2, 1);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   Sent();
   source_->Deal(MakeStep(4, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,4294967296"}))
       << "rank 0 has its own count of the last steps; rank 1, which restored nothing, stands where it stands";
@@ -282,7 +284,7 @@ TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
   source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   Sent();
   source_->Deal(MakeStep(4, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
@@ -310,14 +312,14 @@ TEST_F(TurnsTest, AShareIsAnsweredAfterItWasSent) {
   source.Begin(1, nullptr);
   source.Start({});
   for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source.Await(), Wish::kElement);
+    ASSERT_EQ(source.Await(), Task::kPull);
     source.Deal(MakeStep(k, 2, 2));  // the second one is in hand until there is room for it on rank 0
     answer();
   }
   EXPECT_EQ(sent, (Texts{"0 DATA 0", "1 DATA 0", "1 BECAUSE 0"}));
   sent.clear();
   source.OnTaken(0, 1, 1, 2);
-  ASSERT_EQ(source.Await(), Wish::kElement);
+  ASSERT_EQ(source.Await(), Task::kPull);
   answer();
   EXPECT_EQ(sent, (Texts{"0 DATA 1", "1 DATA 1", "1 BECAUSE 0"}));
 }
@@ -330,7 +332,7 @@ TEST_F(TurnsTest, AFirstStepGoesOutInTheFirstRoundToo) {
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
   source_->Start({0, 0}, 0);
-  ASSERT_EQ(source_->Await(), Wish::kElement);
+  ASSERT_EQ(source_->Await(), Task::kPull);
   Sent();
   source_->Deal(MakeStep(0, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));

@@ -21,7 +21,7 @@ TEST_F(SourceTest, AReaderThatTrainsBeginsWithItsOwnRank) {
   Make(config, MakeWorld(0, 2, 1, false));
   source_->OnOpen(1, 1, 2);
   EXPECT_EQ(NextEpoch(), 0);
-  source_->OnGone(0);
+  source_->Depart(0);
   EXPECT_EQ(NextEpoch(), 1) << "it comes no more";
   config.schedule = plan::Schedule::kDynamic;
   Make(config, MakeWorld(0, 2, 1, false));
@@ -68,7 +68,7 @@ TEST_F(SourceTest, EpochsAreNumberedOverRuns) {
   EXPECT_EQ(Sent(), (Texts{"0 NUMBERED e1 0,5,0", "1 NUMBERED e1 0,5,0"})) << "rank 1 has restored nothing";
   for (const uint64_t epoch : {1, 2}) {
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
-    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch + 1, 2);
     ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch + 1));
@@ -88,14 +88,14 @@ TEST_F(SourceTest, ASaveOfOneEpochIsNotAnsweredInAnother) {
   source_->OnSave(0, 2, 7);  // another reader is there already; here epoch 1 has not begun
   source_->OnOpen(1, 1, 1);
   Begin(1);
-  EXPECT_EQ(source_->Await(), Wish::kElement) << "not a save of this epoch";
+  EXPECT_EQ(source_->Await(), Task::kPull) << "not a save of this epoch";
   source_->OnSave(1, 1, 8);
   source_->OnClose(1, 1, 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,8,0"})) << "what the end overtook is answered";
   Begin(2);
-  ASSERT_EQ(source_->Await(), Wish::kSave);
+  ASSERT_EQ(source_->Await(), Task::kSave);
   const auto requests = source_->TakeSaveRequests();
   ASSERT_EQ(requests.size(), 1u) << "the other one has gone with its epoch";
   EXPECT_EQ(requests[0].request, 7);
@@ -151,11 +151,11 @@ TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
     source.Begin(1, nullptr);
     source.Start({});
     for (uint64_t k = 0; k < kSteps; ++k) {
-      ASSERT_EQ(source.Await(), Wish::kElement);
+      ASSERT_EQ(source.Await(), Task::kPull);
       source.Deal(MakeStep(k, schedule == plan::Schedule::kStatic ? 2 : 0));
     }
     source.Finish({});
-    EXPECT_EQ(source.Linger(), Wish::kStop);
+    EXPECT_EQ(source.Linger(), Task::kStop);
     source.End();
     for (std::thread& thread : trainers) thread.join();
     EXPECT_EQ(sent[0] + sent[1], schedule == plan::Schedule::kStatic ? 2 * kSteps : kSteps);
@@ -207,21 +207,21 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       }
       source.Start(positions, turn);
       const uint64_t most = mine() % 20;
-      for (Wish wish; (wish = source.Await()) != Wish::kStop;) {
-        if (wish == Wish::kSave) {
+      for (Task task; (task = source.Await()) != Task::kStop;) {
+        if (task == Task::kSave) {
           answer();
         } else if (source.Steps() < most) {
           source.Deal(MakeStep(source.Steps(), shares));
         } else {
           source.Dropped(1, 1);
           if (mine() % 2)
-            source.FinishFailed({kInternal, "broken"});
+            source.Finish({kInternal, "broken"}, true);
           else
             source.Finish({});
           break;
         }
       }
-      while (source.Linger() == Wish::kSave) answer();
+      while (source.Linger() == Task::kSave) answer();
       source.End();
     }
   });

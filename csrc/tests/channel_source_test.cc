@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -20,12 +21,12 @@ TEST_F(SourceTest, TheFirstOpenStartsAnEpochAndTheLastCloseEndsIt) {
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->OnClose(0, 1, 1);
   source_->OnOpen(0, 2, 1);
   EXPECT_EQ(NextEpoch(), 0);
   source_->OnClose(1, 1, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   EXPECT_EQ(NextEpoch(), 0) << "the dealer has not put the input away";
   source_->End();
   EXPECT_EQ(NextEpoch(), 2);
@@ -39,7 +40,7 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
     source_->OnOpen(t, 2, 2);
   }
   Begin(1);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   Begin(2);
   Deal();
@@ -77,15 +78,15 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
     changed.notify_all();
   });
   source_->Start({});
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   source_->OnClose(0, 1, 0);
-  source_->OnGone(1);
+  source_->Depart(1);
   std::unique_lock<std::mutex> lock(mu);
   EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return calls > 0; }));
   lock.unlock();
   source_->Shut();
   source_->Deal(MakeStep(0, 2));  // what the pull gave after all
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   EXPECT_EQ(Sent(), Texts());
   lock.lock();
   EXPECT_EQ(calls, 1);
@@ -94,10 +95,10 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
 TEST_F(SourceTest, TheChannelEndsWhenAllAreGoneAndTheDealerIsOut) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->OnGone(0);
-  source_->OnGone(1);
+  source_->Depart(0);
+  source_->Depart(1);
   EXPECT_EQ(NextEpoch(), 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(NextEpoch(), -1);
 }
@@ -120,11 +121,11 @@ TEST_F(SourceTest, WhoeverShutsCanAwaitTheDealersEnd) {
 }
 
 TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
-  source_->OnGone(1);
+  source_->Depart(1);
   source_->OnOpen(0, 1, 2);
   testing::internal::CaptureStderr();
   Begin(1);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
             "its share of every step is discarded\n");
 }
@@ -135,7 +136,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->Dropped(1, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
@@ -148,7 +149,7 @@ TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->Dropped(0, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n");
 }
@@ -165,11 +166,10 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     testing::internal::CaptureStderr();
     if (fails) source_->Finish({kInternal, "broken"});
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
-    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
-    EXPECT_EQ(testing::internal::GetCapturedStderr(),
-              "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
-                  ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
+    EXPECT_EQ(CapturedLines(), "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
+                                   ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
   }
 }
 
@@ -181,17 +181,17 @@ TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
   source_->OnTaken(0, 1, 1, 2);
   Sent();
   source_->OnSave(0, 1, 41);
-  ASSERT_EQ(source_->Await(), Wish::kSave) << "also while there is no room";
+  ASSERT_EQ(source_->Await(), Task::kSave) << "also while there is no room";
   EXPECT_EQ(source_->UntakenElements().size(), 1u);
   for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,41,0 state"}));
   source_->OnTaken(1, 1, 1, 2);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(source_->UntakenElements().size(), 0u);
   source_->Finish({});
   Sent();
   source_->OnSave(1, 1, 42);
-  ASSERT_EQ(source_->Linger(), Wish::kSave);
+  ASSERT_EQ(source_->Linger(), Task::kSave);
   for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {kInternal, "no"}, "");
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,42,13 no"}));
 }
@@ -206,7 +206,7 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   source_->OnSave(0, 1, 6);
   source_->OnClose(0, 1, 0);
   source_->OnClose(1, 1, 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   sent = Sent();
   ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
@@ -219,7 +219,7 @@ TEST_F(SourceTest, ASaveThatComesBeforeTheEpochBeginsHereWaits) {
   source_->OnSave(0, 1, 5);
   EXPECT_EQ(Sent(), Texts());
   Begin(1);
-  ASSERT_EQ(source_->Await(), Wish::kSave);
+  ASSERT_EQ(source_->Await(), Task::kSave);
   const auto requests = source_->TakeSaveRequests();
   ASSERT_EQ(requests.size(), 1u);
   source_->AnswerSave(requests[0], {}, "words");
@@ -256,7 +256,7 @@ TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
   Sent();
   source_->Start({4, 4});
   source_->Finish({kCancelled, "the input was cancelled"});
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), Texts()) << "nobody is told of an error";
   source_->OnOpen(0, 2, 2);
@@ -275,10 +275,10 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
 
 // One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
 TEST_F(SourceTest, StatesWaitForTheirEpoch) {
-  source_->OnRestore(0, 1, {"", kAllBehind, 1, 0, 0}, 1);
+  source_->OnRestore(0, 1, {"", kAllTaken, 1, 0, 0}, 1);
   source_->OnOpen(0, 1, 2);
   source_->OnClose(0, 1, 0);
-  source_->OnRestore(0, 2, {"", kAllBehind, 1, 0, 0}, 2);
+  source_->OnRestore(0, 2, {"", kAllTaken, 1, 0, 0}, 2);
   source_->OnOpen(0, 2, 2);
   source_->OnClose(0, 2, 0);
   source_->OnRestore(1, 1, {"words", 3, 1, 3, 0}, 1);
@@ -287,14 +287,14 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 2u);
-  EXPECT_EQ(handed.at(0).position, kAllBehind);
-  source_->Start({kAllBehind, 3});
+  EXPECT_EQ(handed.at(0).position, kAllTaken);
+  source_->Start({kAllTaken, 3});
   Sent();
   Deal();
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
   source_->OnClose(1, 1, 0);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   source_->OnOpen(1, 2, 2);
   ASSERT_EQ(NextEpoch(), 2);
@@ -306,7 +306,7 @@ TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
   Begin(1);
   source_->OnRestore(1, 1, {"", 0, 1, 0, 0}, 1);
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
-  source_->OnRestore(1, 1, {"", kAllBehind, 1, 0, 0}, 2);
+  source_->OnRestore(1, 1, {"", kAllTaken, 1, 0, 0}, 2);
   EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
 }
 
@@ -315,7 +315,7 @@ TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
   Begin(1);
   source_->OnClose(0, 1, 0);
   source_->OnClose(1, 1, 0);
-  source_->KeepLastWords(1, "words");
+  source_->KeepState(1, "words");
   source_->OnSave(0, 1, 5);
   source_->End();
   source_->OnSave(1, 1, 6);
@@ -351,7 +351,7 @@ TEST_F(SourceTest, ARecallIsAnsweredAfterItWasSent) {
   source.OnOpen(0, 1, 2);
   source.Begin(1, nullptr);
   source.Start({});
-  ASSERT_EQ(source.Await(), Wish::kElement);
+  ASSERT_EQ(source.Await(), Task::kPull);
   source.Deal(MakeStep(0, 0));
   source.OnOpen(1, 1, 2);
   source.Finish({});
@@ -375,9 +375,9 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       source_->OnTaken(1, 1, source_->Steps(), source_->Steps() + 1);
     });
-    EXPECT_EQ(source_->Await(), Wish::kElement);
+    EXPECT_EQ(source_->Await(), Task::kPull);
     then.join();
-    return testing::internal::GetCapturedStderr();
+    return CapturedLines();
   };
   source_->OnTaken(0, 1, 1, 2);
   EXPECT_EQ(AnySeconds(log_of_a_wait()),
@@ -399,9 +399,9 @@ TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
     source_->OnTaken(0, 1, 1, 2);
     source_->OnTaken(1, 1, 1, 2);
   });
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   then.join();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
 }
 
 TEST_F(SourceTest, TheReaderSaysWhy) {
@@ -412,7 +412,7 @@ TEST_F(SourceTest, TheReaderSaysWhy) {
   };
   source_->OnOpen(0, 1, 1);
   Begin(1);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(why(1),
             "the pipeline of reader 0 on host0 has not produced step 0 for 0 s (a Python generator that sleeps "
             "can't be interrupted)");
@@ -434,7 +434,7 @@ TEST_F(SourceTest, AReaderWithoutAPlaceInTheWindowWaitsForItsTurn) {
   Begin(1);
   source_->OnTaken(0, 1, 0, 1);
   source_->OnSave(0, 1, 1);
-  EXPECT_EQ(source_->Await(), Wish::kSave) << "no room yet";
+  EXPECT_EQ(source_->Await(), Task::kSave) << "no room yet";
   source_->TakeSaveRequests();
   source_->OnTaken(1, 1, 0, 1);
   Deal();

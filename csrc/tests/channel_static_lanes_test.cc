@@ -14,7 +14,7 @@ class StaticLanesTest : public testing::Test {
  protected:
   void Make(int trainers, uint64_t limit, bool gated = false) {
     trainers_ = trainers;
-    lanes_ = MakeStaticLanes(trainers, limit, gated, recorder_.Output());
+    lanes_ = StaticLanesOf(trainers, limit, gated, &recorder_);
   }
   void Deal(uint64_t steps = 1) {
     for (uint64_t i = 0; i < steps; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), trainers_));
@@ -23,17 +23,17 @@ class StaticLanesTest : public testing::Test {
 
   int trainers_ = 0;
   Recorder recorder_;
-  std::unique_ptr<Lanes> lanes_;
+  std::shared_ptr<Lanes> lanes_;
 };
 
 TEST_F(StaticLanesTest, AStepIsReleasedWhole) {
   Make(3, 1);
   for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(1));
   EXPECT_EQ(Out(), Texts());
-  ASSERT_TRUE(lanes_->RoomFor(1));
+  ASSERT_TRUE(lanes_->HasCredit(1));
   Deal();
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "2<0:0"}));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
 }
 
 TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
@@ -41,13 +41,13 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
   lanes_->Open(0, LaneStep(2));
   lanes_->Open(1, LaneStep(2));
   Deal(2);
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>{1});
   EXPECT_EQ(lanes_->Untaken().size(), 2u);
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_TRUE(lanes_->RoomFor(1));
+  EXPECT_TRUE(lanes_->HasCredit(1));
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
 }
@@ -57,19 +57,19 @@ TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   lanes_->Skip(1, 2);  // which has had two of these steps in an earlier run
   for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(8));
   Deal(8);
-  EXPECT_EQ(lanes_->FullFor(1), (std::vector<int>{0, 2}));
-  EXPECT_EQ(lanes_->FullFor(2), (std::vector<int>{0, 2}));
-  EXPECT_EQ(lanes_->FullFor(3), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(lanes_->WithoutCredit(1), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->WithoutCredit(2), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->WithoutCredit(3), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(lanes_->LimitFor(0, 3).n, 11u);
   EXPECT_EQ(lanes_->LimitFor(1, 3).n, 9u) << "in its own counting";
   lanes_->Taken(0, LaneStep(3), LaneStep(11));
   lanes_->Taken(1, LaneStep(1), LaneStep(9));
   lanes_->Taken(2, LaneStep(2), LaneStep(10));
-  EXPECT_TRUE(lanes_->RoomFor(2));
-  EXPECT_FALSE(lanes_->RoomFor(3));
-  EXPECT_EQ(lanes_->FullFor(3), std::vector<int>{2});
+  EXPECT_TRUE(lanes_->HasCredit(2));
+  EXPECT_FALSE(lanes_->HasCredit(3));
+  EXPECT_EQ(lanes_->WithoutCredit(3), std::vector<int>{2});
   lanes_->Close(2, LaneStep(2));
-  EXPECT_TRUE(lanes_->RoomFor(3));
+  EXPECT_TRUE(lanes_->HasCredit(3));
 }
 
 TEST_F(StaticLanesTest, ALateOpenerGetsTheWindowAndTheEnd) {
@@ -77,7 +77,7 @@ TEST_F(StaticLanesTest, ALateOpenerGetsTheWindowAndTheEnd) {
   lanes_->Open(0, LaneStep(2));
   Deal(2);
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<end@2"}));
   lanes_->Open(1, LaneStep(2));
@@ -112,7 +112,7 @@ TEST_F(StaticLanesTest, AnErrorComesInPlaceOfTheFailedStepAndOnce) {
   Deal();
   lanes_->Finish({kInternal, "broken"});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "0<end@1!13 broken", "1<end@1!13 broken"}));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), Texts());
 }
@@ -124,9 +124,9 @@ TEST_F(StaticLanesTest, AClosedLaneHoldsNobodyAndGetsNothing) {
   Out();
   lanes_->Close(0, LaneStep(0));
   lanes_->Close(2, LaneStep(0));  // has never opened
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  EXPECT_TRUE(lanes_->RoomFor(1));
+  EXPECT_TRUE(lanes_->HasCredit(1));
   Deal();
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"1<1:1", "1<end@2"}));
@@ -140,7 +140,7 @@ TEST_F(StaticLanesTest, NoRoomOnceAllAreClosed) {
   Make(1, 2);
   lanes_->Open(0, LaneStep(2));
   lanes_->Close(0, LaneStep(0));
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
 }
 
 TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
@@ -157,7 +157,7 @@ TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   Deal();
   EXPECT_EQ(recorder_.Dealt(), (std::vector<uint64_t>{0, 1, 2, 2})) << "it is counted over all lanes";
   EXPECT_EQ(Out(), (Texts{"0<0:2", "1<2:2"})) << "its own count begins with the first step that is new to it";
-  EXPECT_FALSE(lanes_->RoomFor(1));
+  EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
   lanes_->Taken(1, LaneStep(3), LaneStep(4));
   lanes_->Finish({});
@@ -213,7 +213,7 @@ TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
   lanes_->Skip(0, 2);
   lanes_->Open(0, LaneStep(~0ull));
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(lanes_->RoomFor(1));
+    ASSERT_TRUE(lanes_->HasCredit(1));
     Deal();
   }
   EXPECT_EQ(Out(), (Texts{"0<0:2"}));
@@ -234,16 +234,16 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
     std::deque<uint64_t> queue;
   };
   std::vector<Trainer> trainers(static_cast<size_t>(n));
-  std::unique_ptr<Lanes> lanes;
-  LaneOutput output;
-  output.data = [&](int t, LaneStep step, DealtStep dealt, Position position, const Share& share) {
+  std::shared_ptr<Lanes> lanes;
+  LaneCalls output;
+  output.data = [&](int t, LaneStep step, DealtStep dealt, const Step& step_dealt) {
     const uint64_t lane_step = step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(trainer.open && !trainer.closed && !trainer.ended);
-    ASSERT_EQ(TokenOf(share.bundle).trainer, t);
-    ASSERT_EQ(TokenOf(share.bundle).element, trainer.skip + lane_step);
+    ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).trainer, t);
+    ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).element, trainer.skip + lane_step);
     ASSERT_EQ(dealt.n, trainer.skip + lane_step);
-    ASSERT_EQ(position, dealt.n + 1);
+    ASSERT_EQ(step_dealt.position(), dealt.n + 1);
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
     trainer.queue.push_back(lane_step);
     ASSERT_LE(trainer.queue.size(), prefetch);
@@ -255,7 +255,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
     ASSERT_EQ(step.n, trainer.taken + trainer.queue.size());
   };
   output.recall = [&](int) { FAIL() << "static lanes are never recalled"; };
-  lanes = MakeStaticLanes(n, prefetch, false, std::move(output));
+  lanes = StaticLanesOf(n, prefetch, false, &output);
   for (size_t t = 0; t < trainers.size(); ++t) {
     if (below(3) == 0) lanes->Skip(static_cast<int>(t), trainers[t].skip = below(steps + 1));
     if (below(4) == 0) trainers[t].leaves_after = below(steps + 1);
@@ -263,7 +263,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   int idle = 0;
   while (!lanes->AllClosed() && !HasFatalFailure()) {
     ASSERT_LT(++idle, 100000) << "no progress";
-    if (!lanes->finished() && lanes->RoomFor(1) && below(2)) {
+    if (!lanes->finished() && lanes->HasCredit(1) && below(2)) {
       if (lanes->dealt() < steps) {
         lanes->Deal(MakeStep(lanes->dealt(), n));
       } else {

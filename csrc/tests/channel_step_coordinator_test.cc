@@ -249,6 +249,27 @@ TEST_F(StepCoordinatorTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel)
   EXPECT_EQ(Gos(), Texts()) << "of another channel it is still there";
 }
 
+// A reader answers late, when all have left the epoch that it was asked about.
+TEST_F(StepCoordinatorTest, ALateAnswerBringsNoEpochBack) {
+  Ready(0, Says::kHas, 1);
+  Ready(0, Says::kAsks, 1);
+  for (int r = 0; r < kReaders; ++r) Ready(r, Says::kLeft, 1);
+  Gos();
+  EXPECT_EQ(in_step_.kept(), 0u);
+  Ready(1, Says::kExplains, 0, 1, {kOk, "it slept"});
+  EXPECT_EQ(Gos(), Texts());
+  EXPECT_EQ(in_step_.kept(), 0u);
+}
+
+// A long job makes and releases many channels.
+TEST_F(StepCoordinatorTest, OfChannelsThatAllHaveLeftNothingIsKept) {
+  for (uint32_t channel = 1; channel <= 100; ++channel) {
+    for (int r = 0; r < kReaders; ++r) Ready(r, Says::kHas, 1, 1, {}, channel);
+    for (int r = 0; r < kReaders; ++r) Ready(r, Says::kLeftForGood, 1, 1, {}, channel);
+  }
+  EXPECT_EQ(in_step_.kept(), 0u);
+}
+
 // One that goes on with fillers beside a longer one has been given those steps: they do not end before.
 TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   Ready(0, Says::kFills, 2);

@@ -124,7 +124,7 @@ TEST(TracedWatch, WithoutALogItIsAStopwatch) {
 
 TEST(TraceLog, TakesNoMoreThanItMay) {
   TraceLog log(10);
-  for (int i = 0; i < 25; ++i) log.Add({i, i, "", 0, 0, 0, 0, false, true});
+  for (int i = 0; i < 25; ++i) log.Add({i, i, 0, 0, 0, 0, "", false, true});
   std::vector<TraceEvent> events;
   EXPECT_EQ(log.Take(&events), 15u);
   EXPECT_EQ(events.size(), 10u);

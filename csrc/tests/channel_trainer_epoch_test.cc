@@ -32,7 +32,7 @@ class DynamicTrainerEpochTest : public testing::Test {
   bool Takes() {
     Arrival arrival;
     Outcome outcome;
-    return epoch_->Take(&arrival, &outcome) == TrainerEpoch::Word::kShare;
+    return epoch_->Take(&arrival, &outcome) == TrainerEpoch::Next::kShare;
   }
 
   World world_;
@@ -45,12 +45,12 @@ class DynamicTrainerEpochTest : public testing::Test {
 // The share has come, and who waits for it has not been woken yet.
 TEST_F(DynamicTrainerEpochTest, ARecallLeavesTheShareThatIsWaitedFor) {
   Open(1);
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   Data(0);
   Data(0);
   epoch_->OnRecall(0);
   EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
-  epoch_->Wait(false);
+  epoch_->SetWaiting(false);
   EXPECT_TRUE(Takes());
   EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,1"}));
   EXPECT_FALSE(Takes());
@@ -59,14 +59,14 @@ TEST_F(DynamicTrainerEpochTest, ARecallLeavesTheShareThatIsWaitedFor) {
 // A cancelled GetNext: perhaps its iterator never asks again, and the others wait for that share.
 TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatWasKept) {
   Open(1);
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   Data(0);
   epoch_->OnRecall(0);
   EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
   epoch_->GiveUp();
   EXPECT_EQ(Told(), (Texts{"r0 RECALLED 0,0"}));
   EXPECT_EQ(epoch_->Queued(), 0u);
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1"})) << "asks again";
   Data(0);
   EXPECT_TRUE(Takes());
@@ -77,7 +77,7 @@ TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
   Open(2);
   for (int r = 0; r < 2; ++r) epoch_->OnRecall(r);
   Told();
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1", "r1 TAKEN 0,1"}));
   Data(1);
   EXPECT_EQ(Told(), Texts()) << "it is waited for";
@@ -89,7 +89,7 @@ TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
 // What was not recalled is still this rank's, whoever asks for it.
 TEST_F(DynamicTrainerEpochTest, WithoutARecallNothingIsGivenBack) {
   Open(1);
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   Data(0);
   epoch_->GiveUp();
   EXPECT_EQ(Told(), Texts());
@@ -99,7 +99,7 @@ TEST_F(DynamicTrainerEpochTest, WithoutARecallNothingIsGivenBack) {
 // A newer iterator opens the next epoch in that moment.
 TEST_F(DynamicTrainerEpochTest, WhatWasKeptAndNotTakenIsNotCountedAtTheEnd) {
   Open(1);
-  epoch_->Wait(true);
+  epoch_->SetWaiting(true);
   Data(0);
   epoch_->OnRecall(0);
   Told();

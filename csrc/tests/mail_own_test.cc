@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process sends to itself, and whose turn it is to deliver.
+// Messages of a process to itself, and the choice of the thread that delivers.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,8 +24,8 @@ class OwnPostTest : public testing::Test {
     const std::vector<Member> members = {{"a", 0, 0, 0, 0}};
     world_ = World::Of(0, members);
     Post::Ways ways;
-    ways.send_by_mpi = [](int, Parcel) { FAIL() << "there is nobody else"; };
-    ways.make_landing = Land;
+    ways.send_by_mpi = [](int, Packet) { FAIL() << "there is nobody else"; };
+    ways.make_destination = DestinationFor;
     ways.deliver = [this](int member, Header header, BundlePtr bundle) {
       EXPECT_EQ(member, 0);
       EXPECT_FALSE(HoldsLocks());
@@ -66,7 +66,7 @@ TEST_F(OwnPostTest, SendDeliversNothingAndFetchAllOfItInOrder) {
   Share share;
   share.bundle = std::make_shared<int>(7);
   {
-    const MutexLock lock(&mu_);  // the handler would want it, too
+    const MutexLock lock(&mu_);  // the handler locks it, too
     for (uint64_t number = 1; number <= 3; ++number) Send(number, 0, &share);
   }
   EXPECT_EQ(Got(), Numbers());
@@ -192,9 +192,9 @@ TEST_F(OwnPostTest, AHandlerWithoutMemoryBreaksThePostAndBlocksNobody) {
   EXPECT_EQ(std::count(broken_.begin(), broken_.end(), '\n'), 1) << "it is said once: " << broken_;
 }
 
-// ---- What is behind everything else.
+// ---- Errors and races.
 
-// Also without memory: what lies in a ring.
+// A message in a ring that can't be delivered for lack of memory.
 TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
   Start(Payload::kAuto);
   on_deliver_ = [](int, const Header&) { throw std::bad_alloc(); };
@@ -209,7 +209,7 @@ TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
       << parties_[1].broken;
 }
 
-// The one at work has looked at the rings already, and another thread leaves what it finds there to it.
+// The delivering thread has looked at the rings, and another thread leaves a later message there to it.
 TEST_F(PostTest, ARecordThatComesDuringADeliveryIsNotLeftBehind) {
   Start(Payload::kAuto);
   Post& post = *parties_[1].post;
@@ -230,7 +230,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
     while (Sums::Now().Since(before).full < 3) {  // by MPI, beside a full ring
       Send(0, Make(++sent, {10000}));
       if (sent % 8) continue;
-      Parcel part = Make(++sent, {sent % 16 ? 100 : size_t{50000}});
+      Packet part = Make(++sent, {sent % 16 ? 100 : size_t{50000}});
       part.header.channel = 0;
       part.header.message = wire::Scatter{"a", sent, 0, 0};
       Send(0, std::move(part));

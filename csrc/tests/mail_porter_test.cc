@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader on one host, three ranks on another: what comes by their porter, and what straight.
+// A reader on one host and three ranks on another: which messages take the porter, and which come straight.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -10,10 +10,10 @@
 
 #include "mail/placement.h"
 #include "mail/porters.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 #include "tests/mail_post_fixture.h"
-#include "wire/mailbag.h"
-#include "wire/passed_on.h"
+#include "wire/envelope.h"
 
 namespace hvdata {
 namespace {
@@ -43,9 +43,6 @@ TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, 1, 1}));
   EXPECT_EQ(links[1]->links.size(), 2u);
   EXPECT_EQ(links[1]->arena, nullptr) << "it reads for nobody";
-  ASSERT_NE(links[1]->passage, nullptr);
-  EXPECT_LE(links[1]->passage->segment().arena, uint64_t{4} << 20);
-  EXPECT_EQ(links[0]->passage, nullptr);
   for (const int self : {2, 3}) EXPECT_EQ(links[static_cast<size_t>(self)]->links.size(), 1u);
   for (const auto& one : Connect(members, Payload::kMessage, 64 << 20))
     EXPECT_EQ(one->porters, (std::vector<int>(4, -1)));
@@ -55,7 +52,7 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   testing::internal::CaptureStderr();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches "
             "travel as "
             "messages\n");
@@ -68,7 +65,7 @@ class PorterTest : public testing::Test {
   static constexpr int kReader = 0, kPorter = 1, kFirst = 2, kSecond = 3;
   struct Sent {
     int to;
-    Parcel parcel;
+    Packet packet;
   };
   struct Party {
     World world;
@@ -88,8 +85,8 @@ class PorterTest : public testing::Test {
       party.world = World::Of(static_cast<int>(m), members);
       party.links = links[m].get();
       Post::Ways ways;
-      ways.send_by_mpi = [&party](int to, Parcel parcel) { party.sent.push_back({to, std::move(parcel)}); };
-      ways.make_landing = Land;
+      ways.send_by_mpi = [&party](int to, Packet packet) { party.sent.push_back({to, std::move(packet)}); };
+      ways.make_destination = DestinationFor;
       ways.deliver = [&party](int member, const wire::Header& header, const BundlePtr& bundle) {
         EXPECT_FALSE(HoldsLocks());
         const uint64_t number = std::get<wire::Data>(header.message).step.n;
@@ -124,24 +121,24 @@ class PorterTest : public testing::Test {
     party(from).sent.pop_front();
     return sent;
   }
-  // As MPI would bring it, straight.
+  // Delivers it as MPI would, without the porter.
   void Arrive(int from, Sent sent) {
-    Landing landing = post(sent.to).Land(from, sent.parcel.header);
-    for (size_t i = 0; i < sent.parcel.blocks.size(); ++i) {
-      std::memcpy(landing.places[i], sent.parcel.blocks[i].data, sent.parcel.blocks[i].size);
+    Destination destination = post(sent.to).DestinationFor(from, sent.packet.header);
+    for (size_t i = 0; i < sent.packet.blocks.size(); ++i) {
+      std::memcpy(destination.places[i], sent.packet.blocks[i].data, sent.packet.blocks[i].size);
     }
-    post(sent.to).Arrived(from, std::move(sent.parcel.header), std::move(landing));
+    post(sent.to).Arrived(from, std::move(sent.packet.header), std::move(destination));
   }
   static std::string BytesOf(const Sent& sent) {
-    std::string message = wire::Encode(sent.parcel.header);
-    for (const Block& block : sent.parcel.blocks) message.append(block.data, block.size);
+    std::string message = wire::Encode(sent.packet.header);
+    for (const Block& block : sent.packet.blocks) message.append(block.data, block.size);
     return message;
   }
-  // As it comes to the porter: in shared memory, where it has a place there.
-  void PassOn(int from, int to, const std::string& bag) {
-    const std::shared_ptr<char> memory = post(kPorter).Passage(bag.size());
-    if (memory) std::memcpy(memory.get(), bag.data(), bag.size());
-    post(kPorter).PassOn(from, to, uint32_t{1} << kChannel, memory ? std::string_view(memory.get(), bag.size()) : bag);
+  // Gives the porter these messages for `to`.
+  void PassOn(int from, int to, const std::vector<std::string>& messages) {
+    wire::Envelope envelope;
+    for (const std::string& message : messages) envelope.Add(from, uint32_t{1} << kChannel)->append(message);
+    post(kPorter).PassOn(from, to, std::move(envelope));
   }
   void ExpectAllWell() {
     for (const Party& one : parties_) EXPECT_EQ(one.broken, "");
@@ -155,59 +152,49 @@ TEST_F(PorterTest, OnlyWhatAReaderSendsToAnotherHostIsForThePorter) {
   for (const int to : {kPorter, kFirst, kSecond}) {
     const Sent sent = TakeSent(kReader);
     EXPECT_EQ(sent.to, to);
-    EXPECT_EQ(sent.parcel.porter, kPorter);
-    EXPECT_EQ(sent.parcel.header.sequence, to == kPorter ? 0u : 1u);
+    EXPECT_EQ(sent.packet.porter, kPorter);
+    EXPECT_EQ(sent.packet.header.sequence, to == kPorter ? 0u : 1u);
   }
   Send(kFirst, kReader, 1, 10);
   Send(kFirst, kSecond, 1, 10);
   post(kReader).Send(kFirst, MakeHeader(0, 0, wire::Save{}));
   for (const int from : {kFirst, kFirst, kReader}) {
     const Sent sent = TakeSent(from);
-    EXPECT_EQ(sent.parcel.porter, -1);
-    EXPECT_EQ(sent.parcel.header.sequence, 0u);
+    EXPECT_EQ(sent.packet.porter, -1);
+    EXPECT_EQ(sent.packet.header.sequence, 0u);
   }
 }
 
-// Rows of a scatter belong to no channel: they go straight, and may still be on their way when what is behind them comes by another.
+// Rows of a scatter belong to no channel, so they avoid the porter, and a BYE by the porter could overtake them.
 TEST_F(PorterTest, AByeTakesTheWayOfWhatMustBeThereBeforeIt) {
   Send(kReader, kFirst, 1, 10);
   post(kReader).Send(kFirst, MakeHeader(0, 0, wire::Bye{{0}, ""}));
-  EXPECT_EQ(TakeSent(kReader).parcel.porter, kPorter);
+  EXPECT_EQ(TakeSent(kReader).packet.porter, kPorter);
   const Sent bye = TakeSent(kReader);
-  EXPECT_EQ(bye.parcel.porter, -1);
-  EXPECT_EQ(bye.parcel.header.sequence, 2u) << "and is behind everything else, too";
+  EXPECT_EQ(bye.packet.porter, -1);
+  EXPECT_EQ(bye.packet.header.sequence, 2u) << "and is behind everything else, too";
 }
 
 TEST_F(PorterTest, WhyAStepDoesNotComeIsSaidPastAPorterThatHasStopped) {
   Send(kReader, kFirst, 1, 10);
   post(kReader).Send(kFirst, MakeHeader(kChannel, 1, wire::Because{"rank 1 has stopped"}));
   Send(kReader, kFirst, 2, 10);
-  EXPECT_EQ(TakeSent(kReader).parcel.header.sequence, 1u);
+  EXPECT_EQ(TakeSent(kReader).packet.header.sequence, 1u);
   const Sent because = TakeSent(kReader);
-  EXPECT_EQ(because.parcel.porter, -1);
-  EXPECT_EQ(because.parcel.header.sequence, 0u);
-  EXPECT_EQ(TakeSent(kReader).parcel.header.sequence, 2u) << "nobody waits for a number of it";
-}
-
-TEST_F(PorterTest, OnlyWhatMayBeABagForOthersIsReceivedInSharedMemory) {
-  EXPECT_NE(post(kPorter).Passage(kHostBagLimit), nullptr);
-  EXPECT_EQ(post(kPorter).Passage(kHostBagLimit + 1), nullptr);
-  EXPECT_EQ(post(kFirst).Passage(1 << 10), nullptr);
-  EXPECT_EQ(post(kReader).Passage(1 << 10), nullptr) << "it has an arena, but is nobody's porter";
+  EXPECT_EQ(because.packet.porter, -1);
+  EXPECT_EQ(because.packet.header.sequence, 0u);
+  EXPECT_EQ(TakeSent(kReader).packet.header.sequence, 2u) << "nobody waits for a number of it";
 }
 
 TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
   const Doorbell door = post(kFirst).sink_door(kChannel);
-  for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kWorthSharing}, size_t{kInlineLimit}}) {
+  for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kInlineLimit}}) {
     const uint32_t rung = door.bell->rung;
     Send(kReader, kFirst, bytes, bytes);
-    PassOn(kReader, kFirst, BytesOf(TakeSent(kReader)));
+    PassOn(kReader, kFirst, {BytesOf(TakeSent(kReader))});
     EXPECT_EQ(door.bell->rung, rung + 1);
-    EXPECT_EQ(party(kPorter).links->passage->Read().taken > 0, bytes >= kWorthSharing)
-        << "the rank reads it where it was received";
     EXPECT_TRUE(post(kFirst).Fetch());
     EXPECT_EQ(party(kFirst).got.back(), (std::pair<int, uint64_t>{kReader, bytes}));
-    EXPECT_EQ(party(kPorter).links->passage->Read().taken, 0u) << "and gives it back";
   }
   ExpectAllWell();
 }
@@ -216,15 +203,11 @@ TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
   for (uint64_t number = 1; number <= 6; ++number) Send(kReader, kFirst, number, number == 3 ? 100000 : 10);
   std::vector<Sent> sent;
   for (int i = 0; i < 6; ++i) sent.push_back(TakeSent(kReader));
-  wire::Mailbag bag;
-  size_t offset = 0;
-  for (const size_t i : {size_t{4}, size_t{5}}) bag.Add()->append(BytesOf(sent[i]));
-  PassOn(kReader, kFirst, bag.Take(&offset));
+  PassOn(kReader, kFirst, {BytesOf(sent[4]), BytesOf(sent[5])});
   Arrive(kReader, std::move(sent[2]));
   post(kFirst).Fetch();
   EXPECT_TRUE(party(kFirst).got.empty());
-  for (const size_t i : {size_t{0}, size_t{1}}) bag.Add()->append(BytesOf(sent[i]));
-  PassOn(kReader, kFirst, bag.Take(&offset));
+  PassOn(kReader, kFirst, {BytesOf(sent[0]), BytesOf(sent[1])});
   post(kFirst).Fetch();
   EXPECT_EQ(party(kFirst).got.size(), 3u);
   Arrive(kReader, std::move(sent[3]));
@@ -235,10 +218,10 @@ TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
 }
 
 TEST_F(PorterTest, AFullRingLosesNothing) {
-  constexpr uint64_t kMany = 2000;  // of about 300 bytes: more than the ring takes
+  constexpr uint64_t kMany = 2000;  // each of about 300 bytes: more than the ring takes
   for (uint64_t number = 1; number <= kMany; ++number) {
     Send(kReader, kFirst, number, 200);
-    PassOn(kReader, kFirst, BytesOf(TakeSent(kReader)));
+    PassOn(kReader, kFirst, {BytesOf(TakeSent(kReader))});
   }
   EXPECT_GT(Count().ring_full, 0u);
   for (int round = 0; party(kFirst).got.size() < kMany && round < 1000; ++round) {
@@ -250,30 +233,25 @@ TEST_F(PorterTest, AFullRingLosesNothing) {
   ExpectAllWell();
 }
 
-TEST_F(PorterTest, WithoutRoomInSharedMemoryItIsCopied) {
-  std::vector<std::shared_ptr<char>> all;
-  for (const uint64_t bytes : {kHostBagLimit, uint64_t{1} << 10}) {
-    while (std::shared_ptr<char> memory = post(kPorter).Passage(bytes)) all.push_back(std::move(memory));
-    ASSERT_FALSE(all.empty());
-  }
-  Send(kReader, kFirst, 7, kInlineLimit);
-  PassOn(kReader, kFirst, BytesOf(TakeSent(kReader)));
-  EXPECT_TRUE(post(kFirst).Fetch());
-  EXPECT_EQ(party(kFirst).got.size(), 1u);
-  ExpectAllWell();
+TEST_F(PorterTest, TheLargestEnvelopeFitsIntoARing) {
+  wire::Envelope envelope;
+  envelope.Add(kReader, 1)->resize(kPorterLimit);
+  EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({envelope.Take()}));
 }
 
 TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
-  post(kPorter).PassOn(kReader, kReader, 1, "x");
+  const auto envelope = [](int source, size_t bytes) {
+    wire::Envelope made;
+    made.Add(source, 1)->append(bytes, 'x');
+    return made;
+  };
+  post(kPorter).PassOn(kReader, kReader, envelope(kReader, 1));
   EXPECT_NE(party(kPorter).broken.find("something for member 0 has come here from rank 0 on a, but can't be passed on"),
             std::string::npos)
       << party(kPorter).broken;
-  post(kSecond).PassOn(kReader, 99, 1, "x");
+  post(kSecond).PassOn(kReader, 99, envelope(kReader, 1));
   EXPECT_NE(party(kSecond).broken.find("something for member 99"), std::string::npos);
-  wire::PassedOn passed;
-  passed.source = kSecond;
-  passed.bytes = 1;
-  EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({wire::Encode(passed), "x"}));
+  EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({envelope(kSecond, 1).Take()}));
   post(kFirst).Fetch();
   EXPECT_NE(party(kFirst).broken.find(
                 "what rank 1 on b passes on can't be read: it is from member 3, who does not send this way"),
@@ -281,14 +259,11 @@ TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
       << party(kFirst).broken;
 }
 
-TEST_F(PorterTest, APlaceOutsideOfSharedMemoryBreaksTheLine) {
-  wire::PassedOn passed;
-  passed.bytes = 1;
-  passed.shared = true;
-  passed.offset = ~0ull;
-  EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({wire::Encode(passed)}));
-  post(kFirst).Fetch();
-  EXPECT_NE(party(kFirst).broken.find("it lies outside of shared memory"), std::string::npos) << party(kFirst).broken;
+TEST_F(PorterTest, WhatNoRingCanTakeBreaksTheLine) {
+  wire::Envelope envelope;
+  envelope.Add(kReader, 1)->append(1 << 20, 'x');
+  post(kPorter).PassOn(kReader, kFirst, std::move(envelope));
+  EXPECT_NE(party(kPorter).broken.find("can't be passed on"), std::string::npos) << party(kPorter).broken;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two members of one host with their posts: 0 reads and trains, 1 trains. Between them are links, and an MPI that
-// delivers late and in any order.
+// Two members of one host with their posts: 0 reads and trains, 1 trains. Between them are links, and a simulated MPI that delivers
+// late and in any order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,22 +35,22 @@ struct Sums {
   }
 };
 
-// What was landed: memory of our own, or the arena's.
+// The memory of a received share: our own, or the arena's.
 using Blocks = std::vector<Block>;
 
-inline Landing Land(const std::vector<wire::Component>& components, Blocks found) {
+inline Destination DestinationFor(const std::vector<wire::Component>& components, Blocks found) {
   auto blocks = std::make_shared<Blocks>(std::move(found));
-  Landing landing;
+  Destination destination;
   for (size_t i = 0; i < blocks->size(); ++i) {
     Block& block = (*blocks)[i];
     if (components[i].where != wire::Where::kArena) {
       std::shared_ptr<char> memory(new char[components[i].bytes], std::default_delete<char[]>());
       block = {memory.get(), components[i].bytes, memory};
     }
-    landing.places.push_back(const_cast<char*>(block.data));
+    destination.places.push_back(const_cast<char*>(block.data));
   }
-  landing.owner = std::move(blocks);
-  return landing;
+  destination.owner = std::move(blocks);
+  return destination;
 }
 
 class PostTest : public testing::Test {
@@ -70,12 +70,12 @@ class PostTest : public testing::Test {
     std::vector<Got> got;            // under mu
     std::unique_ptr<Signal> signal;  // a channel's waiting thread
     std::string broken;              // under mu
-    // MPI towards us.
+    // MPI to this member.
     std::mutex flying_mu;
     std::condition_variable flying_changed;
     std::vector<InFlight> flying;
-    bool landed = false;  // nothing more will be sent
-    bool held = false;    // by a test
+    bool landed = false;  // no more will be sent
+    bool held = false;    // the test holds messages back
     std::thread mpi;
   };
   static constexpr uint32_t kChannel = 5;
@@ -88,14 +88,14 @@ class PostTest : public testing::Test {
       party.world = World::Of(self, members);
       links_[self] = links[static_cast<size_t>(self)].get();
       Post::Ways ways;
-      ways.send_by_mpi = [this, self](int member, Parcel parcel) {
+      ways.send_by_mpi = [this, self](int member, Packet packet) {
         EXPECT_EQ(member, 1 - self);
         Party& other = parties_[1 - self];
         const std::lock_guard<std::mutex> lock(other.flying_mu);
-        other.flying.push_back({std::move(parcel.header), std::move(parcel.blocks)});
+        other.flying.push_back({std::move(packet.header), std::move(packet.blocks)});
         other.flying_changed.notify_one();
       };
-      ways.make_landing = Land;
+      ways.make_destination = DestinationFor;
       ways.deliver = [this, &party, self](int member, wire::Header header, BundlePtr bundle) {
         EXPECT_EQ(member, 1 - self);
         EXPECT_FALSE(HoldsLocks());
@@ -110,7 +110,7 @@ class PostTest : public testing::Test {
         party.signal->NotifyAll();
       };
       party.post = std::make_unique<Post>(&party.world, std::move(links[static_cast<size_t>(self)]), std::move(ways));
-      // The reader waits in its source for what comes up, the trainer in its sink for what comes down.
+      // The reader waits in its source for the trainer's messages, the trainer in its sink for the reader's.
       party.signal =
           std::make_unique<Signal>(self == 0 ? party.post->source_door(kChannel) : party.post->sink_door(kChannel));
       party.mpi = std::thread([this, self, seed] { Carry(self, seed * 2 + static_cast<unsigned>(self)); });
@@ -128,7 +128,7 @@ class PostTest : public testing::Test {
     }
   }
 
-  // The thread that receives by MPI: any parcel that flies may land first. It fetches now and then, as after its naps.
+  // The thread that receives by MPI: any packet under way may arrive first. It fetches now and then, as after its naps.
   void Carry(int self, unsigned seed) {
     Party& party = parties_[self];
     std::mt19937 random(seed);
@@ -138,23 +138,23 @@ class PostTest : public testing::Test {
         std::unique_lock<std::mutex> lock(party.flying_mu);
         party.flying_changed.wait(lock, [&] { return !party.held && (party.landed || !party.flying.empty()); });
         if (party.flying.empty()) return;
-        const size_t most = std::min<size_t>(party.flying.size(), 50);  // no parcel is left behind for ever
+        const size_t most = std::min<size_t>(party.flying.size(), 50);  // so that each packet arrives at some time
         size_t pick = random() % most;
-        // What belongs to no channel comes in the order in which it was sent, as by the transport.
+        // Messages of no channel arrive in the order in which they were sent, as by the transport.
         const auto first = std::find_if(party.flying.begin(), party.flying.end(),
                                         [](const InFlight& one) { return one.header.channel == 0; });
         if (party.flying[pick].header.channel == 0) pick = static_cast<size_t>(first - party.flying.begin());
         item = std::move(party.flying[pick]);
         party.flying.erase(party.flying.begin() + static_cast<std::ptrdiff_t>(pick));
       }
-      Landing landing = party.post->Land(1 - self, item.header);
+      Destination destination = party.post->DestinationFor(1 - self, item.header);
       for (size_t i = 0; i < item.blocks.size(); ++i) {
         const wire::Component& component = item.header.components[i];
         if (component.where == wire::Where::kArena) continue;
-        std::memcpy(landing.places[i], item.blocks[i].data, component.bytes);
+        std::memcpy(destination.places[i], item.blocks[i].data, component.bytes);
       }
       if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-      party.post->Arrived(1 - self, std::move(item.header), std::move(landing));
+      party.post->Arrived(1 - self, std::move(item.header), std::move(destination));
       if (random() % 16 == 0) party.post->Fetch();
     }
   }
@@ -168,28 +168,28 @@ class PostTest : public testing::Test {
     return parties_[self].flying.size();
   }
 
-  // The checksum travels as the component's dimension.
+  // The component's dimension is the checksum.
   static int64_t Sum(const char* data, size_t size) { return static_cast<int64_t>(Checksum(data, size) >> 1); }
 
-  static Parcel Make(uint64_t number, const std::vector<size_t>& sizes) {
-    Parcel parcel;
+  static Packet Make(uint64_t number, const std::vector<size_t>& sizes) {
+    Packet packet;
     wire::Data data;
     data.step = LaneStep(number);
-    parcel.header = MakeHeader(kChannel, 0, data);
+    packet.header = MakeHeader(kChannel, 0, data);
     for (const size_t size : sizes) {
       std::shared_ptr<char> memory(new char[size], std::default_delete<char[]>());
       Fill(memory.get(), size, number);
       wire::Component component;
       component.dims = {Sum(memory.get(), size)};
-      parcel.header.components.push_back(component);
-      parcel.blocks.push_back({memory.get(), size, memory});
+      packet.header.components.push_back(component);
+      packet.blocks.push_back({memory.get(), size, memory});
     }
-    return parcel;
+    return packet;
   }
-  void Send(int self, Parcel parcel) {
-    if (self == 0) parties_[0].post->MoveToArena(1, &parcel.blocks);
-    const Share share{std::exchange(parcel.header.components, {}), std::move(parcel.blocks), nullptr};
-    parties_[self].post->Send(1 - self, std::move(parcel.header), &share);
+  void Send(int self, Packet packet) {
+    if (self == 0) parties_[0].post->MoveToArena(1, &packet.blocks);
+    const Share share{std::exchange(packet.header.components, {}), std::move(packet.blocks), nullptr};
+    parties_[self].post->Send(1 - self, std::move(packet.header), &share);
   }
   static uint64_t Number(const Got& got) { return std::get<wire::Data>(got.header.message).step.n; }
   static void ExpectWhole(const Got& got) {
@@ -199,7 +199,7 @@ class PostTest : public testing::Test {
       const wire::Component& component = got.header.components[i];
       const Block& block = (*got.blocks)[i];
       ASSERT_EQ(block.size, component.bytes);
-      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "parcel " << Number(got) << ", component " << i;
+      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "packet " << Number(got) << ", component " << i;
     }
   }
   // What has come to `self`; waits for at least `count`.
@@ -208,7 +208,7 @@ class PostTest : public testing::Test {
     MutexLock lock(&party.mu);
     EXPECT_TRUE(party.signal->WaitFor(&lock, std::chrono::seconds(60),
                                       [&] { return party.got.size() >= count || !party.broken.empty(); }))
-        << "a parcel or a wake-up was lost: " << party.got.size() << " of " << count << " are here";
+        << "a packet or a wake-up was lost: " << party.got.size() << " of " << count << " are here";
     EXPECT_EQ(party.broken, "");
     return std::exchange(party.got, {});
   }

@@ -9,15 +9,16 @@
 
 #include "mail/placement.h"
 #include "mail/post.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_post_fixture.h"
 
 namespace hvdata {
 namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kParcels = 10000;  // at a tenth of the speed
+constexpr uint64_t kPackets = 10000;  // at a tenth of the speed
 #else
-constexpr uint64_t kParcels = 100000;
+constexpr uint64_t kPackets = 100000;
 #endif
 
 using wire::Component;
@@ -47,13 +48,13 @@ TEST_F(PostTest, SmallPayloadsTravelInlineAndLargeOnesStayInTheArena) {
 TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
   Start(Payload::kAuto);
   char* const batch = arena()->Allocate(64 << 10, Arena::For::kPipeline);
-  Parcel parcel = Make(1, {40000});
-  std::memcpy(batch + 64, parcel.blocks[0].data, 40000);
-  parcel.blocks[0] = {batch + 64, 40000, std::shared_ptr<const void>(batch, [this](const void* data) {
+  Packet packet = Make(1, {40000});
+  std::memcpy(batch + 64, packet.blocks[0].data, 40000);
+  packet.blocks[0] = {batch + 64, 40000, std::shared_ptr<const void>(batch, [this](const void* data) {
                         arena()->Free(static_cast<const char*>(data));
                       })};
   const Sums before = Sums::Now();
-  Send(0, std::move(parcel));
+  Send(0, std::move(packet));
   auto got = Take(1, 1);
   ExpectWhole(got.at(0));
   const Sums sums = Sums::Now().Since(before);
@@ -111,7 +112,7 @@ TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
     EXPECT_EQ(Places(got[0]), std::vector<Where>{number <= 3 ? kArena : kMessage});
     kept.push_back(std::move(got[0]));
   }
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = CapturedLines();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_NE(said.find("HOROVOD_DATA_ARENA_MB"), std::string::npos) << said;
   for (const Got& got : kept) ExpectWhole(got);
@@ -129,7 +130,7 @@ TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
   EXPECT_EQ(InFlightTo(1), 5u);
   auto got = Take(1, sent - 5);
   EXPECT_EQ(got.size(), sent - 5);
-  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must wait for the five
+  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must be delivered after the five
   parties_[1].post->Fetch();
   {
     const MutexLock lock(&parties_[1].mu);
@@ -172,7 +173,7 @@ TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   EXPECT_EQ(rings(kChannel), 1u);
 }
 
-// A reader that waits for one of two trainers after the other, and is woken by that one alone.
+// A reader waits for one trainer after the other, and only that one wakes it.
 TEST(PostBetweenThree, NoWakeUpIsLost) {
   constexpr uint64_t kSteps = 20000, kWindow = 3;
   constexpr uint32_t kChannel = 1;
@@ -183,8 +184,8 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   std::atomic<uint64_t> done{0};
   std::unique_ptr<Signal> signal;
   Post::Ways ways;
-  ways.send_by_mpi = [](int, Parcel) { FAIL() << "the rings have room"; };
-  ways.make_landing = Land;
+  ways.send_by_mpi = [](int, Packet) { FAIL() << "the rings have room"; };
+  ways.make_destination = DestinationFor;
   ways.deliver = [&](int member, Header header, BundlePtr) {
     const MutexLock lock(&mu);
     taken[member] = std::get<wire::Taken>(header.message).taken.n;
@@ -236,16 +237,16 @@ TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
   EXPECT_TRUE(parties_[1].got.empty());
 }
 
-// From a rank that counts wrongly: neither kept for ever nor delivered twice.
+// Wrong sequence numbers: a message is neither kept for ever nor delivered twice.
 TEST_F(PostTest, ANumberThatCannotBeIsReported) {
   for (const uint64_t number : {uint64_t{1}, uint64_t{3}}) {
     Start(Payload::kAuto);
     Send(0, Make(1, {100}));
     Take(1, 1);
     for (int i = 0; i < 2; ++i) {
-      Parcel again = Make(number, {});
+      Packet again = Make(number, {});
       again.header.sequence = number;
-      parties_[1].post->Arrived(0, again.header, Landing());
+      parties_[1].post->Arrived(0, again.header, Destination());
     }
     {
       const MutexLock lock(&parties_[1].mu);
@@ -265,18 +266,18 @@ TEST_F(PostTest, MessagesThatAreAheadOfOneThatNeverComesAreBounded) {
   Start(Payload::kAuto);
   constexpr uint64_t kMost = 1 << 17;
   for (uint64_t number = 2; number < kMost; ++number) {
-    Parcel parcel = Make(number, {});
-    parcel.header.sequence = number;
-    parties_[1].post->Arrived(0, parcel.header, Landing());
+    Packet packet = Make(number, {});
+    packet.header.sequence = number;
+    parties_[1].post->Arrived(0, packet.header, Destination());
     const MutexLock lock(&parties_[1].mu);
     if (!parties_[1].broken.empty()) return;
   }
   FAIL() << kMost << " messages are kept";
 }
 
-// What one member sends the other: how many parcels, of what sizes.
+// How many packets of which sizes one member sends the other.
 struct Mix {
-  uint64_t parcels;
+  uint64_t packets;
   unsigned large, huge;  // one of so many has a component of up to 64 KiB, up to 1 MiB
 };
 
@@ -289,7 +290,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     if ((*random)() % mix.huge == 0) sizes.push_back((*random)() % (1 << 20));
     return sizes;
   }
-  // Sends them all, from two threads that keep their order between them.
+  // Sends all of them, in order, from two threads.
   void SendAll(int self, const Mix& mix) {
     std::mutex mu;
     std::mt19937 random(static_cast<unsigned>(self));
@@ -297,24 +298,24 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     const auto send = [&] {
       for (;;) {
         const std::lock_guard<std::mutex> lock(mu);
-        if (next > mix.parcels) return;
-        Parcel parcel = Make(next++, Sizes(&random, mix));
-        for (const Block& block : parcel.blocks) payload_ += block.size;
-        Send(self, std::move(parcel));
+        if (next > mix.packets) return;
+        Packet packet = Make(next++, Sizes(&random, mix));
+        for (const Block& block : packet.blocks) payload_ += block.size;
+        Send(self, std::move(packet));
       }
     };
     std::thread other(send);
     send();
     other.join();
   }
-  // Takes them all, looks at every byte, and keeps some for a while to look at them again.
-  void TakeAll(int self, uint64_t parcels) {
+  // Takes all of them and checks every byte. Keeps some for a while and checks them again.
+  void TakeAll(int self, uint64_t packets) {
     std::mt19937 random(static_cast<unsigned>(self));
     std::vector<Got> kept;
-    for (uint64_t next = 1; next <= parcels;) {
+    for (uint64_t next = 1; next <= packets;) {
       for (Got& got : Take(self, 1)) {
         ASSERT_EQ(Number(got), next);
-        ASSERT_EQ(got.header.sequence, links_[self]->links.empty() ? 0 : next) << "parcel " << next;
+        ASSERT_EQ(got.header.sequence, links_[self]->links.empty() ? 0 : next) << "packet " << next;
         ++next;
         ExpectWhole(got);
         if (random() % 4) continue;
@@ -332,13 +333,13 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
   std::atomic<uint64_t> payload_{0};
 };
 
-TEST_P(PostTraffic, EveryParcelInOrderAndWhole) {
+TEST_P(PostTraffic, EveryPacketInOrderAndWhole) {
   Start(GetParam(), 4 << 20, 7);
   const Sums before = Sums::Now();
-  const Mix down{kParcels * 6 / 10, 8, 400}, up{kParcels * 4 / 10, 100, 4000};
+  const Mix down{kPackets * 6 / 10, 8, 400}, up{kPackets * 4 / 10, 100, 4000};
   std::thread threads[] = {std::thread([&] { SendAll(0, down); }), std::thread([&] { SendAll(1, up); }),
-                           std::thread([&] { TakeAll(0, up.parcels); })};
-  TakeAll(1, down.parcels);
+                           std::thread([&] { TakeAll(0, up.packets); })};
+  TakeAll(1, down.packets);
   for (std::thread& thread : threads) thread.join();
   const Sums sums = Sums::Now().Since(before);
   EXPECT_EQ(sums.here + sums.arena + sums.message, payload_);

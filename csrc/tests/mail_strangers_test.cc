@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that are not of the job, and ranks that say what makes no sense, call while the ranks of a host connect.
+// Strangers, and ranks that send nonsense, call while the ranks of a host connect.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,6 +11,7 @@
 
 #include "arena/region.h"
 #include "tests/arena_process.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 
 namespace hvdata {
@@ -31,7 +32,7 @@ int Call(const std::string& name) {
   return -1;
 }
 
-// With so many descriptors of standard error, which nobody can harm by closing his own. False: he has been turned away already.
+// Sends bytes, and so many copies of standard error's descriptor, which the receiver may close. False: the stranger has been turned away.
 bool Say(int fd, const std::string& bytes, size_t fds = 0) {
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
@@ -60,9 +61,11 @@ struct Met {
   std::chrono::duration<double> seconds;
 };
 
-// The ranks 0 (which reads), 1 and 2 of a host connect. `meddle` is called with the name and the secret of the listener before
-// any rank knows them.
-Met MeetWhile(const std::function<void(const std::string& name, const std::string& secret)>& meddle) {
+// Ranks 0 (which reads), 1 and 2 of a host connect. Before any rank knows the listener's name and secret, `meddle` is called with them.
+// `later` is called when rank 0 has served the others.
+Met MeetWhile(
+    const std::function<void(const std::string& name, const std::string& secret)>& meddle,
+    const std::function<void()>& later = [] {}) {
   const std::vector<Member> members = {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"a", 0, 0, -1, 2}};
   ThreadCollectives collectives(members.size(), {});
   Met met;
@@ -79,6 +82,10 @@ Met MeetWhile(const std::function<void(const std::string& name, const std::strin
           meddle(mine.substr(0, kName), mine.substr(kName));
           return gather(mine);
         };
+        own.swap = [&later, swap = own.swap, calls = 0](const std::vector<uint8_t>& mine) mutable {
+          if (++calls == 2) later();
+          return swap(mine);
+        };
       }
       met.links[static_cast<size_t>(self)] =
           std::make_unique<HostLinks>(World::Of(self, members), Payload::kAuto, 1 << 20, own);
@@ -86,7 +93,7 @@ Met MeetWhile(const std::function<void(const std::string& name, const std::strin
   }
   for (std::thread& rank : ranks) rank.join();
   met.seconds = Clock::now() - begun;
-  met.said = testing::internal::GetCapturedStderr();
+  met.said = CapturedLines();
   return met;
 }
 
@@ -103,7 +110,7 @@ void ExpectAllLinked(const Met& met) {
   }
 }
 
-// One line, with this number in it.
+// Expects one line, with this number of strangers.
 void ExpectOneLine(const std::string& said, size_t strangers) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_NE(said.find("[rank 0 on a] " + std::to_string(strangers) + " connection(s) to the socket"), std::string::npos)
@@ -157,7 +164,7 @@ TEST(Strangers, WhoSaysAnythingElseIsTurnedAway) {
   EXPECT_EQ(OpenFds(), open) << "descriptors that nobody will close";
 }
 
-// Who knows the secret is a rank: it may be wrong in whatever it says, but takes no other rank's place.
+// A caller with the secret but a wrong member gets no other rank's place.
 TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
   std::vector<int> fds;
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
@@ -171,7 +178,7 @@ TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
   for (const int fd : fds) close(fd);
 }
 
-// With what is no memory in its hands a rank gets no link. The others have theirs.
+// A rank that hands over no memory gets no link. The others get theirs.
 TEST(Strangers, ARankWithoutBells) {
   int fd = -1;
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
@@ -185,9 +192,27 @@ TEST(Strangers, ARankWithoutBells) {
   close(fd);
 }
 
-// All the time, from another thread: before, in between and after.
+// The line could not count them.
+TEST(Strangers, CallsAfterTheLastRankAreRefused) {
+  std::string listener;
+  int early = -1, late = -1;
+  const Met met = MeetWhile(
+      [&](const std::string& name, const auto&) {
+        listener = name;
+        early = Call(name);
+      },
+      [&] { late = Call(listener); });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, 1);
+  EXPECT_GE(early, 0);
+  EXPECT_EQ(late, -1);
+  close(early);
+}
+
+// From another thread, before, while and after the ranks connect. The line counts every call that connected.
 TEST(Strangers, AFlood) {
   std::atomic<bool> over{false}, begun{false};
+  size_t connected = 0;
   std::thread flood;
   const int open = OpenFds();
   const Met met = MeetWhile([&](const std::string& name, const auto&) {
@@ -196,6 +221,7 @@ TEST(Strangers, AFlood) {
       while (!over) {
         const int fd = Call(name);
         if (fd < 0) continue;
+        ++connected;
         if (fds.size() % 3 == 0) Say(fd, "hello", fds.size() % 2);
         fds.push_back(fd);
         begun = true;
@@ -210,7 +236,7 @@ TEST(Strangers, AFlood) {
   over = true;
   flood.join();
   ExpectAllLinked(met);
-  EXPECT_EQ(std::count(met.said.begin(), met.said.end(), '\n'), 1) << met.said;
+  ExpectOneLine(met.said, connected);
   EXPECT_LT(OpenFds(), open + 20);
 }
 

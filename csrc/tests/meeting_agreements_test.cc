@@ -4,6 +4,7 @@
 #include <deque>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_job.h"
 #include "meeting/agreements.h"
 #include "wire/codec.h"
@@ -13,7 +14,7 @@ namespace {
 
 using wire::Header;
 
-// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network that the test empties.
+// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network whose messages the test delivers.
 class AgreementsTest : public testing::Test {
  protected:
   void Make(double stall, double timeout) {
@@ -100,7 +101,7 @@ TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
   for (int i = 0; i < 3; ++i) At(0).Tick();
   Deliver();
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
+  EXPECT_EQ(AnySeconds(CapturedLines()),
             "horovod_data: [rank 0 on node0] has waited N s in distribute_dataset 'train' for reader 0 on host0, "
             "rank 1 on node1, which has not made this call\n");
   std::this_thread::sleep_for(std::chrono::seconds(3));
@@ -130,7 +131,7 @@ TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
   std::optional<Outcome> result;
   for (int i = 0; i < 1000 && !result; ++i)
     result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
+  EXPECT_EQ(AnySeconds(CapturedLines()),
             "horovod_data: [rank 0 on node0] has waited N s in distribute_dataset 'train' for reader 0 on host0, which "
             "brings all ranks "
             "together and does not answer\n");
@@ -147,7 +148,7 @@ TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
   At(1).Begin("x", "distribute_dataset");
   At(2).Begin("x", "distribute_dataset");
   Deliver();
-  At(0).OnGone(1);  // it has contributed to the first
+  At(0).OnDeparted(1);  // it has contributed to the first
   EXPECT_FALSE(Result(1, 1));
   At(0).Begin("x", "distribute_dataset");
   EXPECT_TRUE(Result(2, 1)->ok());
@@ -190,7 +191,7 @@ TEST(JoinNames, BeyondEight) {
   EXPECT_EQ(JoinNames(std::vector<std::string>(11, "a")), "a, a, a, a, a, a, a, a and 3 more");
 }
 
-// Whoever brings all ranks together has spoken, and is stopped then: the time that a rank has waited before counts.
+// The coordinator reports once and then stops: a rank's limit counts from the beginning of its wait.
 TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   Make(0.05, 2);  // a rank's own limit: twice as much
   At(1).Begin("x", "distribute_dataset");
@@ -198,8 +199,7 @@ TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   testing::internal::CaptureStderr();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [rank 0 on node0] has waited\n")
-      << "and not once more";
+  EXPECT_EQ(CapturedLines(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";
   std::this_thread::sleep_for(std::chrono::milliseconds(2600));
   const auto result = At(1).Wait(1, std::chrono::milliseconds(0));
   ASSERT_TRUE(result);

@@ -43,16 +43,14 @@ enum class Kind : size_t {
   kWhoLeft,
   kLeft,
   kBye,
-  kChecked,
   kReport,
   kVerified,
   kHowLong,
   kTimes,
   kPing,
   kPong,
-  kEvents,
 };
-static_assert(static_cast<size_t>(Kind::kEvents) + 1 == std::variant_size_v<wire::Message>);
+static_assert(static_cast<size_t>(Kind::kPong) + 1 == std::variant_size_v<wire::Message>);
 
 inline Kind KindOf(const wire::Header& header) { return static_cast<Kind>(header.message.index()); }
 
@@ -107,18 +105,16 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Go& m) { return {m.steps.n, I(static_cast<uint64_t>(m.tells)), m.code, m.text}; }
     P operator()(const wire::Scatter& m) { return {m.call, m.root, m.code, m.name}; }
     P operator()(const wire::Gather& m) { return {m.call, 0, 0, m.name}; }
-    P operator()(const wire::Called& m) { return {m.call, m.root, m.caller, m.name}; }
+    P operator()(const wire::Called& m) { return {m.call, m.root, 0, m.name}; }
     P operator()(const wire::WhoLeft&) { return {}; }
     P operator()(const wire::Left& m) { return {0, 0, 0, JoinNumbers(m.trainers)}; }
     P operator()(const wire::Bye& m) { return {0, 0, 0, JoinNumbers(m.told)}; }
-    P operator()(const wire::Checked& m) { return {m.turn.n, I(m.position), I(m.seal), ""}; }
     P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
     P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
     P operator()(const wire::HowLong&) { return {}; }
     P operator()(const wire::Times& m) { return {0, 0, 0, m.words}; }
     P operator()(const wire::Ping& m) { return {0, m.asked, 0, ""}; }
     P operator()(const wire::Pong& m) { return {0, m.asked, m.there, ""}; }
-    P operator()(const wire::Events& m) { return {0, I(m.left_out), m.last, m.head + m.lines}; }
   } plain;
   return std::visit(plain, message);
 }

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "channel/reader_epoch.h"
 #include "channel/source.h"
 #include "engine/engine.h"
 #include "tests/scale_process.h"
@@ -47,29 +46,29 @@ class MadeUpDealer {
   }
 
  private:
-  using Wish = ReaderEpoch::Wish;
+  using Task = Source::Task;
 
   void RunEpoch(Source* source, uint64_t number) {
-    const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, [] {});
-    epoch->Start({});
+    source->Begin(number, [] {});
+    source->Start({});
     const uint64_t steps = steps_(number);
     uint64_t step = 0;
-    for (Wish wish; (wish = epoch->Await()) != Wish::kStop;) {
-      if (wish == Wish::kSave)
-        Refuse(epoch.get());
+    for (Task task; (task = source->Await()) != Task::kStop;) {
+      if (task == Task::kSave)
+        Refuse(source);
       else if (step < steps)
-        epoch->Deal(Make(*source, number, step++));
+        source->Deal(Make(*source, number, step++));
       else
         break;
     }
-    epoch->Finish({});
-    while (epoch->Linger() == Wish::kSave) Refuse(epoch.get());
-    epoch->End();
+    source->Finish({});
+    while (source->Linger() == Task::kSave) Refuse(source);
+    source->End();
   }
 
-  static void Refuse(ReaderEpoch* epoch) {
-    for (const SaveRequest& request : epoch->TakeSaveRequests()) {
-      epoch->AnswerSave(request, {kFailedPrecondition, "a made-up source has no state"}, "");
+  static void Refuse(Source* source) {
+    for (const SaveRequest& request : source->TakeSaveRequests()) {
+      source->AnswerSave(request, {kFailedPrecondition, "a made-up source has no state"}, "");
     }
   }
 
@@ -89,16 +88,16 @@ class MadeUpDealer {
     step.first = number;
     step.elements.push_back(std::make_shared<Bytes>(element));
     const bool verify = source.config().verify;
-    proof::Yield yield;
+    proof::Element all;
     for (size_t t = 0; t < shares; ++t) {
       char* const data = memory + t * share_bytes;
       const int member = world.audience[t];
-      proof::Promise promise;
+      proof::ShareHash hash;
       if (verify) {
         std::vector<proof::Fingerprint> prints;
         for (size_t i = 0; i < rows; ++i) prints.push_back(rows_->FingerprintOf(data + i * rows_->bytes()));
-        promise = MadeUpRows::Promised(prints);
-        yield.digest.Append(promise.rows.digest);
+        hash = MadeUpRows::HashOf(prints);
+        all.digest.Append(hash.rows.digest);
       }
       if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
         data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);
@@ -106,11 +105,11 @@ class MadeUpDealer {
       const std::vector<int64_t> dims{per_share_, static_cast<int64_t>(rows_->bytes())};
       const auto share = ShareOfBytes({data, share_bytes, element.owner}, dims, member, &engine_->post(), world.self);
       share->rows = rows;
-      share->seal = promise.seal;
+      share->hash = hash.hash;
       step.shares.push_back(share);
-      if (verify) step.promises.shares.push_back(std::move(promise));
+      if (verify) step.hashes.shares.push_back(std::move(hash));
     }
-    if (verify) step.promises.elements.push_back(yield);
+    if (verify) step.hashes.elements.push_back(all);
     return step;
   }
 

@@ -183,7 +183,7 @@ class Process {
   }
 
   bool Start() {
-    TheHooks().make_landing = LandBytes;
+    TheHooks().make_destination = LandBytes;
     EngineSettings settings;
     settings.stall_seconds = 30;
     settings.timeout_seconds = 240;
@@ -284,7 +284,7 @@ class Process {
                                 " of this share, row " + std::to_string(row) +
                                 " of the epoch, is not what the source made"};
     }
-    if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::Promised(std::move(prints))));
+    if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::HashOf(std::move(prints))));
     return outcome;
   }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proof/fingerprint.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
@@ -36,11 +36,11 @@ class MadeUpRows {
   proof::Fingerprint FingerprintOf(const char* row) const { return proof::Hash(row, bytes_, 0); }
 
   // What a share of these rows is known by.
-  static proof::Promise Promised(const std::vector<proof::Fingerprint>& rows) {
-    proof::Promise promise;
-    promise.rows.Add(rows.data(), rows.size());
-    promise.seal = proof::Hash(&promise.rows.digest, sizeof(promise.rows.digest), 0);
-    return promise;
+  static proof::ShareHash HashOf(const std::vector<proof::Fingerprint>& rows) {
+    proof::ShareHash made;
+    made.rows.Add(rows.data(), rows.size());
+    made.hash = proof::Hash(&made.rows.digest, sizeof(made.rows.digest), 0);
+    return made;
   }
 
  private:

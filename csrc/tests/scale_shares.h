@@ -54,7 +54,7 @@ inline std::shared_ptr<Share> ShareOfBytes(Bytes part, std::vector<int64_t> dims
 }
 
 // For Hooks.
-inline Landing LandBytes(const std::vector<wire::Component>& components, std::vector<Block> found) {
+inline Destination LandBytes(const std::vector<wire::Component>& components, std::vector<Block> found) {
   if (components.size() != 1) return {};
   const wire::Component& component = components[0];
   Block& there = found[0];
@@ -67,10 +67,10 @@ inline Landing LandBytes(const std::vector<wire::Component>& components, std::ve
   auto bytes = std::make_shared<Bytes>(component.where == wire::Where::kArena
                                            ? Bytes{there.data, there.size, std::move(there.owner)}
                                            : NewBytes(component.bytes));
-  Landing landing;
-  landing.places.push_back(const_cast<char*>(bytes->data));
-  landing.owner = std::move(bytes);
-  return landing;
+  Destination destination;
+  destination.places.push_back(const_cast<char*>(bytes->data));
+  destination.owner = std::move(bytes);
+  return destination;
 }
 
 }  // namespace hvdata

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measurements of the bare transport, shaped like the real thing: rank 0 deals shares to the others within a window.
+// Measures the transport alone: rank 0 deals shares to the others within a window, as a reader does.
 #pragma once
 
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ inline double CpuSeconds() {
   return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-// Receive memory that is used again, as the engine's is.
+// Memory for received shares, used again as in the engine.
 class Recycler : public std::enable_shared_from_this<Recycler> {
  public:
   std::shared_ptr<char> Take(size_t size) {
@@ -46,19 +46,19 @@ class Recycler : public std::enable_shared_from_this<Recycler> {
   std::vector<std::unique_ptr<char[]>> free_;
 };
 
-// Rank 0 sends `steps` shares of `size` bytes to every other rank, each once the one `window` steps before was taken.
+// Rank 0 sends `steps` shares of `size` bytes to every other rank. Each rank has at most `window` shares that it has not taken.
 inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<int> taken(ranks, 0);
   int came = 0;
-  std::vector<Landing> landings;
-  Mailbox mailbox([&](int source, const wire::Header& header, const Landing& landing) {
+  std::vector<Destination> destinations;
+  Mailbox mailbox([&](int source, const wire::Header& header, const Destination& destination) {
     std::lock_guard<std::mutex> lock(mutex);
     if (KindOf(header) == Kind::kTaken) {
       taken[source] = static_cast<int>(StepOf(header));
     } else {
-      landings.push_back(landing);
+      destinations.push_back(destination);
       ++came;
     }
     changed.notify_all();
@@ -77,19 +77,19 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
       lock.unlock();
       if (step == steps) break;
       for (int r = 1; r < ranks; ++r) {
-        Parcel parcel = FilledParcel(Kind::kData, 0, 0, step, {0});
-        parcel.blocks[0] = payload;
-        PlacePayloads(&parcel, nullptr);
-        transport.Send(r, std::move(parcel));
+        Packet packet = FilledPacket(Kind::kData, 0, 0, step, {0});
+        packet.blocks[0] = payload;
+        PlacePayloads(&packet, nullptr);
+        transport.Send(r, std::move(packet));
       }
     }
   } else {
     for (int step = 0; step < steps; ++step) {
       std::unique_lock<std::mutex> lock(mutex);
       changed.wait(lock, [&] { return came > step; });
-      landings.clear();
+      destinations.clear();
       lock.unlock();
-      transport.Send(0, FilledParcel(Kind::kTaken, 0, 0, step + 1, {}));
+      transport.Send(0, FilledPacket(Kind::kTaken, 0, 0, step + 1, {}));
     }
   }
   const double seconds = Now() - start;
@@ -105,8 +105,8 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
 // Round trips between rank 0 and rank 1, answered on the communication thread; `pause` between two of them.
 inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pause) {
   std::atomic<Transport*> answer{nullptr};
-  Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
-    if (answer != nullptr) answer.load()->Send(source, FilledParcel(Kind::kData, 0, 0, StepOf(header), {size}));
+  Mailbox mailbox([&](int source, const wire::Header& header, const Destination&) {
+    if (answer != nullptr) answer.load()->Send(source, FilledPacket(Kind::kData, 0, 0, StepOf(header), {size}));
   });
   Transport transport(Duplicate(), &mailbox);
   if (rank == 1) answer = &transport;
@@ -115,7 +115,7 @@ inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pa
   for (int i = 0; rank == 0 && i < rounds; ++i) {
     std::this_thread::sleep_for(pause);
     const double start = Now();
-    transport.Send(1, FilledParcel(Kind::kData, 0, 0, i, {size}));
+    transport.Send(1, FilledPacket(Kind::kData, 0, 0, i, {size}));
     mailbox.WaitFor(i + 1);
     waited += Now() - start;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the transport's test and its measurements share: an inbox that keeps or checks what comes in, and parcels.
+// For the transport's tests and measurements: packets, and an inbox that keeps or checks what comes in.
 #pragma once
 
 #include <mpi.h>
@@ -31,7 +31,7 @@ inline std::shared_ptr<char> Allocate(size_t size) {
   });
 }
 
-// Bytes that tell where they belong: a function of the seed and the position.
+// Bytes that are a function of the seed and of their place.
 inline uint64_t WordAt(uint64_t seed, uint64_t i) {
   return (seed + 1) * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull;
 }
@@ -55,68 +55,64 @@ inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
   return true;
 }
 
-// A parcel whose component i is Filled(epoch + i, sizes[i]).
-inline Parcel FilledParcel(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step, const std::vector<size_t>& sizes,
+// A packet whose component i is Filled(epoch + i, sizes[i]).
+inline Packet FilledPacket(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step, const std::vector<size_t>& sizes,
                            std::string text = "") {
-  Parcel parcel;
-  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // so that it has a text
-  parcel.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
+  Packet packet;
+  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // an END with a text needs one
+  packet.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
   for (size_t size : sizes) {
     wire::Component component;
     component.dtype = 4;
     component.bytes = size;
     component.dims = {static_cast<int64_t>(size)};
-    parcel.blocks.push_back(Filled(epoch + parcel.blocks.size(), size));
-    parcel.header.components.push_back(std::move(component));
+    packet.blocks.push_back(Filled(epoch + packet.blocks.size(), size));
+    packet.header.components.push_back(std::move(component));
   }
-  PlacePayloads(&parcel, nullptr);
-  return parcel;
+  PlacePayloads(&packet, nullptr);
+  return packet;
 }
 
 inline uint64_t StepOf(const wire::Header& header) { return PlainOf(header.message).step; }
 inline std::string TextIn(const wire::Header& header) { return PlainOf(header.message).text; }
 
-inline bool ArrivedWhole(const wire::Header& header, const Landing& landing) {
-  if (landing.places.size() != header.components.size()) return false;
-  for (size_t i = 0; i < landing.places.size(); ++i) {
-    if (!IsFilled(header.epoch + i, landing.places[i], header.components[i].bytes)) return false;
+inline bool ArrivedWhole(const wire::Header& header, const Destination& destination) {
+  if (destination.places.size() != header.components.size()) return false;
+  for (size_t i = 0; i < destination.places.size(); ++i) {
+    if (!IsFilled(header.epoch + i, destination.places[i], header.components[i].bytes)) return false;
   }
   return true;
 }
 
 class Mailbox : public Inbox {
  public:
-  using OnDeliver = std::function<void(int source, const wire::Header&, const Landing&)>;
+  using OnDeliver = std::function<void(int source, const wire::Header&, const Destination&)>;
   explicit Mailbox(OnDeliver on_deliver = nullptr) : on_deliver_(std::move(on_deliver)) {}
 
-  Landing Land(int, const wire::Header& header) override {
+  Destination DestinationFor(int, const wire::Header& header) override {
     size_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
     const std::shared_ptr<char> memory = allocate_(bytes);
-    Landing landing;
-    landing.owner = memory;
+    Destination destination;
+    destination.owner = memory;
     char* at = memory.get();
     for (const wire::Component& component : header.components) {
-      landing.places.push_back(at);
+      destination.places.push_back(at);
       at += component.bytes;
     }
-    if (spoil_) landing.places.pop_back();
-    return landing;
+    if (spoil_) destination.places.pop_back();
+    return destination;
   }
-  void Deliver(int source, wire::Header header, Landing landing) override {
-    if (on_deliver_) on_deliver_(source, header, landing);
+  void Deliver(int source, wire::Header header, Destination destination) override {
+    if (on_deliver_) on_deliver_(source, header, destination);
     std::lock_guard<std::mutex> lock(mutex_);
     headers_.push_back(std::move(header));
     changed_.notify_all();
   }
-  void PassOn(int, int member, uint32_t bells, std::string_view bag) override {
+  void PassOn(int, int member, wire::Envelope envelope) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    passed_.push_back({member, bells, std::string(bag)});
+    passed_.push_back({member, envelope.bells(), envelope.Take()});
     changed_.notify_all();
-  }
-  std::shared_ptr<char> Passage(size_t bytes) override {
-    ++passages_;
-    return passage_ ? passage_(bytes) : nullptr;
   }
   void Tick() override { ++ticks_; }
   std::string Name(int member) const override { return "process " + std::to_string(member); }
@@ -126,7 +122,7 @@ class Mailbox : public Inbox {
     changed_.notify_all();
   }
 
-  // Waits for `count` deliveries, and for `passed` bags to pass on, or for the end of all; false after 120 s.
+  // Waits for `count` deliveries and `passed` envelopes to pass on, for 120 s at most. False: they have not come, or the line is broken.
   bool WaitFor(size_t count, size_t passed = 0) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(120), [&] {
@@ -144,24 +140,21 @@ class Mailbox : public Inbox {
   struct Passed {
     int member;
     uint32_t bells;
-    std::string bag;
+    std::string envelope;
   };
   std::vector<Passed> TakePassed() {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(passed_, {});
   }
   int Ticks() const { return ticks_; }
-  int Passages() const { return passages_; }
-  void ReceiveIn(std::function<std::shared_ptr<char>(size_t)> passage) { passage_ = std::move(passage); }
-  void Spoil() { spoil_ = true; }  // from now on Place breaks its contract
+  void Spoil() { spoil_ = true; }  // from now on DestinationFor returns too few places
   void AllocateWith(std::function<std::shared_ptr<char>(size_t)> allocate) { allocate_ = std::move(allocate); }
 
  private:
   OnDeliver on_deliver_;
   std::function<std::shared_ptr<char>(size_t)> allocate_ = Allocate;
   std::atomic<bool> spoil_{false};
-  std::function<std::shared_ptr<char>(size_t)> passage_;
-  std::atomic<int> ticks_{0}, passages_{0};
+  std::atomic<int> ticks_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<wire::Header> headers_;
@@ -169,7 +162,7 @@ class Mailbox : public Inbox {
   std::vector<Passed> passed_;
 };
 
-// A communicator of the transport's own.
+// A communicator for the transport alone.
 inline MPI_Comm Duplicate(MPI_Comm comm = MPI_COMM_WORLD) {
   MPI_Comm duplicate;
   MPI_Comm_dup(comm, &duplicate);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches from rank 0 to all others as MPI messages, with every byte checked:
 //   mpirun -np 3 transport_stress SMALL LARGE
-// SMALL batches have up to 256 bytes a share, LARGE ones 1 byte to 4 MiB; they come mixed. Each byte of a share is a
-// function of its step and its place, so the receiver needs no checksum to know it.
+// SMALL batches have up to 256 bytes a share, LARGE ones 1 byte to 4 MiB, in mixed order. Each byte of a share is a function of its step
+// and its place, so the receiver can check it.
 #include <mpi.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace hvdata {
 namespace {
 
-constexpr uint64_t kWindow = 256, kWindowBytes = 64 << 20;  // what a trainer may be behind by
+constexpr uint64_t kWindow = 256, kWindowBytes = 64 << 20;  // the most that a trainer has not taken
 constexpr uint64_t kEveryTold = 32;
 
 #define REQUIRE(condition)                                                                \
@@ -51,15 +51,15 @@ class Sizes {
 class Trainer : public Mailbox {
  public:
   explicit Trainer(const Sizes& sizes) : sizes_(sizes) {}
-  void Deliver(int source, wire::Header header, Landing landing) override {
+  void Deliver(int source, wire::Header header, Destination destination) override {
     REQUIRE(source == 0 && KindOf(header) == Kind::kData);
     REQUIRE(StepOf(header) == steps_ && sizes_.more());
     const size_t size = sizes_.Next();
-    REQUIRE(header.components.size() == 1 && header.components[0].bytes == size && ArrivedWhole(header, landing));
+    REQUIRE(header.components.size() == 1 && header.components[0].bytes == size && ArrivedWhole(header, destination));
     ++steps_;
     bytes_ += size;
     if (steps_ % kEveryTold && size < kWindowBytes / 64 && sizes_.more()) return;
-    Parcel taken = FilledParcel(Kind::kTaken, 0, 0, steps_, {});
+    Packet taken = FilledPacket(Kind::kTaken, 0, 0, steps_, {});
     std::get<wire::Taken>(taken.header.message).limit = LaneStep(bytes_);
     line.load()->Send(0, std::move(taken));
     if (!sizes_.more()) all_.set_value();
@@ -80,7 +80,7 @@ class Trainer : public Mailbox {
 class Reader : public Mailbox {
  public:
   explicit Reader(int ranks) : taken_(static_cast<size_t>(ranks)) {}
-  void Deliver(int source, wire::Header header, Landing) override {
+  void Deliver(int source, wire::Header header, Destination) override {
     std::lock_guard<std::mutex> lock(mu_);
     taken_[static_cast<size_t>(source)] = {StepOf(header), std::get<wire::Taken>(header.message).limit.n};
     changed_.notify_all();
@@ -88,7 +88,7 @@ class Reader : public Mailbox {
   std::string Name(int) const override { return ""; }
   void Broken(const std::string& what) override { REQUIRE(what.empty()); }
 
-  // Until rank `dest` has all but `steps` and `bytes` of what it was sent.
+  // Waits until rank `dest` has taken all but `steps` steps and `bytes` bytes.
   void WaitFor(int dest, uint64_t sent, uint64_t sent_bytes, uint64_t steps, uint64_t bytes) {
     std::unique_lock<std::mutex> lock(mu_);
     REQUIRE(changed_.wait_for(lock, std::chrono::seconds(120), [&] {
@@ -113,7 +113,7 @@ void Deal(Sizes sizes, int ranks) {
     const size_t size = sizes.Next();
     for (int dest = 1; dest < ranks; ++dest) {
       inbox.WaitFor(dest, step, bytes, kWindow, kWindowBytes);
-      transport.Send(dest, FilledParcel(Kind::kData, 0, step, step, {size}));
+      transport.Send(dest, FilledPacket(Kind::kData, 0, step, step, {size}));
     }
     ++step;
     bytes += size;

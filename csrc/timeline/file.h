@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The timeline's file: it only grows, and each of its lines is whole at any moment, whoever kills this process when.
+// One process's part of the timeline: a file that only grows. It is a sequence of blocks: a name of four letters, the size of
+// the payload (uint32), the payload. Python makes JSON of it (horovod_data/timeline). The file of a process that was killed may
+// end within a block.
+//
+//   HEAD  text "FORMAT TRAINER READER RANKS READERS HOST": who writes this file. First. TRAINER or READER may be -1
+//   CLCK  Clock: what reader 0's clock shows when ours shows `here`
+//   CHAN  uint32 number, name: of a channel whose events follow
+//   EVNT  TraceEvents
+//   LOST  uint64 count, int64 now: of events that found no room up to now
+//   ENDS  uint64 count of all these events. Last
 #pragma once
 
 #include <cstdint>
@@ -8,28 +17,36 @@
 
 namespace hvdata {
 
+// Times are nanoseconds of steady clocks. All processes that share reader 0's clock have round_trip 0.
+struct Clock {
+  int64_t here = 0, there = 0;
+  int64_t round_trip = 0;  // of the question that found it: `there` is wrong by half of that at most
+  int64_t zero = 0;        // the timeline's time 0, by reader 0's clock
+  int64_t wall = 0;        // microseconds since 1970 at `here`, by this host's clock
+};
+
+// Only the thread of FileWriter() uses it.
 class TimelineFile {
  public:
-  TimelineFile() = default;
+  // `place` begins the line that says why the file can't be written.
+  TimelineFile(std::string path, std::string place) : path_(std::move(path)), place_(std::move(place)) {}
   ~TimelineFile() { Close(); }
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
 
-  // What is in a file of that name is gone. Empty, or why not.
-  std::string Open(const std::string& path);
-  bool open() const { return fd_ >= 0; }
-  uint64_t bytes() const { return bytes_; }
-  // `lines` ends with a newline. Empty, or why not; then the file is closed.
-  std::string Append(std::string_view lines);
+  // Empties the file when it is called first. After a failure, which is logged, nothing more is written.
+  void Append(std::string_view block);
   void Close();
 
  private:
-  bool Write(std::string_view text);
+  void Open();
   bool Ours() const;
+  void Fail(const std::string& why);
 
+  const std::string path_, place_;
+  bool begun_ = false;
   int fd_ = -1;
   uint64_t device_ = 0, inode_ = 0;
-  uint64_t bytes_ = 0;
 };
 
 }  // namespace hvdata

@@ -2,9 +2,12 @@
 #include "timeline/timeline.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <climits>
 #include <exception>
+#include <fstream>
 #include <utility>
 
 #include "base/exceptions.h"
@@ -12,39 +15,94 @@
 #include "base/place.h"
 #include "base/stopwatch.h"
 #include "base/threads.h"
+#include "base/writer.h"
 
 namespace hvdata {
 namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int kFormat = 1;
 constexpr auto kEvery = milliseconds(250);
-constexpr auto kPatience = milliseconds(5000);  // for an answer, of reader 0 or at the end of all others
-constexpr int kQuestions = 4;                   // one upon the other: the first finds threads asleep, on both sides
-constexpr size_t kMostLines = 256 << 10;        // bytes of a message
-constexpr int64_t kWorthTelling = 100000;       // ns that the clocks have drifted apart
+constexpr auto kPatience = milliseconds(2000);  // for the first answers of reader 0
+constexpr int kQuestions = 4;                   // one after the other, because the first one finds sleeping threads
+constexpr uint64_t kBytesOfAnEvent = 150;       // in the merged file
 
 int64_t WallMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
+// The same name as horovod_data/timeline makes.
+std::string FileOf(const std::string& path, const Member& me) {
+  return path + (me.trains() ? ".rank" + std::to_string(me.trainer) : ".reader" + std::to_string(me.reader));
+}
+
+template <typename T>
+std::string_view BytesOf(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
 }  // namespace
+
+// Processes of one kernel and one time namespace share it. Containers on one host may have several namespaces.
+uint64_t SteadyClockId() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char space[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/ns/time", space, sizeof space);
+  if (boot.empty()) return 0;
+  return std::hash<std::string>()(boot + (n > 0 ? std::string(space, static_cast<size_t>(n)) : "")) | 1;
+}
 
 Timeline::Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes, size_t most_events)
     : world_(world),
       send_(std::move(send)),
-      log_(most_events),
-      collector_(world->readers[0] == world->self ? std::make_unique<TimelineCollector>(world, path, most_bytes)
-                                                  : nullptr),
+      file_(std::make_shared<TimelineFile>(FileOf(path, world->me()), Place(world->Name(world->self)))),
       clock_(SteadyClockId()),
       own_zero_(SteadyNow()),
-      lines_(*world) {
+      log_(most_events),
+      most_to_write_(most_bytes / kBytesOfAnEvent / world->members.size()) {
   batch_.reserve(most_events);
 }
 
-void Timeline::Halt() {
-  GiveUp();
+void Timeline::Begin(std::function<void()> note) {
+  note_ = std::move(note);
+  const Member& me = world_->me();
+  std::string head;
+  for (const int number :
+       {kFormat, me.trainer, me.reader, world_->trainer_count(), static_cast<int>(world_->readers.size())})
+    head += std::to_string(number) + " ";
+  Write("HEAD", head + me.host);
+  if (is_reader_0()) WriteClock({own_zero_, own_zero_, 0, own_zero_, 0});
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::exception& thrown) {
+    Log(Place(world_->Name(world_->self)) +
+        "the timeline gets what this process does at its end only: there is no thread to be had for it (" +
+        thrown.what() + ")");
+  }
+}
+
+void Timeline::Run() {
+  pthread_setname_np(pthread_self(), "hvdata-timeline");
+  try {
+    for (;;) {
+      AskForTime();
+      {
+        MutexLock lock(&mu_);
+        if (changed_.WaitFor(&mu_, kEvery, [this] { return mu_.AssertHeld(), ending_; })) return;
+      }
+      note_();
+      WriteEvents();
+    }
+  } catch (const std::exception& thrown) {  // no memory, say: the job goes on
+    Log(Place(world_->Name(world_->self)) + "the timeline ends here for this process: " + Explained(thrown).message);
+  }
+}
+
+void Timeline::JoinThread() {
   {
     MutexLock lock(&mu_);
     ending_ = true;
@@ -53,160 +111,103 @@ void Timeline::Halt() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Timeline::Begin(std::function<void()> note) {
-  note_ = std::move(note);
-  if (collector_) {
-    collector_->Open();
-    MutexLock lock(&mu_);
-    offset_.Same();
-    zero_ = own_zero_;
-  }
-  const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::exception& thrown) {
-    Log(Place(world_->Name(world_->self)) +
-        "the timeline gets what this process does at its end only: there is no thread to be "
-        "had for it (" +
-        thrown.what() + ")");
-  }
-}
-
-void Timeline::Run() {
-  pthread_setname_np(pthread_self(), "hvdata-timeline");
-  for (;;) {
-    {
-      MutexLock lock(&mu_);
-      if (changed_.WaitFor(&mu_, kEvery, [this] { return mu_.AssertHeld(), ending_; })) return;
-    }
-    try {
-      note_();
-      Round(kPatience, false);
-    } catch (const std::exception& thrown) {  // no memory, say: the job goes on
-      return Log(Place(world_->Name(world_->self)) +
-                 "the timeline ends here for this process: " + Explained(thrown).message);
-    }
-  }
-}
-
-void Timeline::End() {
-  {
-    MutexLock lock(&mu_);
-    if (std::exchange(ending_, true)) return;
-    changed_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
-  Round(kPatience, true);
-  if (!collector_) return;
-  collector_->AwaitLast(kPatience);
-  collector_->Write();
-  collector_->Close();
+void Timeline::Halt() {
+  GiveUp();
+  JoinThread();
 }
 
 void Timeline::GiveUp() {
-  if (collector_) collector_->GiveUp();
   MutexLock lock(&mu_);
   given_up_ = true;
   changed_.NotifyAll();
 }
 
-void Timeline::NameChannel(uint32_t number, const std::string& name) {
-  MutexLock lock(&mu_);
-  channels_[number] = name;
-}
-
-std::string Timeline::NameOf(uint32_t channel) {
-  MutexLock lock(&mu_);
-  return channels_[channel];
-}
-
-// ---- The thread's.
-
-void Timeline::Round(milliseconds patience, bool last) {
-  if (collector_ || Ask(kQuestions, patience)) Tell(patience, last);
-  if (collector_) collector_->Write();
-}
-
-// Asks reader 0 for its time. Whether it has answered: then it has all that was sent before, too.
-bool Timeline::Ask(int times, milliseconds patience) {
-  MutexLock lock(&mu_);
-  to_ask_ = times - 1;
-  asked_ = SteadyNow();
-  send_(writer(), MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
-  changed_.WaitFor(&mu_, patience, [&] { return mu_.AssertHeld(), (asked_ == 0 && to_ask_ == 0) || given_up_; });
-  return std::exchange(asked_, 0) == 0 && offset_.known();
-}
-
-void Timeline::Tell(milliseconds patience, bool last) {
-  const uint64_t left_out = log_.Take(&batch_);
-  wire::Events events;
-  events.left_out = std::exchange(left_out_, 0) + left_out;
-  ClockOffset offset;
-  int64_t zero;
-  const int64_t now = SteadyNow();
+void Timeline::End() {
   {
     MutexLock lock(&mu_);
-    offset_.Fix(now);
-    offset = offset_;
-    zero = zero_;
+    if (ending_) return;
   }
-  const auto told = [&](int64_t time) { return offset.There(time) - zero; };
-  const bool first = !std::exchange(introduced_, true);
-  if (first) events.head = lines_.Process();
-  if (first || last || std::abs(offset.offset() - told_offset_) > kWorthTelling) {
-    told_offset_ = offset.offset();
-    std::string* const where =
-        first || last ? &events.head : &events.lines;  // of these there are few, and they are always written
-    *where += lines_.Clock(WallMicros() - told(SteadyNow()) / 1000, offset.offset(), offset.round_trip());
+  JoinThread();
+  WriteEvents();
+  {
+    MutexLock lock(&mu_);
+    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0() || given_up_; });
   }
-  if (events.left_out > 0) events.lines += lines_.LeftOut(events.left_out, told(now));
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    const TraceEvent& event = batch_[i];
-    lines_.Append(event, told(event.begin), told(event.end), NameOf(event.channel), &events.lines);
-    if (events.lines.size() < kMostLines) continue;
-    Pass(std::exchange(events, wire::Events()));
-    if (collector_ || Ask(1, patience)) continue;
-    left_out_ += batch_.size() - i - 1;  // it does not answer
-    break;
-  }
-  events.last = last;
-  if (last) events.left_out += std::exchange(left_out_, 0);
-  if (last || !events.head.empty() || !events.lines.empty()) Pass(std::move(events));
+  Write("ENDS", BytesOf(left_out_));
+  FileWriter().Add(1, [file = file_] { file->Close(); });
 }
 
-void Timeline::Pass(wire::Events events) {
-  if (collector_)
-    collector_->Take(world_->self, std::move(events));
-  else
-    send_(writer(), MakeHeader(0, 0, std::move(events)), nullptr);
+// ---- Blocks of the file.
+
+bool Timeline::Write(const char (&kind)[5], std::string_view payload) {
+  std::string block = std::string(kind, 4);
+  block += BytesOf(static_cast<uint32_t>(payload.size()));
+  block += payload;
+  const size_t bytes = block.size();
+  return FileWriter().Add(bytes, [file = file_, block = std::move(block)] { file->Append(block); });
+}
+
+void Timeline::NameChannel(uint32_t number, const std::string& name) {
+  Write("CHAN", std::string(BytesOf(number)) + name);
+}
+
+void Timeline::WriteClock(Clock clock) {
+  clock.wall = WallMicros() - (SteadyNow() - clock.here) / 1000;
+  Write("CLCK", BytesOf(clock));
+}
+
+void Timeline::WriteEvents() {
+  uint64_t left_out = log_.Take(&batch_);
+  const uint64_t fit = std::min<uint64_t>(batch_.size(), most_to_write_);
+  // When one batch does not fit, later ones don't either: a gap in the middle would be overlooked.
+  most_to_write_ = fit < batch_.size() ? 0 : most_to_write_ - fit;
+  left_out += batch_.size() - fit;
+  if (fit > 0 && !Write("EVNT", {reinterpret_cast<const char*>(batch_.data()), fit * sizeof(TraceEvent)}))
+    left_out += fit;
+  if (left_out == 0) return;
+  left_out_ += left_out;
+  Write("LOST", std::string(BytesOf(left_out)) + std::string(BytesOf(SteadyNow())));
 }
 
 // ---- Messages.
 
+void Timeline::AskForTime() {
+  MutexLock lock(&mu_);
+  if (is_reader_0() || same_clock_) return;
+  const bool under_way = asked_ != 0 && SteadyNow() - asked_ < std::chrono::nanoseconds(kPatience).count();
+  if (under_way) return;
+  to_ask_ = kQuestions - 1;
+  best_.reset();
+  asked_ = SteadyNow();
+  send_(world_->readers[0], MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
+}
+
 void Timeline::On(int member, const wire::Ping& ping) {
-  if (collector_) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, SteadyNow(), own_zero_, clock_}), nullptr);
+  if (is_reader_0()) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, SteadyNow(), own_zero_, clock_}), nullptr);
 }
 
 void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // too late
-  if (clock_ != 0 && pong.clock == clock_)
-    offset_.Same();
-  else
-    offset_.Add(asked_, pong.there, back);
-  zero_ = pong.zero;
-  if (to_ask_ > 0) {
-    --to_ask_;
-    asked_ = SteadyNow();
-    return send_(writer(), MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
-  }
+  // Nobody knows when in that time reader 0 looked at its clock: the middle is wrong by half of it at most.
+  const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
   asked_ = 0;
+  if (clock_ != 0 && pong.clock == clock_) {
+    same_clock_ = true;
+    to_ask_ = 0;
+    WriteClock({answer.here, answer.here, 0, pong.zero, 0});
+  } else {
+    if (!best_ || answer.round_trip < best_->round_trip) best_ = answer;
+    if (to_ask_ > 0) {
+      --to_ask_;
+      asked_ = SteadyNow();
+      return send_(world_->readers[0], MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
+    }
+    WriteClock(*best_);
+  }
+  known_ = true;
   changed_.NotifyAll();
-}
-
-void Timeline::On(int member, wire::Events events) {
-  if (collector_) collector_->Take(member, std::move(events));
 }
 
 }  // namespace hvdata

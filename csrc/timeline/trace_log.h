@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process has done when, until its timeline takes it from here: so much of it and no more, in memory that was taken at
-// the start.
+// What a process has done and when, until its timeline takes it from here. The memory is taken at the start, and never grows.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +11,24 @@
 
 namespace hvdata {
 
-// Times are nanoseconds of this process's steady clock.
+// As it lies in the process's file (timeline/file.h). Times are nanoseconds of this process's steady clock.
 struct TraceEvent {
   static constexpr int32_t kNobody = -1;
   int64_t begin = 0, end = 0;
-  const char* name = "";  // of a lasting text; of a reader's row or a trainer's
   uint64_t epoch = 0, step = 0;
   uint32_t channel = 0;
   int32_t whom = kNobody;  // in a trainer's row a reader, in a reader's row a rank
-  bool reads = false;      // in a reader's row
+  char name[14] = "";      // "wait for data", which is the longest name, fills it
+  bool reads = false;      // in a reader's row, not in a trainer's
   bool moment = false;     // has no duration
 };
+static_assert(sizeof(TraceEvent) == 56, "horovod_data reads events of this size");
 
 class TraceLog {
  public:
   explicit TraceLog(size_t most) : most_(most) { events_.reserve(most); }
 
-  // From any thread, under whatever lock. Takes no memory; what finds no room is counted.
+  // From any thread, under any lock. Takes no memory. Counts an event that finds no room.
   void Add(const TraceEvent& event) {
     MutexLock lock(&mu_);
     if (events_.size() < most_)
@@ -37,7 +37,7 @@ class TraceLog {
       ++left_out_;
   }
 
-  // What there is, in exchange for `events`, whose memory is used from now on; and how many there was no room for.
+  // Moves the events to `events`, whose memory takes the next ones. Returns how many events found no room.
   uint64_t Take(std::vector<TraceEvent>* events) {
     events->clear();
     events->reserve(most_);

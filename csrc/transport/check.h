@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the communication thread a failure is an exception: nothing can be mended halfway, and one place reports it.
+// On the communication thread a failure is an exception: nothing can go on halfway, and one place reports it.
 #pragma once
 
 #include <mpi.h>
@@ -14,7 +14,7 @@ constexpr int kNoPeer = -1;
 
 class TransportFailure : public std::exception {
  public:
-  // A text, with the name of `peer` before `after`, if it is about one. Who calls MPI knows peers by their numbers.
+  // The text of the failure. If it is about a peer, that peer's name stands before `after`.
   explicit TransportFailure(std::string text, int peer = kNoPeer, std::string after = "")
       : before_(std::move(text)), peer_(peer), after_(std::move(after)) {}
   const char* what() const noexcept override { return before_.c_str(); }

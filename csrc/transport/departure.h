@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last act: how a process learns that nothing more will come.
+// How a process finds out, at the end, that no more messages will come.
 #pragma once
 
 #include <mpi.h>
@@ -11,14 +11,14 @@
 
 namespace hvdata {
 
-// A plain barrier says that everybody has sent everything, but a message may still be behind it on another route. So
-// the barrier is a sum: each rank tells how many header messages it has sent to every rank, and learns how many it
-// must have seen before it may go. Only a tree of connections is opened for it, not one for each pair of ranks.
+// After a plain barrier all ranks have sent everything, but messages may still be under way. So the barrier is a sum: each rank gives
+// the number of header messages that it has sent to each other, and gets the number that it must have seen. MPI opens a tree of
+// connections for that, instead of one for each pair of ranks.
 class Departure {
  public:
   explicit Departure(MPI_Comm comm) : comm_(comm) {}
 
-  // Nothing more will be sent after `sent` header messages to each rank. Calls after the first do nothing.
+  // This rank sends no more than `sent` header messages, by rank. Later calls do nothing.
   void Begin(const std::vector<uint64_t>& sent) {
     if (begun_) return;
     begun_ = true;
@@ -29,7 +29,7 @@ class Departure {
 
   bool Begun() const { return begun_; }
 
-  // True when every rank has begun and `seen` header messages are all there will be.
+  // True when every rank has begun and no more than `seen` header messages will come.
   bool Over(uint64_t seen) {
     if (!counted_) {
       int done = 0;

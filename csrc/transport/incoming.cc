@@ -2,17 +2,17 @@
 #include "transport/incoming.h"
 
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
-#include "wire/host_bag.h"
 
 namespace hvdata {
 namespace {
 
-// Enough to drain a burst, few enough that sends and completions are never far away.
+// Enough to drain a burst, and few enough that sends and completions don't wait long.
 constexpr int kMostPerProbe = 16;
 
 void CountReceived(int bytes) {
@@ -35,8 +35,7 @@ bool Incoming::Probe() {
     MPI_Status status;
     Check(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, comm_, &found, &message, &status), "MPI_Improbe");
     if (!found) {
-      // Open MPI looks first and makes progress then: what that brings in is seen by the next look only, which must
-      // not be a nap away.
+      // Open MPI looks first and then makes progress. Only the next look sees what that brings in, so look once more.
       ++misses;
       continue;
     }
@@ -45,16 +44,15 @@ bool Incoming::Probe() {
     int count = 0;
     Check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count", source);
 
-    auto envelope = std::make_shared<Envelope>();
-    envelope->size = count;
-    if (envelope->size >= 2 * kWorthSharing) envelope->passage = inbox_->Passage(envelope->size);
-    if (!envelope->passage) envelope->buffer = pool_.Take(count);
-    sources_[source].envelopes.push_back(envelope);
+    auto receiving = std::make_shared<Receiving>();
+    receiving->size = count;
+    receiving->buffer.reset(new char[receiving->size]);
+    sources_[source].receiving.push_back(receiving);
     MPI_Request request;
-    Check(MPI_Imrecv(envelope->data(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
-    requests_->Add(request, "MPI_Imrecv", source, [this, source, envelope](const MPI_Status&) {
-      envelope->received = true;
-      OpenEnvelopes(source);
+    Check(MPI_Imrecv(receiving->buffer.get(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
+    requests_->Add(request, "MPI_Imrecv", source, [this, source, receiving](const MPI_Status&) {
+      receiving->complete = true;
+      AcceptComplete(source);
     });
     CountReceived(count);
     ++headers_;
@@ -62,15 +60,15 @@ bool Incoming::Probe() {
   return taken > 0;
 }
 
-// Headers are read in the order in which they were sent, however their receives complete: receives for payloads must
+// Reads headers in the order in which they were sent, whatever the order in which their receives complete. Receives for payloads must
 // be posted in that order.
-void Incoming::OpenEnvelopes(int source) {
+void Incoming::AcceptComplete(int source) {
   Source& from = sources_[source];
-  while (!from.envelopes.empty() && from.envelopes.front()->received) {
-    const std::shared_ptr<Envelope> envelope = std::move(from.envelopes.front());
-    from.envelopes.pop_front();
-    const std::string_view bytes(envelope->data(), envelope->size);
-    if (envelope->size == kPieceBytes) {
+  while (!from.receiving.empty() && from.receiving.front()->complete) {
+    const std::shared_ptr<Receiving> received = std::move(from.receiving.front());
+    from.receiving.pop_front();
+    const std::string_view bytes(received->buffer.get(), received->size);
+    if (received->size == kPieceBytes) {
       from.pieces.append(bytes);
     } else if (from.pieces.empty()) {
       Accept(source, bytes);
@@ -78,29 +76,24 @@ void Incoming::OpenEnvelopes(int source) {
       from.pieces.append(bytes);
       Accept(source, std::exchange(from.pieces, {}));
     }
-    if (envelope->buffer) pool_.Give(std::move(envelope->buffer), envelope->size);
   }
 }
 
-// What is for us, and what is for others of this host.
+// One message, or an envelope of them: each is taken as if it had come alone, in their order.
 void Incoming::Accept(int source, std::string_view message) {
-  if (!wire::IsHostBag(message)) return AcceptBag(source, message);
-  std::vector<wire::ForMember> parts;
-  std::string error;
-  if (!wire::Unpack(message, &parts, &error)) Unreadable(source, message, error);
-  for (const wire::ForMember& part : parts) {
-    const auto member = static_cast<int>(part.member);
-    member == rank_ ? AcceptBag(source, part.bag) : inbox_->PassOn(source, member, part.bells, part.bag);
-  }
-}
-
-// One message, or a bag of them: each is taken as if it had come alone, in the order in which they were put there.
-void Incoming::AcceptBag(int source, std::string_view message) {
-  if (!wire::IsMailbag(message)) return AcceptOne(source, message);
-  std::vector<std::string_view> messages;
+  if (!wire::IsEnvelope(message)) return AcceptOne(source, message);
+  std::vector<wire::Enclosed> messages;
   std::string error;
   if (!wire::Unpack(message, &messages, &error)) Unreadable(source, message, error);
-  for (const std::string_view one : messages) AcceptOne(source, one);
+  std::map<int, wire::Envelope> others;  // what is for other ranks of this host
+  for (const wire::Enclosed& one : messages) {
+    const auto member = static_cast<int>(one.member);
+    if (member == rank_)
+      AcceptOne(source, one.message);
+    else
+      others[member].Add(source, one.bells)->append(one.message);
+  }
+  for (auto& [member, envelope] : others) inbox_->PassOn(source, member, std::move(envelope));
 }
 
 void Incoming::AcceptOne(int source, std::string_view message) {
@@ -110,8 +103,8 @@ void Incoming::AcceptOne(int source, std::string_view message) {
   if (!wire::Decode(message, &arrival->header, &payload, &error)) Unreadable(source, message, error);
   const std::vector<wire::Component>& components = arrival->header.components;
   if (!components.empty()) {
-    arrival->landing = inbox_->Land(source, arrival->header);
-    const std::vector<char*>& places = arrival->landing.places;
+    arrival->destination = inbox_->DestinationFor(source, arrival->header);
+    const std::vector<char*>& places = arrival->destination.places;
     if (places.size() != components.size()) {
       throw TransportFailure("no place was made for " + std::to_string(components.size()) + " components from ",
                              source);
@@ -134,7 +127,7 @@ void Incoming::AcceptOne(int source, std::string_view message) {
   } else if (arrival->missing > 0) {
     waiting[channel].push_back(std::move(arrival));
   } else {
-    inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
+    inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->destination));
   }
 }
 
@@ -162,7 +155,7 @@ void Incoming::DeliverComplete(int source, uint32_t channel) {
   const auto at = waiting.find(channel);
   std::deque<ArrivalPtr>& queue = at->second;
   while (!queue.empty() && queue.front()->missing == 0) {
-    inbox_->Deliver(source, std::move(queue.front()->header), std::move(queue.front()->landing));
+    inbox_->Deliver(source, std::move(queue.front()->header), std::move(queue.front()->destination));
     queue.pop_front();
   }
   if (queue.empty()) waiting.erase(at);

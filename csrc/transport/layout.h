@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a parcel is laid out in MPI messages. Both ends derive the messages from the same header, so that none of them
-// needs a frame of its own:
-//   1. the encoded header and the inline payloads, tag kHeaderTag; those of several parcels that have no more than this may
-//      be one message (wire/mailbag.h), also for several ranks of a host (wire/host_bag.h);
-//   2. each component placed as a message, in order, tag kPayloadTag.
-// Either is cut into pieces of kPieceBytes, because MPI counts are ints. Messages of one sender and tag don't overtake
-// each other: that alone matches pieces to places.
+// The MPI messages of a packet. Both ends derive them from the header, so they need no frames:
+//   1. the encoded header and the inline payloads, tag kHeaderTag; several packets without other payloads may share one
+//      message (wire/envelope.h);
+//   2. each component with Where::kMessage, in order, tag kPayloadTag.
+// Both are cut into pieces of kPieceBytes, because MPI's counts are ints. Messages of one sender and tag don't overtake each other, so
+// pieces need no numbers.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +12,17 @@
 
 namespace hvdata {
 
-// One tag per class of message, never per step: MPI may allow no more than 32767 of them.
+// One tag for each class of message, not for each step: MPI may allow no more than 32767 tags.
 constexpr int kHeaderTag = 1;
 constexpr int kPayloadTag = 2;
 
-#ifndef HVDATA_PIECE_BYTES  // tests choose tiny pieces, which all ranks must do alike
+#ifndef HVDATA_PIECE_BYTES  // the same on all ranks; tests choose tiny pieces
 #define HVDATA_PIECE_BYTES (1 << 30)
 #endif
 constexpr uint64_t kPieceBytes = HVDATA_PIECE_BYTES;
 
-// Calls visit(offset, count) for each piece. A payload without bytes has none. The receiver of a header message doesn't know
-// the size: the first piece that is not full is the last, and may be empty.
+// Calls visit(offset, count) for each piece. A payload without bytes has no pieces. The receiver of a header message doesn't know its
+// size: the last piece is the first one that is not full, and may be empty.
 template <typename Visitor>
 void ForEachPiece(int tag, uint64_t bytes, Visitor visit) {
   for (uint64_t offset = 0; offset < bytes || (tag == kHeaderTag && offset == bytes); offset += kPieceBytes) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/counters.h"
+#include "mail/placement.h"
 #include "transport/check.h"
 #include "transport/layout.h"
 #include "transport/transport.h"
@@ -17,115 +18,90 @@ namespace {
 using wire::Component;
 using wire::Where;
 
-// Memory that MPI reads until all sends of a parcel are complete.
+// Memory that MPI reads until all messages of a packet are sent.
 struct Departing {
   std::string message;
   std::vector<Block> blocks;
 };
 
-void CheckBlocks(int dest, const Parcel& parcel) {
-  const size_t components = parcel.header.components.size();
-  if (parcel.blocks.size() == components) return;
-  throw TransportFailure(
-      "a parcel for ", dest,
-      " has " + std::to_string(components) + " components and " + std::to_string(parcel.blocks.size()) + " blocks");
-}
-
-uint64_t InlineBytes(const Parcel& parcel) {
+uint64_t InlineBytes(const Packet& packet) {
   uint64_t bytes = 0;
-  for (const Component& component : parcel.header.components) {
+  for (const Component& component : packet.header.components) {
     if (component.where == Where::kInline) bytes += component.bytes;
   }
   return bytes;
 }
 
-bool HasMessages(const Parcel& parcel) {
-  for (const Component& component : parcel.header.components) {
+bool HasMessages(const Packet& packet) {
+  for (const Component& component : packet.header.components) {
     if (component.where == Where::kMessage) return true;
   }
   return false;
 }
 
-void AppendInline(const Parcel& parcel, std::string* message) {
-  for (size_t i = 0; i < parcel.blocks.size(); ++i) {
-    const Block& block = parcel.blocks[i];
-    if (parcel.header.components[i].where == Where::kInline && block.size > 0) message->append(block.data, block.size);
+void AppendInline(const Packet& packet, std::string* message) {
+  for (size_t i = 0; i < packet.blocks.size(); ++i) {
+    const Block& block = packet.blocks[i];
+    if (packet.header.components[i].where == Where::kInline && block.size > 0) message->append(block.data, block.size);
   }
 }
 
 }  // namespace
 
-// What waits when this thread comes round: small parcels for one rank go as one message, and so do those for the ranks of one
-// host that has a porter. Nothing waits for that. What goes to a rank one way keeps its order: a parcel that travels alone goes
-// behind the bag with those before it.
+// Sends what waits when this thread comes round. Small packets for one rank go in one envelope, and so do those for the ranks of a
+// host that has a porter. No packet waits for others. A packet that travels alone follows the envelope with those before it, so the
+// order of what goes one way to a rank is kept.
 void Transport::SubmitAll() {
   if (sending_.size() == 1) {
-    Submit(sending_[0].dest, std::move(sending_[0].parcel));
-  } else if (!sending_.empty()) {
-    bag_for_.resize(sent_.size());
-    for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.parcel));
-    for (auto& [to, bag] : bags_) {
-      bag_for_[static_cast<size_t>(to)] = 0;
-      SubmitBag(to, &bag);
-    }
-    bags_.clear();
+    Queued& only = sending_[0];
+    std::string front = wire::Encode(only.packet.header);
+    Submit(only.dest, std::move(only.packet), std::move(front));
+  } else {
+    for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.packet));
+    for (auto& [to, envelope] : envelopes_) SubmitEnvelope(to, &envelope);
+    envelopes_.clear();
   }
   sending_.clear();
 }
 
-void Transport::Pack(int dest, Parcel parcel) {
-  CheckBlocks(dest, parcel);
-  if (static_cast<size_t>(dest) >= bag_for_.size()) return Submit(dest, std::move(parcel));  // MPI says what is wrong
-  const auto bag_of = [&](int to) -> wire::HostBag* {
-    const uint32_t number = bag_for_[static_cast<size_t>(to)];
-    return number == 0 ? nullptr : &bags_[number - 1].second;
-  };
-  const uint64_t in_line = InlineBytes(parcel);
-  std::string front;
-  const bool small = in_line + wire::TextBytes(parcel.header.message) <= kBagLimit && !HasMessages(parcel);
-  if (small) front = wire::Encode(parcel.header);
-  const uint64_t needed = front.size() + in_line + wire::HostBag::kMostBeside;
-  const bool alone = !small || needed > kBagLimit;
-  const int to = parcel.porter >= 0 && !alone ? parcel.porter : dest;
-  wire::HostBag* bag = bag_of(to);
-  if (bag != nullptr && (alone || bag->bytes_for(dest) + needed > kBagLimit || bag->bytes() + needed > kHostBagLimit)) {
-    SubmitBag(to, bag);
-  }
-  if (alone) return Submit(dest, std::move(parcel));
-  if (bag == nullptr) {
-    bags_.emplace_back(to, wire::HostBag());
-    bag_for_[static_cast<size_t>(to)] = static_cast<uint32_t>(bags_.size());
-    bag = &bags_.back().second;
-  }
-  std::string* const message = bag->Add(dest, parcel.header.channel);
-  if (bag->count() == 1) message->reserve(needed);  // many are the only one
-  message->append(front);
-  AppendInline(parcel, message);
+void Transport::Pack(int dest, Packet packet) {
+  std::string front = wire::Encode(packet.header);
+  const uint64_t needed = wire::Envelope::kLabelBytes + front.size() + InlineBytes(packet);
+  const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet);
+  const bool by_porter = packet.porter >= 0 && !alone;
+  const int to = by_porter ? packet.porter : dest;
+  wire::Envelope& envelope = envelopes_[to];
+  if (alone || envelope.bytes() + needed > (by_porter ? kPorterLimit : kEnvelopeLimit)) SubmitEnvelope(to, &envelope);
+  if (alone) return Submit(dest, std::move(packet), std::move(front));
+  std::string* const bytes = envelope.Add(dest, uint32_t{1} << packet.header.channel % 32);
+  if (envelope.count() == 1) bytes->reserve(bytes->size() + needed);  // many are the only one
+  bytes->append(front);
+  AppendInline(packet, bytes);
 }
 
-void Transport::SubmitBag(int to, wire::HostBag* bag) {
-  const size_t count = bag->count();
+void Transport::SubmitEnvelope(int to, wire::Envelope* envelope) {
+  const size_t count = envelope->count();
   if (count == 0) return;
-  auto packed = std::make_shared<wire::HostBag::Packed>(bag->Take());
-  const int dest = packed->member >= 0 ? packed->member : to;  // no porter is needed for one
+  const int dest = envelope->member() >= 0 ? envelope->member() : to;  // for one member no porter is needed
+  const auto bytes = std::make_shared<std::string>(envelope->Take());
+  const size_t skipped =
+      count == 1 ? wire::Envelope::kFrameBytes + wire::Envelope::kLabelBytes : 0;  // it travels as it is
   if (count > 1) {  // counted first: it may arrive before PostPieces() is back
     Add(&Count().bags_sent, 1);
     Add(&Count().bagged, count);
   }
-  PostPieces(dest, kHeaderTag, packed->bytes.data() + packed->offset, packed->bytes.size() - packed->offset, packed);
+  PostPieces(dest, kHeaderTag, bytes->data() + skipped, bytes->size() - skipped, bytes);
 }
 
-// Hands all messages of the parcel, whose payloads have been placed, to MPI.
-void Transport::Submit(int dest, Parcel parcel) {
-  CheckBlocks(dest, parcel);
+// Hands all messages of the packet, whose payloads have been placed, to MPI. `front`: its header, encoded.
+void Transport::Submit(int dest, Packet packet, std::string front) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
-  message = wire::Encode(parcel.header);
-  message.reserve(
-      std::max(message.capacity(), message.size() + InlineBytes(parcel)));  // less than there is would copy it
-  AppendInline(parcel, &message);
-  for (size_t i = 0; i < parcel.blocks.size(); ++i) {
-    if (parcel.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(parcel.blocks[i]));
+  message = std::move(front);
+  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));  // a smaller value may copy it
+  AppendInline(packet, &message);
+  for (size_t i = 0; i < packet.blocks.size(); ++i) {
+    if (packet.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(packet.blocks[i]));
   }
   PostPieces(dest, kHeaderTag, message.data(), message.size(), departing);
   for (const Block& block : departing->blocks) PostPieces(dest, kPayloadTag, block.data, block.size, departing);

@@ -10,8 +10,7 @@
 namespace hvdata {
 namespace {
 
-// A look at an unfinished request may cost a turn of MPI's progress engine. With thousands of requests nothing else
-// would ever get its turn.
+// A look at an unfinished request may cost a turn of MPI's progress engine. Thousands of them would take too long.
 constexpr size_t kMostPerTest = 64;
 
 }  // namespace
@@ -20,8 +19,8 @@ void Requests::Add(MPI_Request request, const char* call, int peer, Done done) {
   requests_.push_back({request, call, peer, std::move(done)});
 }
 
-// One MPI_Test each, because the errors of MPI_Testsome belong to no communicator: MPICH gives them to a handler that
-// is not ours and ends the job. (For some errors it does so here too; then its own text is the last word.)
+// One MPI_Test each: the errors of MPI_Testsome belong to no communicator, so MPICH ends the job by another handler than ours. (For
+// some errors MPICH does so here too.)
 bool Requests::Test() {
   bool any = false;
   for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI requests under way, and what to do as each completes.
+// The MPI requests under way, and what to do when each completes.
 #pragma once
 
 #include <mpi.h>
@@ -11,19 +11,19 @@ namespace hvdata {
 
 class Requests {
  public:
-  // Owns whatever memory MPI uses for the request, and lets it go when it is destroyed, after the call.
+  // Owns the memory that MPI uses for the request. Called once, and then destroyed.
   using Done = std::function<void(const MPI_Status&)>;
 
   // `call` and `peer` are for error texts.
   void Add(MPI_Request request, const char* call, int peer, Done done);
 
-  // Looks at the requests, or at some of them in turn where there are many. Calls and destroys the Done of each one
-  // that has completed. True if there was one.
+  // Looks at the requests, or, if there are many, at the next ones. Calls the Done of each one that has completed. True if there was
+  // one.
   bool Test();
 
   bool Empty() const { return requests_.empty(); }
 
-  // Gives all requests up without touching MPI. What they own is kept for ever, since MPI may still write to it.
+  // Gives all requests up without calling MPI. Their memory is kept for ever, because MPI may still use it.
   void Abandon();
 
  private:
@@ -34,8 +34,8 @@ class Requests {
     Done done;
   };
 
-  std::vector<Request> requests_;  // without gaps, in no order
-  size_t next_ = 0;                // the one to look at next
+  std::vector<Request> requests_;  // in no order
+  size_t next_ = 0;                // the next one to look at
 };
 
 }  // namespace hvdata

@@ -21,13 +21,11 @@ constexpr auto kTickEvery = std::chrono::milliseconds(100);
 constexpr auto kTurnEvery = std::chrono::milliseconds(1);
 constexpr auto kMostHushed = std::chrono::seconds(5);
 
-// MPI has no portable way to sleep until a message comes.
-// How long to sleep when nothing has happened for `quiet`. Zero: give the core away once, then look again.
-// A transfer is under way while MPI holds requests of ours. It gives no sign of life before a piece is complete, and
-// over sockets it moves only while somebody polls: so it is polled for longer, and left to the long naps later.
-// News is late by a fifth of the silence before it at most, but by no more than a millisecond, or a hundredth of it: data
-// every 20 ms costs some 40 looks. A thread that has been idle for half a second wakes 200 times a second, for less than
-// 0.5 % of a core.
+// How long to sleep when nothing has happened for `quiet`, because MPI has no portable way to sleep until a message comes. Zero: yield
+// the core once, then look again. `transferring`: MPI holds requests of ours. Over sockets these proceed only while a thread polls, so
+// the thread polls longer before it naps.
+// A nap is a fifth of the quiet time, at most 1 ms, or a hundredth of the quiet time if that is more, at most 5 ms. So data every 20 ms
+// costs some 40 looks, and an idle thread wakes 200 times a second, for less than 0.5 % of a core.
 std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring) {
   using namespace std::chrono_literals;
   using std::chrono::microseconds;
@@ -57,10 +55,10 @@ Transport::~Transport() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Transport::Send(int dest, Parcel parcel) {
+void Transport::Send(int dest, Packet packet) {
   MutexLock lock(&mutex_);
-  if (leaving_) return;  // `parcel` is destroyed when this lock is gone: parameters outlive locals
-  queue_.push_back({dest, std::move(parcel)});
+  if (leaving_) return;  // `packet` is destroyed after the lock is released: parameters outlive locals
+  queue_.push_back({dest, std::move(packet)});
   if (napping_) wake_.NotifyAll();
 }
 
@@ -104,7 +102,7 @@ void Transport::Run() {
   }
   {
     MutexLock lock(&mutex_);
-    leaving_ = true;  // nobody queues any more
+    leaving_ = true;  // Send() queues no more
     sending_.swap(queue_);
   }
   sending_.clear();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How single fields are written and read. Writer and Reader have the same members, so that one list of fields serves
-// both directions and the two cannot disagree.
+// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both directions.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +11,9 @@
 
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 4;  // of all messages; a process refuses those of another
+constexpr uint16_t kVersion = 5;  // of all messages; a process refuses messages of another version
 
-// Byte by byte, so that it holds on any machine; compilers make one load or store of it.
+// Byte by byte, so it is the same on any machine. Compilers make one load or store of it.
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
   auto rest = static_cast<uint64_t>(value);
@@ -71,7 +70,7 @@ class Writer {
     for (const T& one : list) Int(field, one);
   }
 
-  // The size of a list, as a `Size`. The caller goes on with its items.
+  // Writes the size of a list, as a `Size`. The caller writes the items.
   template <typename Size, typename Items>
   void List(const char* /*field*/, const Items& list, uint64_t /*most*/, size_t /*item_bytes*/) {
     AppendLittleEndian(static_cast<Size>(list.size()), out_);
@@ -81,12 +80,12 @@ class Writer {
   std::string* out_;
 };
 
-// After its first failure a Reader reads zeros and empty lists; that first failure is the one it reports.
+// After its first failure a Reader reads zeros and empty lists. It reports the first failure.
 class Reader {
  public:
   explicit Reader(std::string_view message) : rest_(message), size_(message.size()) {}
 
-  // What every message and bag begins with: which of these it is, and of which version.
+  // The beginning of every message and envelope: which of these it is, and of which version.
   void Front(uint32_t magic) {
     uint32_t found;
     uint16_t version;
@@ -122,7 +121,7 @@ class Reader {
     value = number == 1;
   }
 
-  // As long as the message is: states grow with what they hold.
+  // A text may be as long as the message: states are long.
   void Text(const char* field, std::string& text) {
     const auto size = Size<uint64_t>(field, ~0ull, 1);
     const char* bytes = Take(field, size);
@@ -135,13 +134,13 @@ class Reader {
     for (T& one : list) Int(field, one);
   }
 
-  // Makes room for the list's items. Each takes at least `item_bytes` of the message, which bounds that room.
+  // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message, which bounds the size.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
   }
 
-  // `size` bytes as they lie in the message.
+  // The next `size` bytes of the message, in place.
   std::string_view Bytes(const char* field, size_t size) {
     const char* bytes = Take(field, size);
     return bytes == nullptr ? std::string_view() : std::string_view(bytes, size);
@@ -152,7 +151,7 @@ class Reader {
     rest_ = {};
   }
   bool ok() const { return error_.empty(); }
-  // Whether all was well; where not, `*error` says why.
+  // True if nothing failed. Otherwise `*error` says what did.
   bool Succeeded(const char* what, std::string* error) const {
     if (!ok()) *error = "not a valid horovod_data " + std::string(what) + ": " + error_;
     return ok();

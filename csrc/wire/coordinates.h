@@ -35,7 +35,7 @@ using LaneStep = StepNumber<struct LaneStepTag>;
 // What a peer says that it has counted, of elements or rows, is added to other such counts here, which must not overflow.
 constexpr int64_t PeersCount(int64_t said) { return std::clamp<int64_t>(said, 0, int64_t{1} << 48); }
 
-// The position of a trainer that has all of its shares of an epoch behind it.
-constexpr Position kAllBehind = ~0ull;
+// The position of a trainer that has taken all of its shares of an epoch.
+constexpr Position kAllTaken = ~0ull;
 
 }  // namespace hvdata

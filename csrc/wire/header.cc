@@ -14,7 +14,7 @@ constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
 constexpr size_t kLeastComponent = 15;   // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// Both directions walk these lists: C is Writer with const fields, or Reader with mutable ones.
+// These lists of fields serve both directions: C is Writer with const fields, or Reader with mutable ones.
 template <typename C, typename ComponentT>
 void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("dtype", component.dtype);
@@ -28,7 +28,7 @@ void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("offset", component.offset);
 }
 
-// The message as the kind's number says, 1 for the first.
+// Makes an empty message of the kind with this number. The first has number 1.
 template <size_t... kIndex>
 void MakeKind(uint8_t kind, Message* message, std::index_sequence<kIndex...>) {
   ((kind == kIndex + 1 ? static_cast<void>(message->emplace<kIndex>()) : void()), ...);
@@ -55,24 +55,7 @@ void HeaderFields(C* codec, HeaderT& header) {
   for (auto& component : header.components) ComponentFields(codec, component);
 }
 
-// Walks the fields as Writer does.
-class TextCounter {
- public:
-  template <typename T>
-  void Int(const char*, const T&) {}
-  template <typename E>
-  void Enum(const char*, const E&, E, E) {}
-  void Flag(const char*, const bool&) {}
-  void Text(const char*, const std::string& text) { bytes += text.size(); }
-  template <typename T>
-  void Ints(const char*, const std::vector<T>&) {}
-  template <typename Size, typename Items>
-  void List(const char*, const Items&, uint64_t, size_t) {}
-
-  uint64_t bytes = 0;
-};
-
-// What single fields cannot show: shapes and sums.
+// Checks what single fields cannot show: shapes and sums.
 void Check(const Header& header, Reader* reader) {
   uint64_t total = 0, in_line = 0;
   for (const Component& component : header.components) {
@@ -90,14 +73,8 @@ void Check(const Header& header, Reader* reader) {
 
 }  // namespace
 
-uint64_t TextBytes(const Message& message) {
-  TextCounter counter;
-  std::visit([&counter](const auto& m) { std::decay_t<decltype(m)>::Fields(&counter, m); }, message);
-  return counter.bytes;
-}
-
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
-  *count = 1;  // as TensorFlow counts: behind a 0 nothing overflows, before it something may
+  *count = 1;  // as TensorFlow counts: a product may overflow before a 0, but not after it
   for (const int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }
@@ -124,7 +101,7 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
 
 std::string Encode(const Header& header) {
   std::string message;
-  message.reserve(96 + TextBytes(header.message) + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
+  message.reserve(128 + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
   Writer writer(&message);
   writer.Front(kMagic);
   HeaderFields(&writer, header);

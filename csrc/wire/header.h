@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header that opens every message between two processes, and its bounds-checked decoder.
+// The header at the front of every message between two processes, and its bounds-checked decoder.
 // Neither MPI nor TensorFlow. All integers are little-endian.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace hvdata::wire {
 
-// Where a payload is. The choice is made in mail/placement.h and nowhere else.
+// Where a payload is. Only mail/placement.h chooses.
 enum class Where : uint8_t {
   kInline = 0,   // behind the header, in the same message
   kMessage = 1,  // in messages of its own, after the header
@@ -34,15 +34,15 @@ struct Component {
   Where where = Where::kInline;
   uint64_t bytes = 0;  // of the payload, encoded
   std::vector<int64_t> dims;
-  uint32_t slot = 0;    // kArena: the slot that the receiver is to give back
-  uint64_t offset = 0;  // kArena: where in the arena the payload begins
+  uint32_t slot = 0;    // kArena: the receiver gives this slot back
+  uint64_t offset = 0;  // kArena: the payload's first byte in the arena
 };
 
 struct Header {
   uint32_t channel = 0;
   uint64_t epoch = 0;
-  // Between two processes that have more than one way to each other: 1, 2, ...; 0: otherwise, and of what needs no place among
-  // those (Post::Send).
+  // 1, 2, ... between two processes that have more than one way to each other. 0: between others, and for messages that need no
+  // place in this order (Post::Send).
   uint64_t sequence = 0;
   Message message;
   std::vector<Component> components;
@@ -53,24 +53,21 @@ struct Header {
 constexpr uint32_t kMaxComponents = 1u << 16;
 constexpr uint32_t kMaxRank = 254;  // dims of a tensor, as in TensorFlow
 
-// Of the message's texts, which may be large: a saved state is one of up to 2 GiB.
-uint64_t TextBytes(const Message& message);
-
 // The encoded header: magic, version, fields. Inline payloads follow it in the same message, in component order, unpadded.
 std::string Encode(const Header& header);
 
-// Decodes the header at the front of `message`. On success `*inline_payload` is the rest of the message, whose size is
-// exactly the sum of the kInline components' bytes. Never reads outside `message`, never allocates more than a small
-// multiple of its size, whatever its bytes are. On failure returns false and says why in `*error`.
+// Decodes the header at the front of `message`. On success `*inline_payload` is the rest of the message. Its size is the sum of
+// the kInline components' bytes. Whatever the bytes are, it never reads outside of `message` and never allocates more than a small
+// multiple of its size. On failure returns false and says why in `*error`.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
-// The product of `dims`. False where TensorFlow makes no such shape: one is negative, or the product of those before a zero is
+// The product of `dims`. False if TensorFlow can't make this shape: a dim is negative, or the product of the dims before a zero is
 // above int64.
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
 
-// What is wrong with a component that another process announced, or nothing. `item_bytes`: of one element of its dtype; 0
-// where elements have no fixed size. `strings`: its dtype is that of strings. `found`: how many bytes lie at its place in
-// shared memory; -1 where that is no place.
+// What is wrong with a component that another process announced; empty if nothing is. `item_bytes`: the size of one element of its
+// dtype; 0: elements have no fixed size. `strings`: its dtype is that of strings. `found`: how many bytes lie at its place in
+// shared memory; -1: there is no such place.
 std::string WhatIsWrong(const Component& component, size_t item_bytes, bool strings, int64_t found);
 
 }  // namespace hvdata::wire

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What processes say to each other: one struct for each kind of message, with its fields by name. Its Fields() lists them for
-// both directions (wire/codec.h). Its number on the wire is its place in the variant at the end.
+// The messages between processes: one struct for each kind. Fields() lists its fields for both directions (wire/codec.h). A kind's
+// number on the wire is its place in the variant at the end.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace hvdata::wire {
 
 // ---- Agreements: any member <-> the coordinator.
 
-struct Hello {  // one contribution to agreement `number`, which `call` names for people
+struct Hello {  // one contribution to agreement `number`; `call` names the agreement in error texts
   int64_t number = 0;
   std::string call, words;
   HVDATA_MESSAGE("HELLO") {
     codec->Int("number", m.number), codec->Text("call", m.call), codec->Text("words", m.words);
   }
 };
-struct Absent {  // to those who wait: for whom
+struct Absent {  // to members that wait: the ranks that have not come
   std::string text;
   HVDATA_MESSAGE("ABSENT") { codec->Text("text", m.text); }
 };
-struct Verdict {  // agreement `number` is over: with everybody's words, or an error
+struct Verdict {  // agreement `number` is over: all contributions, or an error
   int64_t number = 0;
   int32_t code = 0;
   std::string text;
@@ -39,125 +39,123 @@ struct Verdict {  // agreement `number` is over: with everybody's words, or an e
 
 // ---- Trainer -> reader.
 
-struct Open {  // the trainer asks for the epoch, and may be sent the lane's steps up to `limit`
+struct Open {  // the trainer asks for the epoch; the reader may send the lane's steps up to `limit`
   LaneStep limit;
   HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
 };
-struct Taken {  // it has taken so many steps of the lane, and may be sent those up to `limit`
-  LaneStep taken, limit;
-  HVDATA_MESSAGE("TAKEN") { codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n); }
+struct Received {         // verified channels: what the trainer has found in the share that it took last
+  EpochStep step = 0;     // of the trainer
+  Position position = 0;  // as the DATA had it
+  uint64_t rows = 0, hash = 0;
+  std::string fingerprints;  // of its rows, 8 bytes each, if the hash is not that of the DATA
 };
-struct Close {  // it is done with the epoch; `dropped`: of what this reader had left at its end
+struct Taken {  // the trainer has taken so many steps of the lane; the reader may send those up to `limit`
+  LaneStep taken, limit;
+  bool checked = false;  // the last of these steps is `received`
+  Received received = {};
+  HVDATA_MESSAGE("TAKEN") {
+    codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n), codec->Flag("checked", m.checked);
+    if (!m.checked) return;
+    codec->Int("epoch step", m.received.step), codec->Int("position", m.received.position);
+    codec->Int("rows", m.received.rows), codec->Int("hash", m.received.hash);
+    codec->Text("fingerprints", m.received.fingerprints);
+  }
+};
+struct Close {  // the trainer needs no more of the epoch; `dropped`: of this reader's leftovers
   LaneStep taken;
   int64_t dropped = 0;
-  int64_t missing = 0;  // of the shares that END counted, those that never came; below 0: so many more came
+  int64_t missing = 0;  // shares that END counted and that never came; below 0: so many more came
   HVDATA_MESSAGE("CLOSE") {
     codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
   }
 };
-struct Recalled {  // answer to Recall: the shares from step `from` on have been dropped
+struct Recalled {  // the answer to Recall: the trainer has dropped the shares from step `from` on
   LaneStep from, limit;
   HVDATA_MESSAGE("RECALLED") { codec->Int("from", m.from.n), codec->Int("limit", m.limit.n); }
 };
 struct Release {  // the trainer uses the channel no more
   HVDATA_MESSAGE("RELEASE") {}
 };
-struct Why {  // why does this step of the epoch not come?
+struct Why {  // the trainer asks why this step of the epoch does not come
   EpochStep step = 0;
   HVDATA_MESSAGE("WHY") { codec->Int("step", m.step); }
 };
-struct Save {  // the state of the epoch, please
+struct Save {  // the trainer asks for the state of the epoch
   int64_t request = 0;
   HVDATA_MESSAGE("SAVE") { codec->Int("request", m.request); }
 };
-struct Restore {                            // the epoch, not yet open, is to go on from this
-  static constexpr int64_t kNoAnswer = -1;  // nobody waits for the answer: a refusal ends the epoch with its error
+struct Restore {                            // resumes the epoch, which is not open yet, from this state
+  static constexpr int64_t kNoAnswer = -1;  // no answer is wanted: a refusal ends the epoch with its error
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
-  Position position = 0;     // elements that this trainer had behind it, or kAllBehind
-  Turn turn;                 // the reader's step that comes next for it
+  Position position = 0;     // elements before this trainer's next step, or kAllTaken
+  Turn turn;                 // the reader's step that comes next for this trainer
   TailStep tail_taken = 0;
-  std::string words;  // the reader's own, of then
+  std::string words;  // the reader's state
   HVDATA_MESSAGE("RESTORE") {
     codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
     codec->Int("position", m.position), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken);
     codec->Text("words", m.words);
   }
 };
-struct Withdraw {  // takes back what was restored for the epoch
+struct Withdraw {  // takes back a RESTORE
   HVDATA_MESSAGE("WITHDRAW") {}
 };
-struct Claim {  // after the ends of all readers: as this one of the last steps, element number `left` of what is left
+struct
+    Claim {  // after the ends of all readers: the trainer asks for leftover number `left` as its share of this tail step
   TailStep step = 0;
   uint64_t left = 0;
-  bool filler = false;  // an empty or padding share on its model
-  bool had = false;     // verified channels: in an earlier run, so that nothing is to be sent
+  bool filler = false;  // an empty or padding share of its shape instead
+  bool had = false;     // verified channels: the trainer got it in an earlier run; send nothing
   HVDATA_MESSAGE("CLAIM") {
     codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler),
         codec->Flag("had", m.had);
   }
 };
 
-struct Checked {  // verified channels: what a share was known by when it was handed out
-  EpochStep step = 0;
-  Turn turn;  // of the DATA that it came with
-  Position position = 0;
-  bool tail = false;  // of the last steps: element number `left` of what the reader had left
-  uint64_t left = 0;
-  bool filler = false;
-  uint64_t rows = 0, seal = 0;
-  std::string fingerprints;  // of its rows, 8 bytes each, where the seal is not what the DATA said
-  HVDATA_MESSAGE("CHECKED") {
-    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position),
-        codec->Flag("tail", m.tail);
-    codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
-    codec->Text("fingerprints", m.fingerprints);
-  }
-};
-
 // ---- Reader -> trainer.
 
-struct Data {     // one share: components and payload
-  LaneStep step;  // a tail step, where it answers a Claim
+struct Data {  // one share: components and payload
+  LaneStep step;
   Turn turn;
-  Position position = 0;  // up to and with this step
-  uint64_t rows = 0;      // of data: padding is none
-  uint64_t seal = 0;      // verified channels: what the share is known by (proof/promise.h)
+  Position position = 0;  // elements up to and with this step
+  uint64_t rows = 0;      // without padding
+  uint64_t hash = 0;      // verified channels (proof/share_hash.h)
   HVDATA_MESSAGE("DATA") {
     codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
-    codec->Int("rows", m.rows), codec->Int("seal", m.seal);
+    codec->Int("rows", m.rows), codec->Int("hash", m.hash);
   }
 };
-struct End {  // the epoch has ended in front of `step`
+struct End {  // the epoch has ended before `step`
   LaneStep step;
   int32_t code = 0;         // 0: the data is exhausted
   std::string text;         // of an error
-  bool lost = false;        // this reader has failed, and the others go on
-  uint64_t left = 0;        // elements that it has left for the last steps
-  TailStep tail_taken = 0;  // of these, steps that were had in an earlier run
-  std::string no_filler;    // why there can be no share on the model of what is left
-  int64_t dropped = 0;      // rows, or elements, that remainder="drop" has left out
+  bool lost = false;        // this reader has failed, and the other readers go on
+  uint64_t left = 0;        // its leftovers
+  TailStep tail_taken = 0;  // tail steps that an earlier run has taken
+  std::string no_filler;    // why there is no filler for a tail step
+  int64_t dropped = 0;      // rows or elements that remainder="drop" has dropped
   HVDATA_MESSAGE("END") {
     codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
     codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken);
     codec->Text("no filler", m.no_filler);
   }
 };
-struct Recall {  // dynamic: hand back what has not been taken
+struct Recall {  // dynamic: the reader wants back what has not been taken
   HVDATA_MESSAGE("RECALL") {}
 };
-struct Because {  // answer to Why
+struct Because {  // the answer to Why
   std::string text;
   HVDATA_MESSAGE("BECAUSE") { codec->Text("text", m.text); }
 };
-struct State {  // answer to Save and Restore: the reader's words, or an error
+struct State {  // the answer to Save and Restore: the reader's state, or an error
   int64_t request = 0;
   int32_t code = 0;
   std::string text;
   HVDATA_MESSAGE("STATE") { codec->Int("request", m.request), codec->Int("code", m.code), codec->Text("text", m.text); }
 };
-struct Numbered {  // the epoch's number over all runs, where that is not its number in this one
+struct Numbered {  // the epoch's number over all runs, if it is another one than in this run
   uint64_t number = 0;
   HVDATA_MESSAGE("NUMBERED") { codec->Int("number", m.number); }
 };
@@ -166,17 +164,17 @@ struct Numbered {  // the epoch's number over all runs, where that is not its nu
 
 struct Ready {
   enum class Says : uint8_t {
-    kHas,          // so many steps so far
-    kEnded,        // no more; the others end with it (remainder="drop")
-    kFills,        // no more, but it can go on with empty or padding shares
-    kFailed,       // the next one is an error
-    kLeft,         // all of its trainers have left this epoch
+    kHas,          // the reader has so many steps
+    kEnded,        // it has no more steps; the epoch ends for all readers (remainder="drop")
+    kFills,        // it has no more steps, but can go on with empty or padding shares
+    kFailed,       // its next step is an error
+    kLeft,         // all of its trainers have closed this epoch
     kLeftForGood,  // ... and every later one
-    kAsks,         // so many, and who keeps it waiting?
-    kGoesOn,       // from a checkpoint, with this step; the text is the reader's place for an error
-    kExplains,     // what keeps it, as text
-    kLostEnds,     // as kEnded and kFills, but because of an error (on_reader_error="continue"), which is given: it is
-    kLostFills,    //   everybody's where no reader is left
+    kAsks,         // it has so many steps, and asks which reader it waits for
+    kGoesOn,       // it resumes from a checkpoint, with this step; the text is the reader's place for an error
+    kExplains,     // why its next step does not come, as text
+    kLostEnds,  // as kEnded and kFills, but because of the given error (on_reader_error="continue"). If no reader is left,
+    kLostFills,  //   all readers end with that error
     kLast = kLostFills,
   };
   Says says = Says::kHas;
@@ -190,11 +188,11 @@ struct Ready {
 };
 struct Go {
   enum class Tells : uint8_t {
-    kAllHave,    // so many steps
-    kEndsThere,  // with the status that is given
-    kBehind,     // to one that asked: who has not
-    kBecause,    // to one that asked: who has not, and why not
-    kExplain,    // what keeps you?
+    kAllHave,    // all readers have so many steps
+    kEndsThere,  // the epoch ends there, with the given status
+    kBehind,     // the answer to kAsks: the readers that don't have the step
+    kBecause,    // the answer to kAsks: the readers that don't have the step, and why not
+    kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };
   Tells tells = Tells::kAllHave;
@@ -210,7 +208,7 @@ struct Go {
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-struct Report {  // what became of the reader's rows (proof/report.h); no words: it deals no epoch behind this one
+struct Report {  // what became of the reader's rows (proof/report.h); empty: the reader deals no later epoch
   std::string words;
   HVDATA_MESSAGE("REPORT") { codec->Text("words", m.words); }
 };
@@ -222,7 +220,8 @@ struct Verified {  // all readers have reported: every row came once, or an erro
 
 // ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts those of a name.
 
-struct Scatter {  // the root's part for this trainer, or, with a code, its error: components and payload, or text
+struct
+    Scatter {  // the root's part for this trainer, as a share; or, with a code, the root's error, as a share or in `text`
   std::string name;
   uint64_t call = 0;
   int32_t root = 0, code = 0;
@@ -232,20 +231,18 @@ struct Scatter {  // the root's part for this trainer, or, with a code, its erro
     codec->Text("text", m.text);
   }
 };
-struct Gather {  // this trainer's part for the root: components and payload
+struct Gather {  // this trainer's part for the root, as a share
   std::string name;
   uint64_t call = 0;
   HVDATA_MESSAGE("GATHER") { codec->Text("name", m.name), codec->Int("call", m.call); }
 };
-struct Called {  // trainer `caller` has made this call with this root; also sent on by one who found ranks to disagree
+struct Called {  // this trainer has made this call with this root
   std::string name;
   uint64_t call = 0;
-  int32_t root = 0, caller = 0;
-  HVDATA_MESSAGE("CALLED") {
-    codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root), codec->Int("caller", m.caller);
-  }
+  int32_t root = 0;
+  HVDATA_MESSAGE("CALLED") { codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root); }
 };
-struct WhoLeft {  // to a reader: which trainers have left, of those that have not told me themselves?
+struct WhoLeft {  // to a reader: asks which trainers have departed, without those that sent the asking trainer a BYE
   HVDATA_MESSAGE("WHO LEFT") {}
 };
 struct Left {  // the answer
@@ -253,7 +250,7 @@ struct Left {  // the answer
   HVDATA_MESSAGE("LEFT") { codec->Ints("trainers", m.trainers); }
 };
 
-// ---- Between any two: where the time goes (engine/engine_times.cc).
+// ---- Between any two members: where the time goes (engine/engine_times.cc).
 
 struct HowLong {
   bool anew = false;  // no answer is wanted: the times begin anew
@@ -264,37 +261,28 @@ struct Times {  // the answer; unasked to reader 0 when the sender needs nothing
   HVDATA_MESSAGE("TIMES") { codec->Text("words", m.words); }
 };
 
-// ---- The timeline (timeline/timeline.h): any process <-> reader 0. Times are nanoseconds of the sender's steady clock.
+// ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Nanoseconds of the sender's steady clock.
 
 struct Ping {
   int64_t asked = 0;
   HVDATA_MESSAGE("PING") { codec->Int("asked", m.asked); }
 };
-struct Pong {          // the answer; it also says that reader 0 has what was sent before the PING
+struct Pong {          // the answer
   int64_t asked = 0;   // as the PING said
   int64_t there = 0;   // now
   int64_t zero = 0;    // the timeline's time 0
-  uint64_t clock = 0;  // whose times these are (timeline/clock_offset.h)
+  uint64_t clock = 0;  // whose times these are: SteadyClockId() of timeline/timeline.h
   HVDATA_MESSAGE("PONG") {
     codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero),
         codec->Int("clock", m.clock);
   }
 };
-struct Events {             // what the sender has done, as lines of the timeline's file
-  uint64_t left_out = 0;    // that found no room before these
-  bool last = false;        // the sender has nothing more to tell
-  std::string head, lines;  // who the sender is, and the events
-  HVDATA_MESSAGE("EVENTS") {
-    codec->Int("left out", m.left_out), codec->Flag("last", m.last), codec->Text("head", m.head),
-        codec->Text("lines", m.lines);
-  }
-};
 
-// ---- To every reader, and to those trainers that the sender has exchanged something with.
+// ---- To every reader, and to each trainer to which the sender has sent something.
 
-struct Bye {                  // the sender needs nothing more
-  std::vector<int32_t> told;  // trainers that have it from the sender itself
-  std::string reads_no_more;  // to those who still want what the sender reads: why they don't get it
+struct Bye {                  // the sender has departed
+  std::vector<int32_t> told;  // trainers that get a BYE from the sender itself
+  std::string reads_no_more;  // to trainers that still need what the sender reads: why they don't get it
   HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
 };
 
@@ -302,14 +290,14 @@ struct Bye {                  // the sender needs nothing more
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong, Events>;
+                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {
   return (std::holds_alternative<Kinds>(message) || ...);
 }
 
-// Of what belongs to a channel: whether it is for the thread that deals, not for one that waits for batches.
+// Whether a message of a channel is for the dealer. The others are for a thread that waits for batches.
 inline bool IsForReader(const Message& message) {
   return !IsOneOf<Data, End, Recall, Because, State, Numbered, Verified>(message);
 }

@@ -11,7 +11,7 @@ namespace hvdata::wire {
 
 uint64_t EncodedSize(const std::vector<std::string_view>& strings);
 
-// Writes just as many bytes to `out`.
+// Writes EncodedSize() bytes to `out`.
 void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out);
 
 // The `count` strings in `bytes`, as views into it. False when `bytes` is not exactly such an encoding.

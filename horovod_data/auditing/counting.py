@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each row was seen, and by whom: what one rank counts of the keys that are its to count. Pure."""
+"""How often each row was seen, and by which ranks: what one rank counts of the keys that it was sent. Pure."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from typing import Any, Optional, Sequence
+import functools
+import operator
+from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .columns import INTEGER
-from .keys import shown, slices
+from .keys import INTEGER, PARTS, part_of, shown
 
 Array = Any
 
 BUCKETS = 256  # of rows in the picture
-LINES = 64  # of ranks in the picture; of more ranks several share a line
+LINES = 64  # of ranks in the picture; more ranks than that share them
 EXAMPLES = 4  # of each sort
-_CELLS = 1 << 22  # of the matrices that pairs are counted by, at a time
+_CELLS = 1 << 22  # of the matrices that count pairs, at a time
 _SLICE = 1 << 19  # rows that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Where a row stands in the picture: "number" (by its key, from `first` to `last`), "reference" (by its place there, of
-    `last` + 1 rows), or "hash"."""
+    """Where a row stands in the picture. "number": by its key, from `first` to `last`. "reference": by its place there, of
+    `last` + 1 rows. "hash": by the digest that is its key."""
 
     kind: str
     first: int = 0
@@ -34,139 +36,93 @@ class Axis:
         return BUCKETS if self.kind == "hash" else max(1, min(BUCKETS, self.last - self.first + 1))
 
 
-@dataclasses.dataclass
-class Part:
-    """The reference's rows whose keys one rank counts: uint64 [rows, 2], and their places in the reference, int64 [rows]."""
-
-    words: Array
-    places: Array
+Found = tuple[int, int, int, int]  # the two words of a key, its place in the reference, and how often it was seen
 
 
-Found = tuple[int, int, int, int]  # a key, its place in the reference, and how often it was seen
-ARRAYS = ("sums", "own", "pairs", "deliveries", "rows", "seen")
+class Counts(NamedTuple):
+    """The counts of some keys. Counts of other keys can be added field by field, see total()."""
+
+    sums: Array  # rows of the reference that never came; deliveries beyond the reference's (without one: beyond the first)
+    own: Array  # int64 [ranks]: different rows that each rank saw
+    pairs: Array  # int64 [ranks, ranks]: rows that both saw; on the diagonal those that this rank saw more than once
+    deliveries: Array  # int64 [lines, buckets]
+    rows: Array  # int64 [buckets]: different rows that are known
+    seen: Array  # int64 [buckets]: those of them that the job saw
+    times: Any  # Counter of how often seen: different rows
+    strange: Any  # Counter of those of them that the reference does not have
+    never: Any  # list[Found]: the first of each of these sorts
+    repeated: Any
+    unknown: Any
 
 
-@dataclasses.dataclass
-class Counts:
-    """What can be added up over ranks, and the examples.
+ARRAYS = 6  # fields of Counts that are arrays: the first
 
-    `sums`: rows of the reference; those of them that never came; deliveries beyond what the reference has (without one:
-    beyond the first); different rows seen; of them those that the reference hasn't; different rows of the reference. `own`:
-    int64 [ranks], different rows that each rank saw. `pairs`: int64 [ranks, ranks], rows that both saw; on the diagonal
-    those that this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows
-    known, and `seen`, those of them that the job saw. `times`: {times seen: different rows}; `strange`: of them those that the
-    reference hasn't.
-    `never`, `repeated`, `unknown`: (word, word, place, times), the first of each.
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """The counts of all these keys."""
+    summed = Counts(*(functools.reduce(operator.add, each) for each in zip(*counts)))
+    examples = {name: _first_of(getattr(summed, name)) for name in ("never", "repeated", "unknown")}
+    return summed._replace(**examples)
+
+
+def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
+    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], and has a key as often as rank r saw it.
+    `reference`: uint64 [rows, 3], the keys that there should be, and their places in the reference. All are in the order of
+    in_parts().
+
+    Counting takes many times the memory of the keys. So it is done for a slice of the keys at a time. A slice has all rows
+    of its keys.
     """
-
-    sums: Array
-    own: Array
-    pairs: Array
-    deliveries: Array
-    rows: Array
-    seen: Array
-    times: dict[int, int]
-    strange: dict[int, int]
-    never: list[Found]
-    repeated: list[Found]
-    unknown: list[Found]
-
-    def plus(self, other: Counts) -> Counts:
-        """Of other keys."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in ARRAYS}
-        return Counts(
-            **added,
-            times=_sum(self.times, other.times),
-            strange=_sum(self.strange, other.strange),
-            never=first_of([*self.never, *other.never]),
-            repeated=first_of([*self.repeated, *other.repeated]),
-            unknown=first_of([*self.unknown, *other.unknown]),
-        )
+    tables = [*received, *([reference] if reference is not None else [])]
+    parts = [part_of(words) for words in tables]
+    rows = np.cumsum(sum(np.bincount(each, minlength=PARTS) for each in parts))
+    first = np.searchsorted(rows, np.arange(0, max(1, rows[-1]), _SLICE)).astype(np.uint16)  # part of each slice
+    cuts = [[*np.searchsorted(each, first[1:]), len(each)] for each in parts]
+    slices, begins = [], [0] * len(tables)
+    for ends in zip(*cuts):
+        pieces = [table[a:b] for table, a, b in zip(tables, begins, ends)]
+        slices.append(_count(pieces[: len(received)], pieces[-1] if reference is not None else None, axis))
+        begins = list(ends)
+    return total(slices)
 
 
-def _sum(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
-    return {times: one.get(times, 0) + other.get(times, 0) for times in sorted({*one, *other})}
-
-
-def count(received: list[Array], reference: Optional[Part], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], with as many of a key as rank r saw. The
-    list is empty afterwards.
-
-    What counting takes beside the keys is many times as large as they are. So it is done slice by slice, and a slice has all
-    rows of its keys.
-    """
-    rows = sum(map(len, received)) + (len(reference.words) if reference is not None else 0)
-    number = 1 + rows // _SLICE
-    if number == 1:
-        return _count([received.pop(0) for _ in range(len(received))], reference, axis)
-    cut = []
-    while received:
-        words = received.pop(0)
-        where = slices(words, number)
-        cut.append((words[np.argsort(where, kind="stable")], np.cumsum([0, *np.bincount(where, minlength=number)])))
-        del words
-    order, ends = np.zeros(0, np.int64), np.zeros(number + 1, np.int64)
-    if reference is not None:
-        where = slices(reference.words, number)
-        order, ends = np.argsort(where, kind="stable"), np.cumsum([0, *np.bincount(where, minlength=number)])
-    total: Optional[Counts] = None
-    for i in range(number):
-        at = order[ends[i] : ends[i + 1]]
-        part = Part(reference.words[at], reference.places[at]) if reference is not None else None
-        one = _count([words[its[i] : its[i + 1]] for words, its in cut], part, axis)
-        total = one if total is None else total.plus(one)
-    assert total is not None
-    return total
-
-
-def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> Counts:
+def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
     ranks = len(received)
-    arrays = [*received, reference.words] if reference is not None else list(received)
-    words = np.concatenate(arrays) if arrays else np.empty((0, 2), np.uint64)
     # The reference counts as one rank more, so one sort brings everything together.
-    source = np.repeat(np.arange(len(arrays), dtype=np.int32), [len(one) for one in arrays])
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: within a key the sources stand in their order
+    tables = [*received, *([reference[:, :2]] if reference is not None else [])]
+    words = np.concatenate(tables)
+    source = np.repeat(np.arange(len(tables), dtype=np.int32), [len(one) for one in tables])
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the sources of a key stand in their order
     words, source = words[order], source[order]
     new = np.ones(len(words), bool)
     new[1:] = (words[1:] != words[:-1]).any(axis=1)
-    starts = np.flatnonzero(new)
     key = np.cumsum(new) - 1
-    keys = words[starts]
+    keys = words[new]
 
-    seen_rows = source < ranks
-    seen = np.bincount(key[seen_rows], minlength=len(starts))
-    wanted = np.bincount(key[~seen_rows], minlength=len(starts)) if reference is not None else np.minimum(seen, 1)
-    places = np.zeros(len(starts), np.int64)
+    from_ranks = source < ranks
+    seen = np.bincount(key[from_ranks], minlength=len(keys))
+    wanted = np.bincount(key[~from_ranks], minlength=len(keys)) if reference is not None else np.minimum(seen, 1)
+    places = np.zeros(len(keys), np.int64)
     if reference is not None:
-        at = order[~seen_rows] - sum(map(len, received))
-        places[key[~seen_rows][::-1]] = reference.places[at[::-1]]  # the first place of those that come several times
+        at = order[~from_ranks] - (len(words) - len(reference))
+        places[key[~from_ranks][::-1]] = reference[at[::-1], 2]  # the first place of those that come several times
     unknown = wanted == 0
 
-    run = new.copy()  # the first of a key and source
-    run[1:] |= source[1:] != source[:-1]
-    run_starts = np.flatnonzero(run)
-    run_source, run_key = source[run_starts], key[run_starts]
-    run_length = np.diff(np.append(run_starts, len(words)))
-    by_rank = run_source < ranks
-    run_source, run_key, run_length = run_source[by_rank], run_key[by_rank], run_length[by_rank]
+    new[1:] |= source[1:] != source[:-1]
+    runs = np.flatnonzero(new)  # each run has one key and one source
+    run_length = np.diff(np.append(runs, len(words)))[from_ranks[runs]]
+    runs = runs[from_ranks[runs]]
+    run_source, run_key = source[runs], key[runs]
 
     lines = min(ranks, LINES)
     bucket = _buckets(keys, places, axis)
-    drawn = ~unknown | (axis.kind != "reference")  # what the reference hasn't has no place in it
+    drawn = ~unknown | (axis.kind != "reference")  # unknown rows have no place in the reference
     here = drawn[run_key]
     cell = (run_source * lines // ranks)[here].astype(np.int64) * axis.buckets + bucket[run_key][here]
     deliveries = np.bincount(cell, weights=run_length[here], minlength=lines * axis.buckets).astype(np.int64)
     return Counts(
         sums=np.array(
-            [
-                wanted.sum() if reference is not None else 0,
-                np.maximum(wanted - seen, 0).sum(),
-                np.maximum(seen - np.maximum(wanted, 1), 0).sum(),
-                np.count_nonzero(seen),
-                np.count_nonzero(unknown),
-                np.count_nonzero(wanted) if reference is not None else 0,
-            ],
-            np.int64,
+            [np.maximum(wanted - seen, 0).sum(), np.maximum(seen - np.maximum(wanted, 1), 0).sum()], np.int64
         ),
         own=np.bincount(run_source, minlength=ranks),
         pairs=_pairs(run_key, run_source, run_length, ranks),
@@ -175,19 +131,19 @@ def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> 
         seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
         times=_times(seen[seen > 0]),
         strange=_times(seen[unknown]),
-        never=_first(keys, places, seen, np.flatnonzero((seen == 0) & (wanted > 0))),
-        repeated=_first(keys, places, seen, np.flatnonzero((seen > wanted) & ~unknown)),
-        unknown=_first(keys, places, seen, np.flatnonzero(unknown)),
+        never=_first(keys, places, seen, (seen == 0) & (wanted > 0)),
+        repeated=_first(keys, places, seen, (seen > wanted) & ~unknown),
+        unknown=_first(keys, places, seen, unknown),
     )
 
 
-def _times(seen: Array) -> dict[int, int]:
+def _times(seen: Array) -> collections.Counter[int]:
     times, rows = np.unique(seen, return_counts=True)
-    return dict(zip(times.tolist(), rows.tolist()))
+    return collections.Counter(dict(zip(times.tolist(), rows.tolist())))
 
 
 def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:
-    """int64 [ranks, ranks], of the runs of equal key and source."""
+    """int64 [ranks, ranks], from the runs of equal key and source."""
     pairs = np.zeros((ranks, ranks), np.int64)
     shared = np.bincount(key)[key] > 1 if len(key) else np.zeros(0, bool)  # keys that several ranks saw
     key_of_shared = np.unique(key[shared], return_inverse=True)[1]
@@ -195,9 +151,9 @@ def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:
     most = max(1, _CELLS // ranks)
     for begin in range(0, int(key_of_shared[-1]) + 1 if len(key_of_shared) else 0, most):
         a, b = np.searchsorted(key_of_shared, [begin, begin + most])
-        who = np.zeros((most, ranks), np.float32)  # exact: a chunk has less than 2^24 keys
-        who[key_of_shared[a:b] - begin, source_of_shared[a:b]] = 1
-        pairs += (who.T @ who).astype(np.int64)
+        saw = np.zeros((most, ranks), np.float32)  # exact, because a chunk has less than 2^24 keys
+        saw[key_of_shared[a:b] - begin, source_of_shared[a:b]] = 1
+        pairs += (saw.T @ saw).astype(np.int64)
     np.fill_diagonal(pairs, np.bincount(source[length > 1], minlength=ranks))
     return pairs
 
@@ -206,13 +162,9 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     """int64 [keys]."""
     if axis.kind == "hash":
         return (keys[:, 0] >> np.uint64(56)).astype(np.int64)  # BUCKETS is 256
-    if axis.kind == "reference":
-        at, span = places, axis.last + 1
-    else:
-        at, span = (
-            keys[:, 1] - np.uint64(axis.first % (1 << 64)),
-            axis.last - axis.first + 1,
-        )  # it wraps around as it should
+    at, span = places, axis.last - axis.first + 1
+    if axis.kind == "number":
+        at = keys[:, 1] - np.uint64(axis.first % (1 << 64))  # wraps around below 0, as it should
     if span < 1 << 50:
         found = at.astype(np.int64) * axis.buckets // span
     else:
@@ -220,7 +172,7 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     return np.clip(found, 0, axis.buckets - 1)
 
 
-def first_of(found: list[Found]) -> list[Found]:
+def _first_of(found: list[Found]) -> list[Found]:
     """The first of some examples, in the order of _first()."""
 
     def order(one: Found) -> tuple[bool, int]:
@@ -230,26 +182,17 @@ def first_of(found: list[Found]) -> list[Found]:
     return sorted(found, key=order)[:EXAMPLES]
 
 
-def _first(keys: Array, places: Array, seen: Array, which: Array) -> list[Found]:
-    """The first of those keys: numbers before digests, by number, or by their place in the reference."""
-    if not len(which):
-        return []
+def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found]:
+    """The first of the chosen keys: numbers, by number, and then digests, by their place in the reference."""
+    which = np.flatnonzero(chosen)
     numbers = keys[which, 0] == INTEGER
     by = np.where(numbers, keys[which, 1] ^ np.uint64(1 << 63), places[which].astype(np.uint64))
     first = which[np.lexsort((by, ~numbers))[:EXAMPLES]]
     return [(int(keys[i, 0]), int(keys[i, 1]), int(places[i]), int(seen[i])) for i in first]
 
 
-def integer_range(words: Array) -> Optional[tuple[int, int]]:
-    """The least and the largest of keys that are all whole numbers; None: not all are, or there are none."""
-    if not len(words) or not (words[:, 0] == INTEGER).all():
-        return None
-    values = words[:, 1].view(np.int64)
-    return int(values.min()), int(values.max())
-
-
 def positions(words: Array, wanted: tuple[int, int], most: int = 3) -> list[int]:
-    """Where a key stands among a rank's own, the first places of it."""
+    """Where a key stands among a rank's own: its first places."""
     same = (words[:, 0] == np.uint64(wanted[0])) & (words[:, 1] == np.uint64(wanted[1]))
     found: list[int] = np.flatnonzero(same)[:most].tolist()
     return found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.data's datasets with a look at what passes: a map that records, between what notes the beginning and the end."""
+"""tf.data's datasets with a look at what passes: a map that records each element, between stages that note the beginning and the
+end of an iteration."""
 
 from __future__ import annotations
 
@@ -15,15 +16,13 @@ from .iterables import Audit
 from .keys import component_of
 from .record import Recorder
 
-_KNOWN = tf.data.UNKNOWN_CARDINALITY + 1
-
 
 class AuditedDataset(private.UnaryDataset, Audit):
-    """A dataset of the same elements: in `fit`, in tf.function, behind other stages, as any."""
+    """A dataset of the same elements. It can stand in `fit`, in tf.function and behind other stages."""
 
     def __init__(self, inner: tf.data.Dataset, recorder: Recorder, key: Any):
         self._inner, self._recorder = inner, recorder
-        self._audited = inner  # for those that look at the stages of a pipeline
+        self._audited = inner  # for functions that look at the stages of a pipeline
         self._spec = inner.element_spec
         self._passing = _passing(inner, recorder, key)
         super().__init__(self._passing, private.variant(self._passing))
@@ -33,23 +32,19 @@ class AuditedDataset(private.UnaryDataset, Audit):
         return self._spec
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(tf.compat.v1.data.Dataset, name):  # TF1's iterators of the given one would pass by the audit
+        if hasattr(tf.compat.v1.data.Dataset, name):  # the audit would not see TF1's iterators of the given dataset
             raise AttributeError(name)
         return super().__getattr__(name)
 
 
 def check_spec(spec: Any) -> None:
-    """Raises TypeError if elements have what has no bytes."""
+    """Raises TypeError if a component of the elements has no bytes."""
     for name, leaf in elements.leaves(spec):
         tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
-            raise TypeError(
-                explain(
-                    f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
-                    "audit() can't make an array",
-                    "Pass as key= the name or place of a component that says which row it is",
-                )
-            )
+            what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which audit() can't "
+            to_do = "Pass as key= the name or place of a component that says which row it is"
+            raise TypeError(explain(f"{what}make an array", to_do))
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:
@@ -58,11 +53,9 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     steps = int(inner.cardinality())
 
     def record(iteration: Any, *flat: Any) -> None:
-        parts = flat
-        element = tf.nest.pack_sequence_as(
-            component_of(spec, key) if named else spec, list(parts), expand_composites=True
-        )
-        if not named and (callable(key) or _has_composites(spec)):
+        of = component_of(spec, key) if named else spec
+        element = tf.nest.pack_sequence_as(of, list(flat), expand_composites=True)
+        if not named and (callable(key) or elements.has_composites(spec)):
             element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
         recorder.record(int(iteration), element, of="key" if named else "element")
         if steps >= 0 and recorder.steps == steps:
@@ -77,19 +70,17 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
 
     def of_iteration(iteration: tf.Tensor) -> tf.data.Dataset:
         def seen(*element: Any) -> Any:
-            element = element if _unpacked(spec) else element[0]
-            chosen = component_of(element, key) if named else element
-            flat = _flat(chosen)
-            tf.numpy_function(record, [iteration, *flat], [])
+            # map() hands over a tuple as several arguments, but not a namedtuple.
+            element = element if type(spec) is tuple else element[0]
+            tf.numpy_function(record, [iteration, *_flat(component_of(element, key) if named else element)], [])
             return tf.nest.pack_sequence_as(spec, _flat(element), expand_composites=True)
 
         def ended(_: Any) -> tf.Tensor:
             return tf.ensure_shape(tf.numpy_function(end_and_drop, [iteration], tf.bool), [])
 
-        # Asked for in this order: the first is filtered out, the second has nothing.
-        end = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0))).map(
-            lambda _, element: element
-        )
+        # TensorFlow asks for them in this order: the first is filtered out, the second has nothing.
+        both = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0)))
+        end = both.map(lambda _, element: element)
         return inner.map(seen).concatenate(end)
 
     start = tf.data.Dataset.from_tensors(np.int64(0)).map(begun).map(lambda iteration: tf.ensure_shape(iteration, []))
@@ -97,19 +88,12 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     if steps != tf.data.UNKNOWN_CARDINALITY:
         passing = passing.apply(tf.data.experimental.assert_cardinality(steps))
     settings = tf.data.Options()
-    settings.experimental_optimization.inject_prefetch = False  # what nobody has asked for is not seen
+    settings.experimental_optimization.inject_prefetch = (
+        False  # elements that were prefetched would count before anybody asks for them
+    )
     return passing.with_options(inner.options().merge(settings))
 
 
 def _flat(element: Any) -> list[Any]:
     """Its tensors. A None has none, as its spec has no components."""
     return [part for part in tf.nest.flatten(element, expand_composites=True) if part is not None]
-
-
-def _has_composites(spec: Any) -> bool:
-    return elements.has_composites(spec)
-
-
-def _unpacked(spec: Any) -> bool:
-    """Whether map() hands over such an element as several arguments: not a namedtuple."""
-    return type(spec) is tuple

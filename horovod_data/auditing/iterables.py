@@ -12,16 +12,17 @@ from .report import Report
 
 
 class Audit:
-    """What audit() returns: iterate over it as over what it was given. Attributes that it hasn't are those of what it was
-    given (`audit.sampler.set_epoch(2)`)."""
+    """What audit() returns: iterate over it as over what it was given. Attributes that it doesn't have are those of what it
+    was given (`audit.sampler.set_epoch(2)`)."""
 
     _recorder: Recorder
     _inner: Any
+    _forwards_private = False  # TensorFlow and Keras have private attributes of their own
 
     @property
     def reports(self) -> list[Report]:
         """Of the epochs that all ranks have ended so far, in their order. Local, doesn't wait."""
-        return list(self._recorder.reports)
+        return self._recorder.reports
 
     def report(self) -> Report:
         """Ends the epoch that is under way on this rank, if one is, and returns the report of the last one that has ended
@@ -42,19 +43,20 @@ class Audit:
         self._recorder.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # TensorFlow's and Keras' own, of this object; and while it is being made or copied
+        private = name.startswith("__" if self._forwards_private else "_")
+        if private or name in ("_inner", "_recorder"):  # while it is made or copied
             raise AttributeError(name)
         return getattr(self._inner, name)
 
 
 def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
-    """The same elements, in an epoch of their own, which begins when the first is asked for."""
+    """The same elements, in an epoch of their own. It begins when the first is asked for."""
     iteration = recorder.begin()
     try:
         for element in elements:
             recorder.record(iteration, element)
             yield element
-    except GeneratorExit:  # a loop is left: the generator is closed with it
+    except GeneratorExit:  # a loop that is left closes the generator
         recorder.end(iteration, left=True)
         raise
     except BaseException as error:
@@ -63,8 +65,18 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
     recorder.end(iteration)
 
 
+def audited_iterable(given: Any, recorder: Recorder) -> Audit:
+    """An iterator of what has a next(), an iterable of anything else. It has a length if what is given has one."""
+    kind = AuditedIterator if hasattr(given, "__next__") else AuditedIterable
+    sized: Any = {"__len__": lambda self: len(self._inner)} if hasattr(given, "__len__") else {}
+    made: Audit = type(kind.__name__, (kind,), sized)(given, recorder)
+    return made
+
+
 class AuditedIterable(Audit):
-    """Of what can be iterated over again and again."""
+    """Can be iterated over again and again."""
+
+    _forwards_private = True
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
@@ -72,30 +84,19 @@ class AuditedIterable(Audit):
     def __iter__(self) -> Iterator[Any]:
         return recorded(self._inner, self._recorder)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
-class AuditedSized(AuditedIterable):
-    """Of what has a length as well."""
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
 
 class AuditedIterator(Audit):
-    """Of what has a next(): an iterator or a generator, which can be iterated over once; or a loader whose `__iter__` begins it
-    anew and returns it, so that each of its iterations is an epoch."""
+    """An iterator or a generator can be iterated over once. A loader whose `__iter__` begins anew and returns itself has an
+    epoch in each iteration."""
+
+    _forwards_private = True
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
-        self._source = inner  # what elements come from: the loader's `__iter__` may return something else
+        self._source = inner  # of the elements, because the loader's `__iter__` may return something else
         self._anew = _begins_anew(inner)
         self._iteration = -1
-        self._ended, self._again = False, False  # it has come to its end; and has been iterated over again since
-        self._said = False
+        self._ended, self._again, self._said = False, False, False  # has come to its end; is iterated over again since
 
     def __iter__(self) -> AuditedIterator:
         try:
@@ -103,7 +104,7 @@ class AuditedIterator(Audit):
         except BaseException as error:
             self._recorder.end(self._recorder.begin(), error)
             raise
-        self._again = self._ended
+        self._again = self._ended and not self._anew
         if self._anew:
             self._iteration = -1  # the next element begins an epoch
         return self
@@ -115,7 +116,12 @@ class AuditedIterator(Audit):
             element = next(self._source)
         except StopIteration:
             self._recorder.end(self._iteration)
-            self._say_if_used_up()
+            if self._again and not self._said:
+                self._said = True
+                self._recorder.say(
+                    f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                    "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time"
+                )
             self._ended = True
             raise
         except BaseException as error:
@@ -125,40 +131,10 @@ class AuditedIterator(Audit):
         self._recorder.record(self._iteration, element)
         return element
 
-    def _say_if_used_up(self) -> None:
-        """Once: it was iterated over again, and gave nothing."""
-        if self._again and not self._anew and not self._said:
-            self._said = True
-            self._recorder.say(
-                f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
-                "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time"
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in (
-            "_inner",
-            "_recorder",
-            "_source",
-            "_anew",
-            "_iteration",
-            "_ended",
-            "_again",
-            "_said",
-        ):
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-
-class AuditedSizedIterator(AuditedIterator):
-    """Of what has a length as well."""
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
 
 def _begins_anew(given: Any) -> bool:
-    """Whether an iteration may begin at the first element again: `__iter__` is Python's, and does more than to return self.
-    Those of generators, and of other types that are not written in Python, do no more."""
+    """Whether an iteration may begin at the first element again: `__iter__` is written in Python, and does more than to return
+    self. Those of generators, and of other types that are not written in Python, do no more."""
     code = getattr(getattr(type(given), "__iter__", None), "__code__", None)
     return code is not None and code.co_code != _returns_itself.__code__.co_code
 
@@ -168,10 +144,10 @@ def _returns_itself(self: Any) -> Any:
 
 
 class ReadAhead:
-    """Of an iterator from which Keras takes elements ahead, in a thread: each counts when it has been trained with, and those
-    that never are don't. Keras trains with them in the order in which it has taken them."""
+    """An iterator from which Keras takes elements ahead, in a thread. An element counts when Keras has trained with it. Keras
+    trains with the elements in the order in which it takes them."""
 
-    def __init__(self, audited: AuditedIterator):
+    def __init__(self, audited: Audit):
         self._inner, self._recorder = audited._inner, audited._recorder
         self._source = self._inner
         self._taken = 0
@@ -193,19 +169,16 @@ class ReadAhead:
             self._error = error
             raise
         self._taken += 1
-        try:
-            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
-        except Exception as error:  # the training goes on without
-            self._waiting.append(error)
+        self._waiting.append(self._recorder.keys(element, which=f"element {self._taken}"))
         return element
 
     def trained(self) -> None:
-        """With one element more."""
+        """Keras has trained with one element more."""
         self._recorder.add(-1, self._waiting.popleft())
 
     def end_epoch(self) -> None:
         self._recorder.close()
 
     def end(self, failed: bool) -> None:
-        """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
+        """The training is over. `failed`: by an error, which is the iterator's if it has raised one."""
         self._recorder.end(-1, self._error if failed else None, left=True)

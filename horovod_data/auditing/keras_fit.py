@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --audit: what goes into Keras' Model.fit is audited, in a program that knows nothing of it.
 
-HOROVOD_DATA_AUDIT=1 has horovod_data.init(), and launcher/rank.py before the program starts, exchange Model.fit of every
-Keras that is imported, then or later. The new one audits x and adds a callback that ends the audit's epochs with Keras's;
-nothing else of the call changes. What it can't audit it names, in a line on rank 0.
+HOROVOD_DATA_AUDIT=1 makes horovod_data.init(), and launcher/rank.py before the program starts, replace Model.fit of every
+Keras that is imported, then or later. The new one audits x. It also adds a callback that ends the audit's epochs with Keras's.
+Nothing else of the call changes. A line on rank 0 names what can't be audited.
 
-Loaded before TensorFlow: nothing is imported here but Python's own.
+This module is loaded before TensorFlow, so it imports only Python's own modules.
 """
 
 from __future__ import annotations
@@ -14,73 +14,62 @@ import atexit
 import functools
 import importlib
 import importlib.abc
-import importlib.util
+import importlib.machinery
 import inspect
 import os
 import sys
 from typing import Any, Callable, Mapping, NamedTuple
 
-from ..ending.processes import fork_check
-from ..errors import say
+from ..errors import fork_check, say
 
 VARIABLE = "HOROVOD_DATA_AUDIT"
 # Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.
 _HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.src.models.model"}
 
-_fits = 0  # that were audited, or named as not
+_fits = 0  # calls that were audited, or named as not audited
+_within: dict[
+    int, bool
+] = {}  # processes that are within a fit: whether a fit within it was named; forked children are not
 
 
 class CantBeAudited(Exception):
-    """What a program gives Model.fit is passed on as it is; the text says why."""
+    """Model.fit gets what the program gives it. The text says why."""
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the variable asks for it; read_settings() refuses what is neither 0 nor 1."""
+    """Whether the variable asks for it. read_settings() refuses values other than 0 and 1."""
     return environ.get(VARIABLE, "").strip() == "1"
 
 
 def install() -> None:
-    """Exchanges Model.fit, now or when Keras is imported. A second call does nothing."""
-    if any(getattr(finder, "of_audit", False) for finder in sys.meta_path):
+    """Replaces Model.fit, now or when Keras is imported. A second call does nothing."""
+    if any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         return
-    for name in _HOMES:
-        if name in sys.modules:
-            _exchange(sys.modules[name])
+    for name in _HOMES & set(sys.modules):
+        _replace_fit(sys.modules[name])
     sys.meta_path.insert(0, _AfterImport())
     forked = fork_check()
     atexit.register(lambda: _say_if_nothing(forked))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself, but has something done when one of the modules has been imported."""
-
-    of_audit = True
-
-    def __init__(self) -> None:
-        self._looking: set[str] = set()
+    """Has Model.fit replaced when one of the modules has been imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in _HOMES or name in self._looking:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name in _HOMES else None
+        if spec is None or spec.loader is None:
             return None
-        self._looking.add(name)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking.discard(name)
-        loader = spec.loader if spec is not None else None
-        if loader is None or not hasattr(loader, "exec_module"):
-            return spec
-        run = loader.exec_module
+        run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
-            _exchange(module)
+            _replace_fit(module)
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _exchange(module: Any) -> None:
+def _replace_fit(module: Any) -> None:
     model = getattr(module, "Model", None)
     fit = getattr(model, "fit", None)
     if model is None or fit is None or getattr(fit, "of_audit", False):
@@ -96,83 +85,77 @@ def _exchange(module: Any) -> None:
 
 def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: Any) -> Any:
     global _fits
-    import horovod_data
 
     given = inspect.signature(fit).bind(model, *args, **kwargs)
-    if (told := _busy.get(os.getpid())) is not None:
-        if not told:
+    if (named := _within.get(os.getpid())) is not None:
+        if not named:
             _say(
                 "Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself"
             )
-            _busy[os.getpid()] = True
+            _within[os.getpid()] = True
         return fit(*given.args, **given.kwargs)
     _fits += 1
     audited = _Audited(given.arguments.get("x"))
     try:
-        try:
-            horovod_data.rank()
-        except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
-            horovod_data.init()
-        if horovod_data.is_trainer():
-            audited = _audited(_forgiving(horovod_data.audit), model, given.arguments)
-            given.arguments["x"] = audited.x
-            if given.arguments.get("validation_data") is not None:
-                _say(
-                    "this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself"
-                )
+        audited = _audited(model, given.arguments)
     except Exception as error:
-        # audit() raises on all ranks if on one; or the job is over, here or (tf.errors.UnavailableError) on the others.
-        if (
-            not isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError))
-            and type(error).__name__ != "UnavailableError"
-        ):
+        # audit() raises on all ranks if on one. Or the job is over, here or (tf.errors.UnavailableError) on the others.
+        expected = isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError))
+        if not expected and type(error).__name__ != "UnavailableError":
             raise
         _say(f"this call of Model.fit is not audited: {error}")
+    given.arguments["x"] = audited.x
     if audited.hooks:
         given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)
-    _busy[os.getpid()] = False
+    _within[os.getpid()] = False
     failed = True
     try:
         made = fit(*given.args, **given.kwargs)
         failed = False
         return made
     finally:
-        _busy.pop(os.getpid(), None)
+        _within.pop(os.getpid(), None)
         audited.end(failed)
-
-
-_busy: dict[
-    int, bool
-] = {}  # the process while it is in a fit, which no child is that it forks there; whether another fit within was told
 
 
 class _Audited(NamedTuple):
     x: Any  # for Keras
-    hooks: Mapping[str, Callable[[], None]] = {}  # what is to be done at which of Keras' events
-    end: Callable[[bool], object] = lambda failed: None  # and behind fit
+    hooks: Mapping[str, Callable[[], None]] = {}  # what to call at which of Keras' events
+    end: Callable[[bool], object] = lambda failed: None  # what to call after fit
 
 
-def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
-    """audit() that raises nothing within the program's fit: the report says what it could not make keys of."""
-
-    def made(given: Any) -> Any:
-        audited = audit(given)
-        audited._recorder.forgive()
-        return audited
-
-    return made
-
-
-def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> _Audited:
-    """What to give Keras, and what is to be done besides.
+def _audited(model: Any, arguments: Mapping[str, Any]) -> _Audited:
+    """What to give Keras, and what to do besides.
 
     Raises:
-      CantBeAudited: that can't be audited; says why.
+      CantBeAudited: x can't be audited; the text says why.
     """
+    import horovod_data
+
+    try:
+        horovod_data.rank()
+    except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
+        horovod_data.init()
+    if not horovod_data.is_trainer():
+        return _Audited(arguments.get("x"))
+    audited = _audited_x(model, arguments)
+    if arguments.get("validation_data") is not None:
+        _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
+    return audited
+
+
+def _audited_x(model: Any, arguments: Mapping[str, Any]) -> _Audited:
     import tensorflow as tf
 
-    from horovod_data.auditing.iterables import Audit, ReadAhead
-    from horovod_data.auditing.sequences import sequence_class
+    import horovod_data
+
+    from .iterables import Audit, ReadAhead
+    from .sequences import sequence_class
+
+    def audit(given: Any) -> Any:
+        made = horovod_data.audit(given)
+        made._recorder.forgive()  # nothing is raised within the program's fit: the report has the error
+        return made
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):
@@ -184,7 +167,7 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
     if sequence_class(x) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return _Audited(audit(x))  # it hears of the ends by itself
+        return _Audited(audit(x))  # Keras tells it of the ends of epochs
     if hasattr(x, "__next__"):
         if why := _not_in_order(model, arguments):
             raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them, and {why}")
@@ -194,24 +177,21 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
     if arguments.get("validation_split"):
         raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
-        for _ in audit([(x, y)]):  # Keras cuts and shuffles it by itself, but gives every row of it once in every epoch
-            pass
+        list(audit([(x, y)]))  # Keras cuts and shuffles it, but an epoch has every row of it once
         return _Audited(x)
     raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
 def _not_in_order(model: Any, arguments: Mapping[str, Any]) -> str:
-    """Why nobody can tell with which of an iterator's elements Keras has trained so far; empty: they can be counted."""
+    """Why nobody can tell with which of an iterator's elements Keras has trained so far. Empty: they can be counted."""
     if (arguments.get("workers") or 1) > 1 or arguments.get("use_multiprocessing"):
         return "several workers of Keras' share it"
     at_once = getattr(model, "steps_per_execution", None)
     if getattr(model, "autotune_steps_per_execution", False) or (at_once is not None and int(at_once) > 1):
         return "with steps_per_execution it doesn't tell after each step that it has made it"
-    return (
-        "callbacks is a CallbackList, which hears of no batches if none of its callbacks did"
-        if _is_callback_list(arguments.get("callbacks"))
-        else ""
-    )
+    if _is_callback_list(arguments.get("callbacks")):
+        return "callbacks is a CallbackList, which hears of no batches if none of its callbacks did"
+    return ""
 
 
 def _is_callback_list(callbacks: Any) -> bool:
@@ -219,7 +199,7 @@ def _is_callback_list(callbacks: Any) -> bool:
 
 
 def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
-    """`module`: the model's. There may be another Keras in the process, whose callbacks are not this one's."""
+    """`module`: the model's, because another Keras in the process has other callbacks."""
     keras = importlib.import_module(module.__name__.partition(".")[0])
 
     def called(hook: Callable[[], None]) -> Callable[..., None]:
@@ -234,7 +214,7 @@ def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[],
 
 
 def _say(text: str) -> None:
-    """On the first rank, as the launcher numbers them: the program may not have come to init()."""
+    """On the first rank, as the launcher numbers them, because the program may not have called init()."""
     if next((os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), "0") == "0":
         say(f"--audit: {text}")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this rank has seen, epoch by epoch. An epoch that is over goes to a thread, which makes its report with the other
-ranks: the program never waits for it, unless it asks for the report."""
+"""What this rank has seen, epoch by epoch. An epoch that has ended goes to a thread, which makes its report together with the
+other ranks. The program waits only where it asks for the report."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import random
 import threading
 import time
 import weakref
-from typing import Any, Callable, Optional, Union, cast
+from concurrent.futures import Future
+from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..ending.processes import fork_check
-from ..errors import explain, forked, say, start_thread, text_of, without_place
+from ..errors import explain, fork_check, forked, say, start_thread, text_of, without_place
 from .keys import Key, Keys, keys_of
 from .report import Report
 
-_MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
+_MOST_NAMES = 16 << 20  # bytes
 _MOMENT_SECONDS = 1.0
 _MOST_ERROR = 200  # letters of an error, in the report
 
-_live: dict[Recorder, None] = {}  # whose threads run, the oldest first
-_RELEASED = object()
+_live: dict[Reporter, "weakref.ref[Recorder]"] = {}  # whose threads run, the oldest first
 
 Array = Any
 
@@ -34,40 +33,56 @@ def finish_all(takes_long: Callable[[], object]) -> None:
     """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still there.
 
     Args:
-      takes_long: called, once, when the others have not ended these epochs within a moment.
+      takes_long: called once, when the other ranks have not ended these epochs within a moment.
     """
-    recorders = list(_live)
-    for recorder in recorders:  # before any wait: others may wait for any of them
-        recorder.close_for_good()
+    live = list(_live.items())
+    for _, recorder in live:  # before any wait, because other ranks may wait for any of them
+        if (held := recorder()) is not None:
+            held.close_for_good()
     moment = time.monotonic() + _MOMENT_SECONDS
-    for recorder in recorders:
-        while not recorder.joined(0.1):
+    for reporter, _ in live:
+        while not reporter.joined(0.1):
             if time.monotonic() > moment:
                 takes_long()
                 moment = math.inf
 
 
+class Names:
+    """Keys that are text, by the place of their row. They are kept for the examples, up to 16 MiB of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, bytes] = {}
+        self._bytes = 0
+
+    def add(self, names: Optional[Sequence[Optional[bytes]]], first: int) -> None:
+        """`first`: the place of the first."""
+        if names is not None and self._bytes < _MOST_NAMES:
+            some = {place: name for place, name in enumerate(names, first) if name is not None}
+            self._names.update(some)
+            self._bytes += sum(map(len, some.values())) + 64 * len(some)
+
+    def get(self, place: int) -> Optional[str]:
+        name = self._names.get(place)
+        return name.decode(errors="replace") if name is not None else None
+
+
 class Epoch:
     """16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
 
-    def __init__(self, number: int):
-        self.number = number
+    def __init__(self, number: int, partial: bool = True):
+        """`partial`: it is an epoch wherever it ends."""
+        self.number, self.partial = number, partial
         self.error: Optional[str] = None  # that ended it
         self.whole = False  # it ended where the loader did
-        self.partial = True  # wherever it ends, it is an epoch
+        self.names = Names()
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
-        self._names: dict[int, bytes] = {}
-        self._named = 0
 
     def add(self, keys: Keys) -> None:
         """One step."""
-        begin = self.rows
+        self.names.add(keys.names, self.rows)
+        self._ends.append(self.rows + len(keys.words))
         self._words += np.ascontiguousarray(keys.words).tobytes()
-        self._ends.append(begin + len(keys.words))
-        if keys.names is not None and self._named < _MOST_NAMES:
-            self._names.update(enumerate(keys.names, begin))
-            self._named += sum(map(len, keys.names)) + 64 * len(keys.names)
 
     @property
     def steps(self) -> int:
@@ -86,53 +101,99 @@ class Epoch:
         step = int(np.searchsorted(self._ends, index, side="right"))
         return step + 1, index - (self._ends[step - 1] if step else 0)
 
-    def name(self, index: int) -> Optional[bytes]:
-        return self._names.get(index)
+
+class Reporter:
+    """A thread that makes the reports of epochs in their order. It does not hold the recorder."""
+
+    def __init__(self, name: str, settle: Callable[[Epoch], Report], announce: bool):
+        """`settle`: makes the report of an epoch, collectively. `announce`: print it."""
+        self.name, self._settle, self._announce = name, settle, announce
+        self.made: list[Future[Report]] = []  # of each epoch that has ended
+        self._ended = False
+        self._failure: Optional[BaseException] = None  # from then on the ranks' calls don't go together
+        self._queue: "queue.SimpleQueue[Optional[tuple[Epoch, Future[Report]]]]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
+        start_thread(self._thread)  # now, because Python starts no thread at the program's end
+
+    def take(self, epoch: Epoch) -> None:
+        """The epoch has ended."""
+        report: Future[Report] = Future()
+        self.made.append(report)
+        if not self._ended:
+            return self._queue.put((epoch, report))
+        what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
+        to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
+        report.set_exception(RuntimeError(explain(f"{self.name}: {what}", to_do)))
+
+    def end(self) -> None:
+        """The thread ends behind the epochs that it has."""
+        self._ended = True
+        self._queue.put(None)
+
+    def joined(self, seconds: float) -> bool:
+        """Whether the thread has ended. Waits for so long at most."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._queue.get()) is not None:
+                self._make(*taken)
+                del taken
+        finally:
+            _live.pop(self, None)
+
+    def _make(self, epoch: Epoch, report: Future[Report]) -> None:
+        if self._failure is None:
+            try:
+                made = self._settle(epoch)
+                if self._announce:
+                    say(str(made))
+                return report.set_result(made)
+            except BaseException as error:
+                self._failure = error
+                why = without_place(text_of(error))
+                say(explain(f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: {why}"))
+        report.set_exception(self._failure)
 
 
 class Recorder:
     """The epochs of one audit on this rank. May be used from any thread.
 
-    An epoch begins with an iteration, and ends with it, by an error too; or when the next one begins; or by close(). What an
-    iteration yields after a close() belongs to the next epoch.
+    An epoch begins with an iteration. It ends with the iteration, with an error, when the next iteration begins, or with
+    close(). What an iteration yields after a close() belongs to the next epoch. When nothing holds the recorder any more, the
+    epoch under way ends, and the reporter behind it.
     """
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
-        """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
-        program ends is an epoch too, even if it is no iteration that has a number."""
-        self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
-        self._lock = (
-            threading.RLock()
-        )  # a generator that is garbage ends its epoch wherever the collector runs, under this lock too
+        """`settle`, `announce`: as Reporter takes them. `partial`: what is under way when the program ends is an epoch, even
+        if it is no iteration that has a number."""
+        self.name, self._key, self._announce, self._partial = name, key, announce, partial
+        # A generator that is garbage ends its epoch wherever the collector runs, so also under this lock.
+        self._lock = threading.RLock()
         self._epoch: Optional[Epoch] = None
-        self._begun = 0
         self._iteration = 0
-        self._numbers = itertools.count(
-            random.getrandbits(61)
-        )  # a restored iterator brings a number of another process
+        self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator has a number of another process
         self._older: set[int] = set()
-        self._closed: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # epochs; _RELEASED; None is the end
-        self._done = threading.Condition(self._lock)
-        self._settled = 0
-        self.reports: list[Report] = []
-        self._failure: Optional[BaseException] = None
         self._forgiving = False
         self._forked = fork_check()
-        self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
-        start_thread(self._thread)  # now: at the program's end Python starts no thread any more
-        _live[self] = None
+        self._reporter = Reporter(name, settle, announce)
+        _live[self._reporter] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_reporter") and not self._forked():
+            self.close_for_good()
 
     def forgive(self) -> None:
-        """From here on an element of which no keys can be made passes; its epoch has that error, and no more rows."""
+        """From here on an element of which no keys can be made passes. Its epoch has that error, and no more rows."""
         self._forgiving = True
 
     def begin(self) -> int:
-        """A new iteration, whose number it returns."""
+        """Begins an iteration, whose number it returns."""
         with self._lock:
-            if self._epoch is not None and not self._epoch.partial:  # nobody has come to it
-                self._epoch = None
-                self._begun -= 1
-            self._close()
+            if self._epoch is not None and self._epoch.partial:
+                self._close()
+            self._epoch = None  # nobody has come to one that isn't partial
             if self._iteration >= 0:
                 self._older.add(self._iteration)
             self._iteration = next(self._numbers)
@@ -140,58 +201,42 @@ class Recorder:
             return self._iteration
 
     def record(self, iteration: int, element: Any, of: str = "element") -> None:
-        """One step of an iteration. `of`: "element"; or "key": it is what the user's key is made of.
+        """One step of an iteration; `of` as keys() takes it. Raises as add()."""
+        self.add(iteration, self.keys(element, of))
 
-        Raises:
-          RuntimeError: a newer iteration of the same audit has begun.
-          TypeError, and what the key function raises: no keys can be made of the element.
-        """
-        self.add(iteration, self.made(iteration, element, of))
-
-    def made(self, iteration: int, element: Any, of: str = "element") -> Union[Keys, Exception]:
-        """The keys of the next step; an error ends the epoch, and is raised as in record(), or returned if it is forgiven."""
-        with self._lock:
-            step = self._epoch.steps + 1 if self._epoch is not None else 1
-            epoch = self._epoch.number if self._epoch is not None else self._begun + 1
-        try:
-            return self.keys(element, f"epoch {epoch}, step {step}", of)
-        except Exception as error:
-            if self._forgiving:
-                return error
-            if self._partial or iteration >= 0:
-                with self._lock:
-                    if iteration not in self._older:
-                        self._iteration = iteration
-                        self._open()
-                        self._close(error)
-            raise
-
-    def keys(self, element: Any, which: str, of: str = "element") -> Keys:
-        """The keys of an element; raises as record(). `which` it is: for errors."""
+    def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
+        """The keys of an element, or the reason why none can be made. `of`: "element"; or "key": the element is what the
+        user's key is made of. `which`: names the element in errors. Empty: it is the next step."""
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
-            error.args = (
-                explain(
-                    f"{self.name}, {which}: the keys of the rows can't be made: "
-                    f"{type(error).__name__}: {without_place(str(error))}",
-                    f"key={self._key!r} must fit every element" if self._key is not None else "",
-                ),
-            )
-            raise
+            with self._lock:
+                epoch, step = (
+                    (self._epoch.number, self._epoch.steps + 1) if self._epoch is not None else (self._next(), 1)
+                )
+            why = f"{type(error).__name__}: {without_place(str(error))}"
+            to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
+            where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
+            error.args = (explain(f"{where}: the keys of the rows can't be made: {why}", to_do),)
+            return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
-        """One step, whose keys these are, or why there are none."""
+        """One step of an iteration, whose keys these are.
+
+        Raises:
+          RuntimeError: a newer iteration of the same audit has begun.
+          `keys`, if it is the reason why there are none, unless it is forgiven. It ends the epoch.
+        """
         with self._lock:
             if iteration in self._older:
-                raise RuntimeError(
-                    explain(
-                        f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
-                        "An audit is of one iteration at a time: call audit() for each",
-                    )
-                )
+                what = "two iterations go on at the same time, and the older one was asked for an element"
+                to_do = "An audit is of one iteration at a time: call audit() for each"
+                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
             self._iteration = iteration
             epoch = self._open()
+            if isinstance(keys, Exception) and not self._forgiving:
+                self._close(keys)
+                raise keys
             if isinstance(keys, Exception):
                 epoch.error = epoch.error or _named(keys)
             elif epoch.error is None:
@@ -219,73 +264,44 @@ class Recorder:
         with self._lock:
             return self._epoch.steps if self._epoch is not None else 0
 
+    @property
+    def reports(self) -> list[Report]:
+        """Of the epochs that all ranks have ended."""
+        return [one.result() for one in list(self._reporter.made) if one.done() and one.exception() is None]
+
     def report(self) -> Report:
-        """close(), and the report of the last epoch that this rank has ended: waits for all ranks to end it.
+        """Ends the epoch under way, and returns the report of the last epoch that this rank has ended. Waits for all ranks to
+        end it.
 
         Raises:
-          RuntimeError: there is none and none will come: before the first epoch, of one that shutdown() has not made, or in a
-            forked child.
+          RuntimeError: no epoch has begun; the last one ended after shutdown(); or in a forked child.
         """
         if self._forked():  # before the lock, which the thread may have held when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
-        with self._done:
-            self._close_if_partial()
-            last = self._begun - (self._epoch is not None)
-            if not last:
-                raise RuntimeError(
-                    explain(
-                        f"{self.name}: report() was called before the first epoch",
-                        "Iterate first: a rank without rows does it as well",
-                    )
-                )
-            while self._settled < last and self._failure is None:
-                if not self._thread.is_alive():
-                    raise RuntimeError(
-                        explain(
-                            f"{self.name}: report() was called after horovod_data.shutdown(), for epoch {last}, which ended after it",
-                            "Iterate and call it before; the epochs that ended before it are in `reports`",
-                        )
-                    )
-                self._done.wait(0.1)  # in slices, for Ctrl-C
-            if self._settled < last:
-                assert self._failure is not None
-                raise self._failure
-            return self.reports[last - 1]
-
-    def close_for_good(self) -> None:
-        """Records no more: the last epochs get their reports, and then the thread ends."""
         with self._lock:
             self._close_if_partial()
-        self._closed.put(None)
+            made = self._reporter.made
+            if not made:
+                what, to_do = (
+                    "report() was called before the first epoch",
+                    "Iterate first: a rank without rows does it as well",
+                )
+                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
+        return made[-1].result()
 
-    def finish(self) -> None:
-        """The same, and waits for that."""
-        self.close_for_good()
-        while not self.joined(0.1):
-            pass
+    def close_for_good(self) -> None:
+        """Ends the epoch under way. The last epochs get their reports; later ones get none."""
+        with self._lock:
+            self._close_if_partial()
+            self._reporter.end()
 
-    def joined(self, seconds: float) -> bool:
-        """Whether the thread has ended; waits for so long at most."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def held(self) -> Recorder:
-        """This recorder, for all that record: when none of them holds it any more, release() is called."""
-        return cast(Recorder, _Held(self))
-
-    def release(self) -> None:
-        """Nothing records any more: the epoch under way ends, and the thread behind its report. Called by whoever collects garbage,
-        who may hold any lock: takes none."""
-        if not self._forked():
-            self._closed.put(_RELEASED)
+    def _next(self) -> int:
+        return len(self._reporter.made) + 1
 
     def _open(self) -> Epoch:
-        epoch = self._epoch
-        if epoch is None:
-            self._begun += 1
-            self._epoch = epoch = Epoch(self._begun)
-            epoch.partial = self._partial or self._iteration >= 0
-        return epoch
+        if self._epoch is None:
+            self._epoch = Epoch(self._next(), self._partial or self._iteration >= 0)
+        return self._epoch
 
     def _close_if_partial(self) -> None:
         if self._epoch is not None and self._epoch.partial:
@@ -296,55 +312,7 @@ class Recorder:
         if epoch is not None:
             epoch.whole = whole
             epoch.error = _named(error) if error is not None else epoch.error
-            self._closed.put(epoch)
-
-    def _run(self) -> None:
-        try:
-            self._settle_all()
-        finally:
-            _live.pop(self, None)
-
-    def _settle_all(self) -> None:
-        while (epoch := self._closed.get()) is not None:
-            if epoch is _RELEASED:
-                with self._lock:
-                    self._close_if_partial()
-                self._closed.put(None)
-                continue
-            try:
-                if self._failure is not None:
-                    continue  # the ranks' calls don't go together any more
-                report = self._settle(epoch)
-            except BaseException as error:
-                say(
-                    explain(
-                        f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
-                        f"{without_place(text_of(error))}"
-                    )
-                )
-                with self._done:
-                    self._failure = error
-                    self._done.notify_all()
-                continue
-            if self._announce:
-                say(str(report))
-            with self._done:
-                self.reports.append(report)
-                self._settled += 1
-                self._done.notify_all()
-
-
-class _Held:
-    """What the recorder is to its users. The recorder itself is its thread's as well, and would never be garbage."""
-
-    def __init__(self, recorder: Recorder):
-        self._recorder = recorder
-        weakref.finalize(self, recorder.release).atexit = False  # at exit there is finish()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self._recorder, name)
+            self._reporter.take(epoch)
 
 
 def _named(error: BaseException) -> str:

@@ -1,197 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that there should be: a count, keys, or elements. Rank 0 reads them, once, and deals their keys to the ranks that
-count them."""
+"""The rows that there should be: a count, keys, or elements. Rank 0 reads them once, and sends each key to the rank that counts
+it."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
+from ..channel.agreement import check_errors
 from ..ending import signals
-from ..errors import explain, whole, without_place
-from .counting import Part, integer_range
+from ..errors import explain, text_of, whole, without_place
+from ..job import state
 from .exchange import Exchange
-from .keys import Key, Keys, given_keys, keys_of, owners
+from .keys import Key, Keys, given_keys, in_parts, keys_of
+from .record import Names
 
 Array = Any
 
 _CHUNK = 1 << 18  # rows that rank 0 holds at a time
-_MOST_NAMES = 16 << 20
-_MORE, _LAST, _FAILED = 0, 1, 2
 
 
-@dataclasses.dataclass
-class Reference:
-    """`rows` None: there is none. `part`: this rank's, None if only the count is known. `range`: of keys that are all whole
-    numbers."""
+class Reference(NamedTuple):
+    """`rows`: their number; None: there is no reference. `part`: of the keys that this rank counts, as count() takes it;
+    None: only the number is known. `names`: of keys that are text, on rank 0."""
 
     rows: Optional[int] = None
-    part: Optional[Part] = None
-    range: Optional[tuple[int, int]] = None
-    names: dict[int, bytes] = dataclasses.field(default_factory=dict)  # on rank 0
+    part: Optional[Array] = None
+    names: Names = Names()
 
     def name_of(self, place: int) -> str:
         """On rank 0: of the row at this place."""
         name = self.names.get(place)
-        return name.decode(errors="replace") if name is not None else f"row {place} of the reference"
+        return name if name is not None else f"row {place} of the reference"
 
 
-class ReferenceFailed(Exception):
-    """On the ranks that don't read: rank 0's reading raised."""
-
-
-def kind_of(given: Any, key: Key) -> str:
-    """ "none", "count", "keys" or "elements"; "function" where only a call can tell.
+def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
+    """Collective. Only rank 0 reads what is `given`. Ctrl-C waits, except while rank 0 reads.
 
     Raises:
-      TypeError, ValueError: it can't be a reference.
+      What the reading raises: on rank 0 as it is, elsewhere an error of the same class that quotes it.
     """
-    if given is None:
-        return "none"
-    if (rows := whole(given)) is not None and not np.ndim(given):
-        if rows < 0:
-            raise ValueError(explain(f"reference={given!r} is less than 0", "It counts the rows that there are"))
-        return "count"
-    if _is_keys(given):
-        if key is None:
-            raise ValueError(
-                explain(
-                    "reference= has keys, but audit() has no key=: rows are told apart by their content",
-                    "Pass key=, which says what a row's key is; or as reference= the elements themselves",
-                )
-            )
-        return "keys"
-    if _is_endless(given):
-        raise ValueError(
-            explain(
-                "reference= is a dataset without an end, which would be read for ever",
-                "Pass it without repeat(), or with take()",
-            )
-        )
-    if _is_map(given):
-        return "elements"
-    if isinstance(given, (str, bytes, bool)) or not (hasattr(given, "__iter__") or callable(given)):
-        raise TypeError(
-            explain(
-                f"reference={given!r} is no reference",
-                "Pass a number of rows, a set or array of keys, a "
-                "dataset or another iterable of elements, or a function that returns one of these",
-            )
-        )
-    return "elements" if hasattr(given, "__iter__") else "function"
-
-
-def make_reference(exchange: Exchange, given: Any, kind: str, key: Key, ctrl_c: signals.Held) -> Reference:
-    """Collective; `given` counts on rank 0 alone, `kind` is that of rank 0. Ctrl-C is held but where what is given runs.
-
-    Raises:
-      ReferenceFailed: rank 0's function or iterable raised; on rank 0 what it raised, on the others this.
-    """
-    if kind == "none":
-        return Reference()
-    if kind == "count" and exchange.rank == 0:
-        return Reference(exchange.allgather(whole(given))[0])
-    if kind == "count":
-        return Reference(exchange.allgather(None)[0])
-    return _dealt(exchange, given, key, ctrl_c) if exchange.rank == 0 else _taken(exchange)
-
-
-def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
-    """On rank 0."""
-    reference = Reference(0)
-    taken: list[Array] = []
-    ranges: list[Optional[tuple[int, int]]] = []
-    failure: Optional[BaseException] = None
-    chunks = _chunks(given, key)
-    status, rows = _MORE, 0
-    while status == _MORE:
-        try:
-            try:
-                ctrl_c.open()
-                keys = next(chunks, None)
-                if isinstance(keys, int):  # a function may return a count as well
-                    rows, keys = keys, None
-                status = _MORE if keys is not None else _LAST
-                words = np.empty((0, 2), np.uint64)
-                if keys is not None:
-                    words = keys.words
-                    ranges += [integer_range(words)] if len(words) else []
-                    _name(reference, keys, rows)
-                parts = _by_owner(words, rows, exchange.size, status)
-                rows += len(words)
-            finally:
-                ctrl_c.close()
-        except BaseException as error:  # also Ctrl-C while a long reference is read: the others wait for the next part
-            ctrl_c.close()  # another one may have come in between
-            failure, status = error, _FAILED
-            parts = [_head(status)] * exchange.size
-        taken.append(exchange.deal(parts, _head(status)[:0])[1:])
-    try:
-        if failure is not None:
-            raise failure
-    finally:
-        failure = None  # or it would keep itself, and the program's frames, by this one
-    told = bool(ranges) and None not in ranges
-    known = [one for one in ranges if one is not None]
-    reference.range = (min(low for low, _ in known), max(high for _, high in known)) if told else None
-    by_key = bool(ranges) or rows == 0
-    exchange.allgather([rows, reference.range, by_key])
-    return dataclasses.replace(reference, rows=rows, part=_part(taken) if by_key else None)
-
-
-def _head(status: int) -> Array:
-    return np.array([[status, 0, 0]], np.uint64)
-
-
-def _by_owner(words: Array, first: int, ranks: int, status: int) -> list[Array]:
-    """What each rank gets of these keys, of which the first is row `first`: behind a head, each with the number of its row."""
-    table = np.concatenate([words, np.arange(first, first + len(words), dtype=np.uint64)[:, None]], axis=1)
-    owner = owners(words, ranks)
-    ends = np.cumsum(np.bincount(owner, minlength=ranks))
-    return [
-        np.concatenate([_head(status), part]) for part in np.split(table[np.argsort(owner, kind="stable")], ends[:-1])
-    ]
-
-
-def _taken(exchange: Exchange) -> Reference:
-    taken: list[Array] = []
+    chunks = _chunks(given, key) if exchange.rank == 0 else iter(())
+    tables: list[Array] = []
+    names, rows = Names(), 0
     while True:
-        table = exchange.deal(None, np.empty((0, 3), np.uint64))
-        taken.append(table[1:])
-        if (status := int(table[0, 0])) == _FAILED:
-            raise ReferenceFailed()
-        if status == _LAST:
-            rows, numbers, by_key = exchange.allgather(None)[0]
-            return Reference(rows, _part(taken) if by_key else None, tuple(numbers) if numbers else None)
+        came = _next(chunks, ctrl_c) if exchange.rank == 0 else None
+        keys = came if isinstance(came, Keys) else Keys(np.empty((0, 2), np.uint64))
+        names.add(keys.names, rows)
+        table = _table(keys, rows)
+        rows = came if isinstance(came, int) else rows + len(table)
+        failure = came if isinstance(came, BaseException) else None
+        said: dict[str, Any] = {"rows": rows, "more": came is keys, "counted": isinstance(came, int)}
+        if failure is not None:
+            said["error"] = [type(failure).__name__, text_of(failure)]
+        said = exchange.allgather(said)[0]
+        try:
+            check_errors(job, "audit(), reading the reference", [((job.layout.trainers[0],), said)], failure)
+        finally:
+            del came, failure  # an error would hold itself, and the program's frames
+        if not said["more"]:
+            part = np.concatenate([table, *tables])
+            return Reference(said["rows"], None if said["counted"] else part[in_parts(part, 1)[0]], names)
+        order, parts = in_parts(keys.words, exchange.size)
+        tables.append(exchange.alltoall(table[order], parts)[0])
 
 
-def _part(tables: list[Array]) -> Part:
-    table = np.concatenate(tables)
-    return Part(np.ascontiguousarray(table[:, :2]), table[:, 2].astype(np.int64))
+def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None, BaseException]:
+    """The next chunk. None: there is none. An error, also Ctrl-C, is returned, because the other ranks wait for the chunk."""
+    try:
+        try:
+            ctrl_c.open()
+            return next(chunks, None)
+        finally:
+            ctrl_c.close()
+    except BaseException as error:
+        ctrl_c.close()  # another Ctrl-C may have come in between
+        return error
 
 
-def _chunks(given: Any, key: Key) -> Iterator[Any]:
-    """Keys, at most about _CHUNK rows at a time; or one int."""
-    if callable(given) and not hasattr(given, "__iter__") and not _is_map(given):
-        given = given()
-        kind = kind_of(given, key)
-        if kind in ("none", "function"):
-            raise TypeError(
-                explain(
-                    f"the function that reference= is returned {given!r}",
-                    "Let it return a number of rows, keys, or an iterable of elements",
-                )
-            )
-        if kind == "count":
-            yield whole(given)
-            return
-    if _is_keys(given):
-        yield from _key_chunks(given)
-        return
+def _table(keys: Keys, first: int) -> Array:
+    """uint64 [rows, 3]: the keys, and the places of their rows, of which the first is `first`."""
+    places = np.arange(first, first + len(keys.words), dtype=np.uint64)
+    return np.concatenate([keys.words, places[:, None]], axis=1)
+
+
+def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
+    """Keys of at most about _CHUNK rows at a time; or only a count.
+
+    Raises:
+      TypeError: no keys can be made of what is given. And what it raises itself.
+    """
+    if _is_function(given):
+        returned = given()
+        if returned is None or _is_function(returned):
+            what = f"the function that reference= is returned {returned!r}"
+            raise TypeError(explain(what, "Let it return a number of rows, keys, or an iterable of elements"))
+        check_reference(returned, key)
+        given = returned
+    if _is_number(given):
+        yield whole(given) or 0
+    elif _is_keys(given):
+        yield from _chunks_of_keys(given)
+    else:
+        yield from _chunks_of_elements(given, key)
+
+
+def _chunks_of_keys(given: Any) -> Iterator[Keys]:
+    if isinstance(given, (set, frozenset)):
+        try:
+            given = sorted(given)
+        except TypeError:  # numbers and texts together
+            given = list(given)
+    for begin in range(0, len(given), _CHUNK):
+        yield given_keys(given[begin : begin + _CHUNK], "a key in reference=")
+
+
+def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
     elements: Iterable[Any] = [given] if hasattr(given, "__array__") or hasattr(given, "dense_shape") else given
     if _is_map(given):
         elements = (given[index] for index in range(len(given)))
@@ -201,57 +127,69 @@ def _chunks(given: Any, key: Key) -> Iterator[Any]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            error.args = (
-                explain(
-                    f"of an element of reference= no keys can be made: {without_place(str(error))}",
-                    "As keys, not elements, it takes a set, or a list or array of whole numbers or texts",
-                ),
-            )
+            what = f"of an element of reference= no keys can be made: {without_place(str(error))}"
+            to_do = "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"
+            error.args = (explain(what, to_do),)
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)
-        if sum(map(len, words)) >= _CHUNK:
+        if len(names) >= _CHUNK:
             yield Keys(np.concatenate(words), names)
             words, names = [], []
     if words:
         yield Keys(np.concatenate(words), names)
 
 
-def _key_chunks(given: Any) -> Iterator[Keys]:
-    if isinstance(given, (set, frozenset)):
-        try:
-            given = sorted(given)
-        except TypeError:  # numbers and texts together
-            pass
-    if isinstance(given, (range, list, tuple)) or hasattr(given, "__array__"):
-        for begin in range(0, len(given), _CHUNK):
-            yield given_keys(given[begin : begin + _CHUNK], "a key in reference=")
-        return
-    rest = iter(given)
-    while chunk := list(itertools.islice(rest, _CHUNK)):
-        yield given_keys(chunk, "a key in reference=")
+# ---- What a reference may be.
 
 
-def _name(reference: Reference, keys: Keys, place: int) -> None:
-    if keys.names is not None and sum(map(len, reference.names.values())) < _MOST_NAMES:
-        reference.names.update((at, name) for at, name in enumerate(keys.names, place) if name is not None)
+def check_reference(given: Any, key: Key) -> None:
+    """Raises TypeError or ValueError if it can't be a reference."""
+    kind: type[Exception] = ValueError
+    what, to_do = "", ""
+    if _is_number(given):
+        if (whole(given) or 0) < 0:
+            what, to_do = f"reference={given!r} is less than 0", "It counts the rows that there are"
+    elif _is_keys(given):
+        if key is None:
+            what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
+            to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
+    elif isinstance(given, tf.data.Dataset):
+        if int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            what = "reference= is a dataset without an end, which would be read for ever"
+            to_do = "Pass it without repeat(), or with take()"
+    elif given is not None and (isinstance(given, (str, bytes)) or not (_is_function(given) or _has_elements(given))):
+        kind, what = TypeError, f"reference={given!r} is no reference"
+        to_do = (
+            "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function "
+        )
+        to_do += "that returns one of these"
+    if what:
+        raise kind(explain(what, to_do))
 
 
-def _is_endless(given: Any) -> bool:
-    return isinstance(given, tf.data.Dataset) and int(given.cardinality()) == tf.data.INFINITE_CARDINALITY
+def _has_elements(given: Any) -> bool:
+    return hasattr(given, "__iter__") or _is_map(given)
+
+
+def _is_number(given: Any) -> bool:
+    return whole(given) is not None and not np.ndim(given)
+
+
+def _is_function(given: Any) -> bool:
+    return callable(given) and not _has_elements(given)
 
 
 def _is_map(given: Any) -> bool:
-    """Whether its elements are had by their numbers alone, as those of PyTorch's datasets and Keras 3's are: not all of them raise
-    an IndexError at their end, by which Python would know it."""
+    """Returns whether its elements have numbers but no `__iter__`, as PyTorch's datasets and Keras 3's. Some of these raise no
+    IndexError at their end, so Python does not know the end."""
     names = ("__getitem__", "__len__")
-    return (
-        all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__") and not isinstance(given, type)
-    )
+    found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
+    return found and not isinstance(given, type)
 
 
 def _is_keys(given: Any) -> bool:
-    """Whether it is a collection of keys, and not of elements."""
+    """Returns whether it is a collection of keys. Otherwise it is one of elements."""
     if isinstance(given, (range, set, frozenset)):
         return True
     if isinstance(given, (list, tuple)):

@@ -12,7 +12,7 @@ _MOST_TIMES = 5  # a line for each number of times up to here
 
 
 class Seen(NamedTuple):
-    """Where a row was seen: on a rank, in a step of the epoch from 1, and which row of its element, from 0."""
+    """A place where a row was seen: the rank, the step of the epoch, from 1, and the row in its element, from 0."""
 
     rank: int
     step: int
@@ -23,57 +23,57 @@ class Seen(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A row that was not seen once. `key`: the whole number or text that the user gave as its key, else what is known of it.
-    `times`: how often it was seen. `seen`: where, up to three times on each rank."""
+    """A row that was not seen once. `key`: the whole number or text that the user gave as its key; otherwise what is known of
+    it. `times`: how often it was seen. `seen`: where, up to three times on each rank."""
 
     key: Union[int, str]
     times: int
     seen: tuple[Seen, ...] = ()
 
     def __str__(self) -> str:
-        places = "; ".join(map(str, self.seen[:3])) + (
-            "; ..." if self.times > min(3, len(self.seen)) and self.seen else ""
-        )
-        return f"{self.key}" + (f" ({places})" if places else "")
+        places = [*map(str, self.seen[:3]), *["..."] * (self.times > min(3, len(self.seen)) and len(self.seen) > 0)]
+        return f"{self.key}" + (f" ({'; '.join(places)})" if places else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What all ranks saw in an epoch; the same on every rank. `str()` of it is for people.
+    """The rows that all ranks saw in an epoch. All ranks have the same report. `str()` of it is for people.
 
-    Rows are told apart by their keys (see audit()): `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
-    different rows, `rows` and `repeats` count deliveries. Tuples have one number for each rank, in the order of the ranks.
+    Rows are told apart by their keys (see audit()). `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
+    different rows. `rows` and `repeats` count deliveries. Tuples have a number for each rank, in the order of the ranks.
     """
 
     name: str  # of the audit: "audit 1"
     epoch: int  # from 1
     steps: tuple[int, ...]  # elements
-    rows: tuple[int, ...]  # all that came, the same row as often as it came
+    rows: tuple[int, ...]  # a row counts as often as it came
     distinct_by_rank: tuple[int, ...]
-    distinct: int  # different rows that the job saw
     never: Optional[int]  # rows of the reference that nobody saw; None: there is no reference
-    unknown: Optional[int]  # different rows that the reference hasn't; None: there is none
-    repeats: int  # deliveries of a row beyond what the reference has of it, or beyond the first
+    unknown: Optional[int]  # different rows that are not in the reference; None: there is no reference
+    repeats: int  # deliveries of a row beyond those that the reference has, or beyond the first
     reference: Optional[int]  # rows of the reference
     times: dict[int, int]  # how often seen, from 1: different rows
-    pairs: dict[
-        tuple[int, int], int
-    ]  # (a, b), a < b: rows that both saw; (a, a): rows that a saw more than once; none is 0
-    by_content: bool  # rows were told apart by their content: no key was given
+    pairs: dict[tuple[int, int], int]  # (a, b): rows that both saw; (a, a): rows that a saw more than once; none is 0
+    by_content: bool  # no key was given
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
     times_unknown: dict[int, int] = dataclasses.field(
         default_factory=dict
-    )  # of `times`, rows that a reference with keys hasn't
+    )  # of `times`: rows not in the reference's keys
     left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader did: by break, end_epoch() or report()
     hint: str = ""  # why nothing that came is in the reference
-    errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
+    errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch, by rank
     raster: Any = None  # picture.Raster
 
     @property
     def ranks(self) -> int:
         return len(self.steps)
+
+    @property
+    def distinct(self) -> int:
+        """Different rows that the job saw."""
+        return sum(self.times.values())
 
     @property
     def once(self) -> int:
@@ -82,8 +82,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing (as far as a reference says), nothing came too often, nothing is unknown, and no error ended the
-        epoch."""
+        """Each row came once, as far as is known, and no error ended the epoch."""
         return not self.never and not self.repeats and not self.unknown and not self.errors
 
     @property
@@ -91,11 +90,12 @@ class Report:
         """One sentence, without its full stop."""
         if not self.errors:
             return self._rows_verdict()
-        ranks = sorted(self.errors)
-        where = (
-            f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if len(ranks) < self.ranks else "all ranks"
-        )
-        return f"an error ended the epoch on {where}; up to there {self._rows_verdict()}"
+        return f"an error ended the epoch on {self._named(sorted(self.errors))}; up to there {self._rows_verdict()}"
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        if len(ranks) == 1:
+            return f"rank {ranks[0]}"
+        return "all ranks" if len(ranks) == self.ranks else f"{len(ranks)} ranks"
 
     def _rows_verdict(self) -> str:
         if not self.distinct and not self.never:
@@ -126,8 +126,7 @@ class Report:
         return {times: rows for times, rows in known.items() if rows}
 
     def _whole(self) -> int:
-        """What shares are of: the rows of the reference; or those that came, if there is none, or if it is a number and more
-        came."""
+        """The rows of which shares are. Without a reference, and if more rows came than a number says: those that came."""
         return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
@@ -149,24 +148,15 @@ class Report:
         picture.save_png(self.raster, path)
 
     def _table(self) -> list[str]:
-        lines = [("seen", "rows", "share")]
         whole, known = self._whole(), self._of_reference()
-        if self.never is not None:
-            lines.append(("never", f"{self.never:,}", share(self.never, whole)))
+        counts = [("never", self.never)] if self.never is not None else []
         for times in sorted({*known, 1}):
-            rows = known.get(times, 0)
             if times <= _MOST_TIMES:
-                lines.append(("once" if times == 1 else f"{times} times", f"{rows:,}", share(rows, whole)))
-        more = sum(rows for times, rows in known.items() if times > _MOST_TIMES)
-        if more:
-            most = max(known)
-            lines.append(
-                (
-                    f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times",
-                    f"{more:,}",
-                    share(more, whole),
-                )
-            )
+                counts.append(("once" if times == 1 else f"{times} times", known.get(times, 0)))
+        if more := {times: rows for times, rows in known.items() if times > _MOST_TIMES}:
+            span = "" if max(more) == _MOST_TIMES + 1 else f"{_MOST_TIMES + 1} to "
+            counts.append((f"{span}{max(more):,} times", sum(more.values())))
+        lines = [("seen", "rows", "share"), *((name, f"{rows:,}", share(rows, whole)) for name, rows in counts)]
         if self.times_unknown:
             lines.append(("not in the reference", f"{self.unknown:,}", ""))
         return aligned(lines)
@@ -190,7 +180,7 @@ class Report:
         return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
 
     def _causes(self) -> list[str]:
-        """What such numbers come from."""
+        """The usual reasons for such numbers."""
         found = [self.hint] if self.hint else []
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):
@@ -203,15 +193,8 @@ class Report:
             )
         known = self.reference or 0
         if self.never and self.left and not self.errors:
-            where = (
-                "all ranks"
-                if len(self.left) == self.ranks
-                else f"rank {self.left[0]}"
-                if len(self.left) == 1
-                else (f"{len(self.left)} ranks")
-            )
             found.append(
-                f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
+                f"On {self._named(self.left)} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
                 "the loader still had is not seen"
             )
         whole_epoch = not self.unknown and not self.errors and not self.left
@@ -229,16 +212,11 @@ class Report:
         alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in pairs if a == b]
         found = []
         if shared:
-            shown = "; ".join(f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared[:4])
-            rest = (
-                f"; and {_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}"
-                if len(shared) > 4
-                else ""
-            )
-            found.append(f"Ranks that saw the same: {shown}{rest}")
+            rest = f"{_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}"
+            told = [f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared]
+            found.append(f"Ranks that saw the same: {_first_four(told, rest)}")
         if alone:
-            rest = f"; and {_counted(len(alone) - 4, 'rank')} more" if len(alone) > 4 else ""
-            found.append("; ".join(alone[:4]).capitalize() + rest)
+            found.append(_first_four(alone, f"{_counted(len(alone) - 4, 'rank')} more").capitalize())
         return found
 
     def _examples(self) -> list[str]:
@@ -279,6 +257,10 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
+
+
+def _first_four(told: list[str], rest: str) -> str:
+    return "; ".join([*told[:4], *[f"and {rest}"] * (len(told) > 4)])
 
 
 def _rows(count: int) -> str:

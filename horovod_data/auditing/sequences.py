@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras' sequences with a look at the batches that are fetched. Keras fetches them by number, ahead, in threads, and says when an
-epoch is over; a loop of the user's is an iteration, as of other loaders."""
+"""Keras' sequences with a look at the batches that are fetched. Keras fetches batches by number, ahead, in threads, and calls
+on_epoch_end(). A loop of the user's is an iteration, as that over other loaders."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, Optional
 
-from ..ending.processes import fork_check
-from ..errors import explain
+from ..errors import explain, fork_check
 from .iterables import Audit, recorded
 from .record import Recorder
 
 
 def sequence_class(given: Any) -> Any:
-    """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
+    """The class of Keras' from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: it is no
+    sequence."""
     for base in type(given).__mro__:
-        if base.__name__ in ("Sequence", "PyDataset") and not {"keras", "tf_keras"}.isdisjoint(
-            base.__module__.split(".")
-        ):
+        packages = base.__module__.split(".")
+        if base.__name__ in ("Sequence", "PyDataset") and ("keras" in packages or "tf_keras" in packages):
             return base
     return None
 
 
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. What Keras has fetched for an epoch that it has not come to is no epoch; and it looks at
-    the first batch before it begins, which counts once."""
+    """A Keras sequence of the same batches. Each batch counts once in an epoch, because Keras looks at the first batch before it
+    begins. What Keras has fetched for an epoch that it never begins is no epoch."""
     forked = fork_check()
     lock = threading.Lock()
-    fetched: set[int] = set()  # of the epoch under way; another one for each
+    fetched: set[int] = set()  # in the epoch under way; each epoch has a set of its own
 
     def looped(elements: Iterable[Any]) -> Iterator[Any]:
         nonlocal fetched
@@ -59,17 +58,13 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             mine = fetched
             element = given[index]
             if forked():
-                raise RuntimeError(
-                    explain(
-                        f"{recorder.name}: Keras makes the batches in processes of their own, where an "
-                        "audit doesn't see them",
-                        "Leave out use_multiprocessing=True while you audit",
-                    )
-                )
+                what = "Keras makes the batches in processes of their own, where an audit doesn't see them"
+                to_do = "Leave out use_multiprocessing=True while you audit"
+                raise RuntimeError(explain(f"{recorder.name}: {what}", to_do))
             if index not in mine:
-                keys = recorder.made(-1, element)
+                keys = recorder.keys(element)
                 with lock:
-                    if mine is fetched and index not in mine:  # one that comes late was of the epoch before
+                    if mine is fetched and index not in mine:  # a batch that comes late was of the epoch before
                         mine.add(index)
                         recorder.add(-1, keys)
             return element
@@ -93,12 +88,11 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
-            return looped(
-                given[index] for index in (range(len(given)) if hasattr(given, "__len__") else itertools.count())
-            )
+            numbers = range(len(given)) if hasattr(given, "__len__") else itertools.count()
+            return looped(given[index] for index in numbers)
 
     class AuditedEndless(AuditedSequence):
-        """Of what has a next() as well, as the iterators of Keras' image generators."""
+        """Has a next() as well, as the iterators of Keras' image generators."""
 
         _loop: Optional[Iterator[Any]] = None  # of the calls of next()
 
@@ -114,7 +108,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
 
 def _between_passes() -> bool:
-    """Whether on_epoch_end() was called by Keras' enqueuer, which `workers` of fit() share: it says so behind each pass over the
-    sequence, and goes on to fetch the next one, until Keras itself calls on_epoch_end()."""
+    """Whether Keras' enqueuer has called on_epoch_end(). It does so after each pass over the sequence, and goes on to the next
+    pass. The epoch ends when Keras itself calls on_epoch_end()."""
     caller = sys._getframe(2).f_locals.get("self")
     return any(base.__name__ == "OrderedEnqueuer" for base in type(caller).__mro__)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reading process does in the background, and, if it is a dedicated reader, for the rest of its life."""
+"""The threads of a reader that run the epochs of its channels, and serve()."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import sys
 import threading
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 import tensorflow as tf
 
@@ -20,46 +19,26 @@ from ..native import bindings
 from .reader_dataset import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
-# absl's codes of what Python raises, as TensorFlow's own py_function has them: a NotImplementedError in a pipeline is UNIMPLEMENTED.
+# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
-# What TensorFlow puts around an error of our own op.
+# The words that TensorFlow puts around an error of our op.
 _AROUND_OURS = re.compile(
     r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
 )
 
-# A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.
+# A generator that sleeps can't be interrupted, so the process waits for it only so long.
 _JOIN_SECONDS = 5.0
 
-# All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
+# All dealers that have not been joined. Also an idle one has objects that must not be freed while Python ends.
 _dealers: set[Dealer] = set()
-
-
-@dataclasses.dataclass
-class Unmade:
-    """A channel that is still made, on a thread, of a call that its program has left."""
-
-    name: Optional[str]
-    made: threading.Event  # or given up
-
-
-unmade: dict[int, Unmade] = {}  # by number
-
-
-def wait_for_channels(
-    which: Callable[[int, Unmade], bool] = lambda number, one: True, between: Callable[[], object] = lambda: None
-) -> None:
-    """Until those are made, or given up. `between` is called now and then, and may raise."""
-    for number, one in list(unmade.items()):
-        while which(number, one) and not one.made.wait(bindings.SLICE_MS / 1000):
-            between()
 
 
 class Dealer:
     """The thread that runs the epochs of a channel as trainers open them.
 
-    It exists from the channel's start, because Python starts no thread any more when the main thread has ended, and other
-    ranks may open epochs then; and before the ranks agree on the channel, so that all of them hear it where it can't be had.
+    The thread starts before the ranks agree on the channel: if it can't be started, all ranks get that error. It lives as long as the
+    channel, because other ranks may open epochs after the main thread has ended, and Python starts no thread then.
     Between epochs it waits in C++.
 
     Raises:
@@ -85,13 +64,14 @@ class Dealer:
         _dealers.add(self)
 
     def begin(self, channel: int, label: str) -> None:
+        """Makes the thread run the epochs of this channel."""
         self.thread.name += f" {label}"
         self._label = label
         self._channel = channel
         self._told.set()
 
     def cancel(self) -> None:
-        """There will be no such channel."""
+        """Ends the thread: there will be no channel."""
         self._told.set()
 
     def _deal(self) -> None:
@@ -100,43 +80,39 @@ class Dealer:
             while self._channel is not None and (turn := bindings.source_wait(self._channel)):
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
-            self._reading.close()  # here, where shutdown() waits for it
+            self._reading.close()  # on this thread, which shutdown() joins
             if (
                 bindings.state() == bindings.State.RUNNING
-            ):  # the channel has ended, not the job: what it read may be large
+            ):  # the job goes on without this channel, whose dataset may be large
                 del self._reading
 
 
 def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: int) -> None:
     try:
         reading.deal(channel, epoch, number)
-    except SystemExit as error:  # of a dataset function that is called for every epoch
-        _leave(channel, label, epoch, error)
-    except (
-        BaseException
-    ) as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
+    except SystemExit as error:  # raised by a dataset function that is called for every epoch
+        _exit_job(channel, label, epoch, error)
+    except BaseException as error:  # the op did not begin, and the trainers wait
         bindings.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
 
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
-        with contextlib.suppress(Exception):  # of a class of the user's, perhaps, or made of anything
+        with contextlib.suppress(Exception):  # a class of the user's may have no such attribute
             code = int(error.error_code)
-            return (
-                _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code
-            )  # by which iterators say that they are at their end
+            return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
 def _text_of(error: BaseException) -> str:
-    text = without_place(text_of(error))  # the core says more of the place
+    text = without_place(text_of(error))  # the core adds a longer place
     return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
-def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
-    """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
+def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
+    """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
     if status := exit_status.status_of(error.code):
         if error.code is not status:
             with contextlib.suppress(Exception):  # it has no text
@@ -154,16 +130,15 @@ def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
 def _join_dealers() -> None:
     deadline = time.monotonic() + _JOIN_SECONDS
     for dealer in list(_dealers):
-        dealer.cancel()  # one that has not begun: its program was interrupted
         dealer.thread.join(max(0.0, deadline - time.monotonic()))
         if not dealer.thread.is_alive():
             _dealers.discard(dealer)
 
 
 def serve() -> None:
-    """On a dedicated reader: serves until all trainers are done, and then leaves the process with status 0.
+    """On a dedicated reader: serves until all trainers are done, and then exits with status 0.
 
-    Elsewhere it does nothing. All channels are made before it. Not collective.
+    Elsewhere it does nothing. Make all channels before it. Not collective.
 
     Raises:
       SystemExit: on a dedicated reader, when the trainers are done.
@@ -172,7 +147,6 @@ def serve() -> None:
     job = state.current("serve()")
     if job.trainer is not None:
         return
-    wait_for_channels()  # to which this reader has given its word
     bindings.refuse_agreements(
         explain(
             f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call of scatter() or gather() on one rank goes with which on the others: by name, or in the order of the program."""
+"""Pairs the calls of scatter() and gather() on all ranks: by name, or in the order of the program."""
 
 from __future__ import annotations
 

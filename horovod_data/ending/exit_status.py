@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this process ends, and that the job ends with it.
+"""Ends the job with the status of a process that fails.
 
-A rank that fails must not leave the others waiting in a collective, nor wait for them itself in MPI_Finalize: so a
-failure ends the job by MPI_Abort, with the same status. Three ways to end are told apart:
+A rank that fails must neither leave other ranks waiting in a collective, nor wait for them itself in MPI_Finalize. So a
+failure ends the job by MPI_Abort, with the same status. There are three ways to end:
 
-- An uncaught exception: sys.excepthook is told of it.
-- An exit with a status: Python says nowhere which status it is about to exit with, atexit handlers included. But on
-  its way out the interpreter reads the attribute `code` of the SystemExit, with no Python code running any more. So
-  that attribute notes when it is read like that; a program that catches the exception reads it from Python code, or not
-  at all, and nothing is noted. Whoever raises it, sys.exit, exit() or the program itself, raises the same SystemExit: it is
-  its attribute that we replace, which for a built-in type means in the dictionary behind its read-only one. (Before Python
-  3.12 the interpreter does without the attribute where sys.exit has made no object yet: ours has.)
-- Anything else is a normal exit: shutdown().
+- An uncaught exception. Python calls sys.excepthook.
+- An exit with a status. Python tells nobody which status it exits with, atexit handlers included. But on its way out the
+  interpreter reads the attribute `code` of the SystemExit, while no Python code runs. So we replace that attribute by one
+  that notes such a read. A program that catches the exception reads it from Python code, or not at all, and nothing is
+  noted. (Before Python 3.12 the interpreter reads no attribute where sys.exit has made no object. Our sys.exit makes one.)
+- Anything else is a normal exit, which does shutdown().
 
-What escapes this (before Python 3.12, a sys.exit imported by name before init; a class made of SystemExit that has a `code` of
-its own) is caught by the exit handler of the C++
-core, which sees the status but runs after the atexit handlers of Python.
+Two exits escape this: before Python 3.12, a sys.exit that the program imported by name before init(), and a subclass of
+SystemExit with a `code` of its own. The exit handler of the C++ core catches them. It sees the status, but it runs after the
+atexit handlers of Python.
 
-The action is taken in an atexit handler rather than on the spot, so that Python has printed the error, and other
-handlers that came later than ours have run. (mpi4py.run aborts on uncaught exceptions too, from the command line.)
+The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
 """
 
 from __future__ import annotations
@@ -36,14 +33,13 @@ import time
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import show, text_of
+from ..errors import fork_check, show, text_of
 from ..native import bindings
-from .processes import fork_check
 
-# An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
-_GRACE_SECONDS = 0.5
-# Between the failure and the atexit handler Python joins threads and runs other handlers. A hang there ends here.
-_PATIENCE_SECONDS = 5.0
+# An error often strikes several ranks at once. MPI_Abort kills the others, so they have this long to print their errors.
+GRACE_SECONDS = 0.5
+# Between the failure and the atexit handler Python joins threads and runs other handlers. If it hangs there, it ends after this.
+PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
 _NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
@@ -52,18 +48,18 @@ _EXIT_IN_CALL = re.compile(r"\] (?:predict|distribute_dataset)\(.*\) failed: Sys
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
-_forked: Optional[Callable[[], bool]] = None  # from the process that install() was called in: children end as they like
-_root: Optional[CodeType] = None  # the outermost code that runs in the main thread: the program
+_forked: Optional[Callable[[], bool]] = None  # whether this is a child of the process that called install()
+_root: Optional[CodeType] = None  # the program: the outermost code of the main thread
 _status: Optional[int] = None  # the status of a failure; None: no failure
-_said = False  # the failure's own text says which rank it is, and how far it has come; or the user knows
+_said = False  # the failure's text names the rank, or the user caused the failure
 _on_exit: Callable[[], object] = lambda: None
 
 
 def install(on_exit: Callable[[], object]) -> None:
-    """Takes care of this process's end. May be repeated: the atexit handler then becomes the newest, which runs first.
+    """From now on a failure of this process ends the job. A further call makes our atexit handler the newest, which runs first.
 
     Args:
-      on_exit: what a normal exit does before Python's older atexit handlers run.
+      on_exit: a normal exit calls it, before Python's older atexit handlers run.
     """
     global _forked, _root, _on_exit
     _on_exit = on_exit
@@ -76,12 +72,12 @@ def install(on_exit: Callable[[], object]) -> None:
 
 
 def in_charge() -> bool:
-    """Whether install() has been called in this process: then its failure is taken care of here."""
+    """Says whether install() has been called in this process, and not only in its parent."""
     return _forked is not None and not _forked()
 
 
 def failing() -> bool:
-    """Whether this process is about to end with a status other than 0."""
+    """Says whether this process is about to end with a status other than 0."""
     return _status is not None
 
 
@@ -92,7 +88,7 @@ def _wrap_hooks() -> None:
         try:
             return previous_hook(kind, value, trace)
         finally:
-            # Programs also call the hook themselves to print an error that they have caught: then they are running.
+            # A program may call the hook itself to print an error that it has caught. Then it is still running.
             if _in_main() and not _interactive() and not _running():
                 _note_uncaught(value)
 
@@ -111,7 +107,7 @@ def _wrap_hooks() -> None:
 
 
 def _watch_code() -> None:
-    """SystemExit's attribute `code` is what it was, and calls _note when the interpreter reads it to end the process."""
+    """Makes the attribute `code` of SystemExit call _note() when the interpreter reads it to end the process."""
 
     def code(error: SystemExit) -> Any:
         value = _CODE.__get__(error)
@@ -134,9 +130,11 @@ def status_of(code: Any) -> int:
 
 
 def _status_of_uncaught(error: Optional[BaseException]) -> int:
-    """That of the job when nobody has caught this error. sys.exit in the pipeline, a generator say, reaches every rank as an
-    error of TensorFlow's, whose text has the status; in a dataset function, or a model that predicts, it reaches the others as one that
-    says so."""
+    """The status of the job when nobody has caught this error.
+
+    After sys.exit in a pipeline (in a generator, for example) every rank has an error of TensorFlow, whose text has the status. After
+    sys.exit in a dataset function, or in a model that predicts, the other ranks have an error whose text has it.
+    """
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
     of_tensorflow = type(error).__module__.startswith("tensorflow")
@@ -152,33 +150,35 @@ def _note_uncaught(error: Optional[BaseException]) -> None:
 
 
 def _note(status: int) -> None:
-    """This process is about to end with `status`."""
+    """Remembers that this process is about to end with `status`, and sets a limit for that."""
     global _status
     if status == 0 or not in_charge() or _status is not None:
         return
     _status = status
-    if _alone():  # then Python ends as it likes
+    if _alone():  # no other rank waits
         return
 
     def end() -> None:
-        time.sleep(_PATIENCE_SECONDS)
+        time.sleep(PATIENCE_SECONDS)
         _abort(status)
 
-    # Not threading's: its start() waits for the thread, for ever if that one finds no memory to begin with. Where none can be
-    # had at all the system ends this process.
+    # Thread.start() of `threading` would wait for ever for a thread that finds no memory to begin with. If no thread can be
+    # started, the alarm ends this process.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(end, ())
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS + 2)
 
 
 def fail(status: int, said: bool) -> NoReturn:
-    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say. `said`: why it
-    ends, and where."""
+    """Ends the job with `status`, from any thread. The other ranks have a moment to print their errors.
+
+    `said`: a line has said already why and where the job ends.
+    """
     global _said
     _said = said
-    time.sleep(0 if _alone() else _GRACE_SECONDS)
+    time.sleep(0 if _alone() else GRACE_SECONDS)
     _abort(status)
     raise AssertionError("the process goes on")
 
@@ -194,30 +194,33 @@ def _at_exit() -> None:
             _on_exit()
     except KeyboardInterrupt:
         _status = _status or _INTERRUPTED
-    except SystemExit as error:  # of a signal's handler
+    except SystemExit as error:  # raised by the handler of a signal
         _status = _status or status_of(error.code) or 1
         if error.code is not None and not isinstance(error.code, int):
-            with contextlib.suppress(Exception):  # it has no text
+            with contextlib.suppress(Exception):  # str() of it may fail
                 show(str(error.code))
-    except BaseException:  # the others may be waiting for this process: it can't just go
+    except BaseException:  # other ranks may wait for this process
         _status = _status or 1
         sys.__excepthook__(*sys.exc_info())
     if _status is not None and not _alone():
-        time.sleep(_GRACE_SECONDS)
+        time.sleep(GRACE_SECONDS)
         _abort(_status)
 
 
 def _abort(status: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # closed, a broken pipe, None, or one of the program's own
-            pass
+    flush()
     bindings.abort(status, said=_said)
 
 
+def flush() -> None:
+    """Writes out stdout and stderr, where they can be written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is closed, a broken pipe, None, or an object of the program's own
+            stream.flush()
+
+
 def _alone() -> bool:
-    """Nobody waits for this process: MPI is not running, or it is a job of one."""
+    """Says whether no other rank can wait for this process: MPI is not running, or the job has one process."""
     return not bindings.mpi_query().usable or bindings.comm_info(None)[1] == 1
 
 
@@ -245,7 +248,7 @@ def _running() -> bool:
 
 
 def _uncaught() -> bool:
-    """An exception left the program, though another excepthook than ours was told: Python sets sys.last_value first."""
+    """Says whether an exception ended the program and Python called another excepthook. Python sets sys.last_value first."""
     value = getattr(sys, "last_value", None)
     trace = getattr(value, "__traceback__", None)
     return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked child inherits of a job that it is no part of: objects that it can neither use nor destroy.
+"""Makes a forked child leave alone what it inherits of the job.
 
-A tf.data iterator has threads, and a child has only the thread that forked. TensorFlow joins them all the same when an
-iterator is destroyed, and hands an element that is asked for to one of them: the child crashes or waits for ever. So in a
-child the iterators that it inherits are never destroyed, and those of a channel, and its datasets, raise. So do sessions of
-TF1, which have their threads in the parent, too.
+A tf.data iterator has threads, and a child has only the thread that forked. When an iterator is destroyed, TensorFlow joins
+its threads all the same. When it is asked for an element, TensorFlow gives the work to one of them. So the child crashes or
+waits for ever. Sessions of TF1 have threads, too. Therefore in a child:
+
+- The iterators and sessions that it inherits are never destroyed.
+- Iterators and datasets of a channel raise, and so do inherited sessions.
+
+The parent keeps weak references to its iterators and sessions. A child that looked for them among all objects would copy most
+of the parent's memory: reading a reference count writes to the object's page.
 """
 
 from __future__ import annotations
@@ -14,61 +19,91 @@ import ctypes
 import functools
 import gc
 import os
-from typing import Any, NoReturn
+import weakref
+from typing import Any, Callable, NoReturn, Optional, Sequence, Union
 
 import tensorflow as tf
 
 from .. import errors
-from ..channel import receiver
 from ..native import tensorflow_private as private
 
-_installed = False
+_Inherited = Union[private.OwnedIterator, private.BaseSession]
+_inherited: "weakref.WeakSet[_Inherited]" = weakref.WeakSet()
+_ends_of_channels: Optional[Callable[[tf.data.Dataset], Sequence[Any]]] = None
 
 
-def install() -> None:
-    """From now on forked children of this process are taken care of. May be repeated."""
-    global _installed
-    if not _installed:
-        _installed = True
-        os.register_at_fork(after_in_child=_in_child)
+def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> None:
+    """From now on forked children of this process are taken care of. May be repeated.
+
+    `ends_of_channels` gives the stages of a dataset that are ends of channels.
+    """
+    global _ends_of_channels
+    if _ends_of_channels is not None:
+        return
+    _ends_of_channels = ends_of_channels
+    kinds = private.OwnedIterator, private.BaseSession
+    for kind in kinds:
+        _note_made(kind)
+    known: dict[type, bool] = {}  # there are half a million objects, and few types
+    for one in gc.get_objects():  # those made before init()
+        of = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
+        if known.setdefault(of, issubclass(of, kinds)):
+            _inherited.add(one)
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _note_made(kind: type) -> None:
+    initialize = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(initialize)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        _inherited.add(self)
+        initialize(self, *args, **kwargs)
+
+    kind.__init__ = noted  # type: ignore[misc]
 
 
 def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
     raise tf.errors.FailedPreconditionError(None, None, errors.forked(what, "used"))
 
 
+_refuse_dataset = functools.partial(_refuse, "a dataset of horovod_data")
+_refuse_session = functools.partial(_refuse, "a session of TensorFlow")
+
+
 def _in_child() -> None:
-    refuse = functools.partial(_refuse, "a dataset of horovod_data")
-    refuse_session = functools.partial(_refuse, "a session of TensorFlow")
-    bases = private.OwnedIterator, private.BaseSession, tf.data.Dataset
     private.keep_functions()
-    gc.unfreeze()  # get_objects() leaves out what the parent has frozen
-    known: dict[type, Any] = {}  # which of these a type is; there are half a million objects, and few types
-    for one in gc.get_objects():
-        kind = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
-        if kind not in known:
-            known[kind] = next((base for base in bases if issubclass(kind, base)), None)
-        if (base := known[kind]) is None:
-            continue
-        with contextlib.suppress(Exception):  # of a dataset of the user's own kind, say: the others come all the same
-            if base is private.BaseSession:
-                _keep(one)
-                vars(one).update(dict.fromkeys(private.SESSION_CALLS, refuse_session), close=_nothing)
-            elif base is tf.data.Dataset:
-                if receiver.ends_of_channels(one):
-                    vars(one)[private.DATASET_CALL] = refuse
-            elif (resource := private.resource_of(one)) is not None and private.is_eager(
-                resource
-            ):  # else one of a graph's
-                _keep(resource)
-                if (dataset := private.dataset_of(one)) is not None and receiver.ends_of_channels(dataset):
-                    vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))
+    _refuse_datasets()
+    for one in list(_inherited):
+        if isinstance(one, private.BaseSession):
+            _keep(one)
+            vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
+        elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
+            _keep(resource)
+            if (dataset := private.dataset_of(one)) is not None and _is_of_channel(dataset):
+                vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
+
+
+def _refuse_datasets() -> None:
+    """In the child, iter() of a dataset of a channel raises."""
+    call = getattr(tf.data.Dataset, private.DATASET_CALL)
+
+    def checked(dataset: tf.data.Dataset) -> Any:
+        return _refuse_dataset() if _is_of_channel(dataset) else call(dataset)
+
+    setattr(tf.data.Dataset, private.DATASET_CALL, checked)
+
+
+def _is_of_channel(dataset: tf.data.Dataset) -> bool:
+    with contextlib.suppress(Exception):  # a dataset of the program's own class may raise
+        return bool(_ends_of_channels is not None and _ends_of_channels(dataset))
+    return False
 
 
 def _nothing() -> None:
-    """To close a session is to wait for its threads."""
+    """Replaces close() of a session, which waits for its threads."""
 
 
 def _keep(one: Any) -> None:
-    """For ever: a reference that nobody gives back, not even the end of Python."""
+    """Adds a reference that nobody gives back, not even the end of Python."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod on this process: it is initialised with the job, and ends with it."""
+"""Initialises Horovod with the job, and ends it with the job."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ import dataclasses
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import explain
+from ..errors import explain, fork_check
 from ..job import launch_checks
 from ..job.layout import Layout
 from ..native import bindings
-from .processes import fork_check
 
 
 @dataclasses.dataclass
 class _Horovod:
-    """How Horovod ends on this process."""
+    """How to end Horovod on this process."""
 
     shutdown: int  # the address of its C function
-    ends_mpi: bool  # it has initialised MPI, and finalises it, when all processes have left ours
+    ends_mpi: bool  # Horovod has initialised MPI, and finalises it when it ends
     ending: bool = False
 
 
-_here: Optional[_Horovod] = None  # on trainers that have it
+_here: Optional[_Horovod] = None  # on trainers with Horovod
 
 
 def load() -> Optional[ModuleType]:
     try:
         import horovod.tensorflow as horovod
-    except Exception:  # not installed, or unusable with this TensorFlow: then the program doesn't use it either
+    except Exception:  # not installed, or unusable with this TensorFlow, so the program doesn't use it either
         return None
     return horovod
 
@@ -43,7 +42,7 @@ def place(horovod: Any) -> Optional[tuple[int, int]]:
 
 
 def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str, where: str) -> None:
-    """Initialises Horovod on the trainers, given as ranks of MPI_COMM_WORLD, and makes sure that it counts as we do."""
+    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD), and checks that it counts as we do."""
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
             raise RuntimeError(
@@ -70,8 +69,7 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 def refuse(where: str) -> None:
-    """Has hvd.init() raise on this process, a dedicated reader, by whichever of Horovod's modules it is called: it would wait
-    for ever for processes that have joined without it."""
+    """Makes hvd.init(), of all of Horovod's modules, raise on this dedicated reader, where it would wait for ever."""
     try:
         from horovod.common.basics import HorovodBasics
     except Exception:  # not installed, or unusable
@@ -91,26 +89,28 @@ def refuse(where: str) -> None:
 
 
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
-    """Has a program that itself calls MPI_Finalize end Horovod here first, as an exit does: the others' collectives, for which
-    this rank will not be there, then fail at once."""
+    """Makes MPI_Finalize end Horovod first where the program itself calls it, as an exit does.
+
+    Then collectives of other ranks, for which this rank will not be there, fail at once.
+    """
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
     if library is not None and hasattr(library, "horovod_shutdown"):
         global _here
-        # By index: the attribute may have been replaced, and is then no function of the library's.
+        # By index, because the attribute may have been replaced by a Python function.
         _here = _Horovod(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0, ends_mpi)
         bindings.on_finalize(_here.shutdown)
 
 
 def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], bool]) -> bool:
-    """Has this process's hvd.shutdown(), also the one at exit, do our shutdown() first. Whether that could be done.
+    """Makes hvd.shutdown() of this process, also at exit, do our shutdown() first. Returns whether that is possible.
 
-    A Horovod that was initialised before us has initialised MPI as well, and ends on all ranks when it ends on one: each
-    rank's Horovod thread then finalises MPI, which others still want their data by. That must wait for a rank's own end,
-    which therefore must not be hidden behind a call that waits for Horovod's thread.
+    A Horovod that was initialised before us has initialised MPI as well. When it ends on one rank, it ends on all, and each
+    rank's Horovod thread finalises MPI. But other ranks still need MPI for their data. So MPI_Finalize waits for our shutdown(),
+    and our shutdown() comes before the call that waits for Horovod's thread.
 
     Args:
       hears: is called first.
-      ends: does our shutdown(). Whether our thread has ended.
+      ends: does our shutdown(), and returns whether our communication thread has ended.
     """
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
     original = getattr(library, "horovod_shutdown", None)
@@ -119,7 +119,7 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
     in_child = fork_check()
 
     def shut_down() -> Any:
-        if in_child():  # which has no part in the job
+        if in_child():  # a forked child is not part of the job
             return original()
         hears()
         ended = ends()
@@ -138,13 +138,15 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
 
 
 def begin_to_end() -> None:
-    """Of a program that ends while this process waits for others: they may wait for it in one of Horovod's collectives, and are
-    not done before that fails. Horovod itself would see to it at exit, behind us."""
+    """Begins to end Horovod in a program that ends while this process waits for other ranks.
+
+    They may wait for this rank in a collective of Horovod, which fails only then. At exit Horovod itself would do that after us.
+    """
     if _here is not None and not _here.ending:
         _here.ending = bindings.call_beside(_here.shutdown)
 
 
 def join_end() -> None:
-    """Waits until what begin_to_end() has begun is done, but where that ends MPI, which is others' matter."""
+    """Waits for the end that begin_to_end() has begun. Except where it ends MPI: that waits for the other ranks."""
     if _here is not None and _here.ending and not _here.ends_mpi:
         bindings.join_beside()

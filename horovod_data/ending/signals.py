@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in a call that ranks make together: it ends a rank's own work at once, but lets what it owes the others be done first.
-So do other signals by which a program is told to end, or that its time is over, where their handlers are Python's: those may raise, too."""
+"""Defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank does its part of the call first.
+
+This is for signals whose handlers are Python functions, which may raise. The program's own code in such a call is interrupted at
+once.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ _SIGNALS = (
 
 
 class Held:
-    """A context in which signals wait for their handlers, but from open() to close(), where the program's own code runs: there they
-    come as ever. One that comes while they wait is handled, once, by the next open(), or behind the context.
+    """A context that defers signals, except between open() and close(), where they are delivered normally.
 
-    Does nothing outside of the main thread, to which alone Python brings signals, and for signals that have no handler of Python's.
+    The next open(), or the end of the context, delivers a deferred signal, once. Outside of the main thread the context does
+    nothing, because Python delivers signals to the main thread alone.
     """
 
     def __init__(self) -> None:
@@ -41,22 +44,24 @@ class Held:
             try:
                 for number in _SIGNALS:
                     if callable(handler := signal.getsignal(number)):
-                        self._theirs[number] = handler  # first: it may come at once
+                        self._theirs[number] = handler  # before the next line: the signal may come at once
                         signal.signal(number, self._came)
-            except BaseException:  # of the handler of one that is not held yet
+            except BaseException:  # raised by the handler of a signal that is not deferred yet
                 self._end()
                 raise
         return self
 
     def open(self) -> None:
+        """Delivers signals from now on, and those that were deferred."""
         self._open = True
         self._handle_what_waits()
 
     def close(self) -> None:
+        """Defers signals from now on."""
         self._open = False
 
     def let_come(self) -> None:
-        """Handles what waits."""
+        """Delivers the signals that were deferred."""
         try:
             self.open()
         finally:
@@ -65,24 +70,27 @@ class Held:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        # What a handler raises stands before an error, which is its context; but a program that ends goes on with that.
+        # An exception of a handler replaces that of the body, which becomes its context. Except: a program that ends goes on to end.
         ends = isinstance(error, (SystemExit, GeneratorExit))
         with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():
             self._end()
 
     def _end(self) -> None:
-        """The program has its handlers back. Each that waits is called, whatever the one before it raises."""
-        self._open = True  # first, and for good: where this is interrupted, or the program has kept our handler, that calls theirs
+        """Gives the program its handlers back, and calls each that is due, whatever the one before it raises."""
+        # First, and for good: from now on our handler calls theirs, also where a signal interrupts this, or the program has kept it.
+        self._open = True
         try:
             for number, handler in self._theirs.items():
-                if signal.getsignal(number) == self._came:  # the program's may have set another meanwhile
+                if signal.getsignal(number) == self._came:  # else the program has set another one meanwhile
                     signal.signal(number, handler)
         finally:
             self._handle_all()
 
     def _handle_what_waits(self) -> None:
         while self._waiting:
-            number = self._waiting.pop(0)  # first: others may come while it is handled, and this one again
+            number = self._waiting.pop(
+                0
+            )  # before the call: signals may come while the handler runs, this one among them
             self._theirs[number](number, sys._getframe())
 
     def _handle_all(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first meeting of a job's processes, in init(): everybody introduces itself, and all check that they fit."""
+"""The first exchange between all processes of a job, in init(). They compare versions, settings, and what Horovod counts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..ending.leaving import leaves
-from ..ending.siblings import Absent, Siblings
 from ..errors import explain, place, placed, say, start_thread
 from . import launch_checks
 from .layout import Layout
@@ -23,15 +20,13 @@ from .settings import Settings
 
 # Waiting in slices lets signal handlers run: Ctrl-C.
 _SLICE_SECONDS = 0.1
-_LOOK_SECONDS = 0.5  # between two looks at the other ranks of this host
+_LOOK_SECONDS = 0.5  # between two looks at the clock
 _GRACE_SECONDS = 0.5
-# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What every process tells the others."""
+    """What every process sends to all others."""
 
     host: str
     version: str
@@ -47,7 +42,7 @@ class Introduction:
 
     @classmethod
     def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
-        """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
+        """The introduction of this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
         return cls(
             host,
@@ -70,33 +65,24 @@ def meet(
     size: int,
     exchange: Callable[[bytes], list[bytes]],
     settings: Settings,
-    absent: Callable[[], list[Absent]],
     between: Callable[[], object] = lambda: None,
 ) -> list[Introduction]:
-    """Everybody's introduction, in rank order. Collective.
+    """The introductions of all ranks, in their order. Collective.
 
     Args:
-      exchange: the collective: everybody's bytes for one's own. It may block for as long as somebody is missing.
-      absent: who will not come any more.
-      between: called now and then; what it raises ends the wait, which a second call then takes up.
+      exchange: the collective: takes this rank's bytes, returns those of all. It blocks until all ranks have called it.
+      between: called now and then. An exception of its own ends the wait, and a second call of meet() takes that up.
 
     Raises:
-      RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
-      TimeoutError: somebody never came.
+      RuntimeError: the ranks disagree. The text has both sides' values and is the same on all ranks.
+      TimeoutError: a rank never came.
     """
     encoded = _in_time(
-        json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent, between
+        json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, between
     )
-    left = [
-        f"{place(other, host)} has come to the end of its program"
-        for other, one in enumerate(encoded)
-        if (host := leaves(one)) is not None
-    ]
-    if left:
-        raise _never_comes(left, place(rank, mine.host))
     said = [json.loads(one) for one in encoded]
     for field, name in (
-        ("version", "the version of horovod_data"),  # first: another one may say other things
+        ("version", "the version of horovod_data"),  # first: another version may have other fields
         ("readers", "readers"),
         ("readers_per_node", "readers_per_node"),
         ("embedded", "embedded"),
@@ -119,10 +105,10 @@ def meet(
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Requires that Horovod, where it has been initialised, counts exactly the trainers, and that all of them have it.
+    """Checks that all trainers have Horovod, or none, and that Horovod counts the trainers alone where it has been initialised.
 
     Raises:
-      RuntimeError: otherwise; on every rank.
+      RuntimeError: they don't. It is raised on every rank.
     """
     hosts = [one.host for one in everybody]
     trainers = layout.trainers
@@ -163,38 +149,8 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
             )
 
 
-def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
-    """Requires that the first reader, which has this rank, can write the timeline to `path`; empties it there. Collective.
-
-    Raises:
-      ValueError: otherwise; on every rank.
-    """
-    trouble = ""
-    if rank == reader:
-        horovods = os.environ.get("HOROVOD_TIMELINE")
-        try:
-            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
-                trouble = explain(
-                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
-                    "Give each its own",
-                    where="",
-                )
-            else:
-                with open(path, "wb"):
-                    pass
-        except (OSError, ValueError) as error:
-            trouble = explain(
-                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
-                f"{getattr(error, 'strerror', None) or error}",
-                "Name a file in a folder that is there on that host",
-                where="",
-            )
-    if said := exchange(trouble.encode())[reader].decode():
-        raise ValueError(said)
-
-
 def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
-    """Who has which value: `0 on ranks 0, 2 (host a, b); 1 on rank 1 (host a)`."""
+    """Says which ranks have which value: `0 on ranks 0, 2 (host a, b); 1 on rank 1 (host a)`."""
     parts = []
     for value in dict.fromkeys(values):
         ranks = [rank for rank, other in enumerate(values) if other == value]
@@ -207,43 +163,25 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def place_before_mpi(environ: Mapping[str, str]) -> str:
-    """This process as error texts name it, by what its launcher says."""
-    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
-    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+def watched(environ: Mapping[str, str], settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it.
 
-
-@contextlib.contextmanager
-def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
-    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
-    line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone, or
-    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (ending/leaving.py)."""
+    Logs the stall line. At the time limit it ends this process with an error, and the job with it.
+    """
     launcher = launch_checks.find_launcher(environ)
     if launcher is None:
-        yield
-        return
-    siblings = Siblings(environ)
-    with _ends_at(
-        _Wait(
-            place_before_mpi(environ),
-            launcher.size,
-            settings,
-            lambda: [one for one in siblings.absent() if not (leaving and one.ended)],
-        )
-    ):
-        yield
+        return contextlib.nullcontext()
+    return _ends_at(_Wait(launch_checks.place_before_mpi(environ), launcher.size, settings))
 
 
-def watched_start(
-    where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]
-) -> contextlib.AbstractContextManager[None]:
-    """The same for what follows in init() when its `size` processes have met."""
-    return _ends_at(_Wait(where, size, settings, absent, met=True))
+def watched_start(where: str, size: int, settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """The same for the part of init() after the meeting of its `size` processes."""
+    return _ends_at(_Wait(where, size, settings, met=True))
 
 
 @contextlib.contextmanager
 def _ends_at(wait: _Wait) -> Iterator[None]:
-    """Ends this process where this wait is an error."""
+    """Watches a wait on a thread, and ends this process where the wait becomes an error."""
     if wait.size == 1:
         yield
         return
@@ -253,11 +191,11 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
         try:
             while not over.wait(_LOOK_SECONDS):
                 wait.look()
-        except (RuntimeError, TimeoutError) as error:
+        except TimeoutError as error:
             say(str(error))
-            time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
+            time.sleep(_GRACE_SECONDS)  # the other ranks have the same error, and need a moment to print it
             if not over.is_set():
-                with contextlib.suppress(Exception):  # it is closed, there is none, or it is the program's own
+                with contextlib.suppress(Exception):  # stdout is closed, None, or an object of the program's own
                     sys.stdout.flush()
                 os._exit(1)
 
@@ -269,7 +207,7 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
 
 
 class _Exchange:
-    """A collective that can't be interrupted, in a thread of its own. Where init() was, and is called again, it is under way still."""
+    """A collective that can't be interrupted, on a thread of its own. It goes on where init() was interrupted."""
 
     under_way: Optional[_Exchange] = None
 
@@ -278,12 +216,12 @@ class _Exchange:
         self._mine = mine
         self.results: list[list[bytes]] = []
         self.failures: list[BaseException] = []
-        self.done = threading.Event()  # a thread whose join() was interrupted may say that it is not alive
+        self.done = threading.Event()  # after an interrupted join() a thread may claim to be dead
         self._exchange = exchange
         self._thread = threading.Thread(target=self._run, name="horovod_data init", daemon=True)
 
     def begin(self) -> None:
-        """Unless it has begun."""
+        """Starts the thread, unless it has been started."""
         if self._thread.ident is None and not self.done.is_set():
             start_thread(self._thread, self.of[1])
 
@@ -301,11 +239,10 @@ def _in_time(
     where: str,
     size: int,
     settings: Settings,
-    absent: Callable[[], list[Absent]],
     between: Callable[[], object],
 ) -> list[bytes]:
-    """Waits for a collective that can't be interrupted, for what `between` raises, stall line and time limit."""
-    wait = _Wait(where, size, settings, absent)
+    """Waits for a collective that can't be interrupted. Logs the stall line, and ends at the time limit."""
+    wait = _Wait(where, size, settings)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
         raise RuntimeError(
@@ -316,7 +253,7 @@ def _in_time(
                 where,
             )
         )
-    _Exchange.under_way = under_way  # first: Ctrl-C may come while it begins
+    _Exchange.under_way = under_way  # before begin(): Ctrl-C may come in it
     under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
@@ -327,44 +264,21 @@ def _in_time(
     return under_way.results[0]
 
 
-def _never_comes(gone: Sequence[object], where: str, met: bool = False) -> RuntimeError:
-    waits = f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having "
-    return RuntimeError(
-        explain(
-            f"{waits}come through horovod_data.init()", "Look there for what it raised, and what has caught that", where
-        )
-        if met
-        else explain(
-            f"{waits}called horovod_data.init()",
-            "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
-            "or start fewer processes",
-            where,
-        )
-    )
-
-
 class _Wait:
-    """One wait for all processes: when to report it, and when it is an error."""
+    """A wait for all processes: when to log it, and when it is an error."""
 
-    def __init__(
-        self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False
-    ) -> None:
+    def __init__(self, where: str, size: int, settings: Settings, met: bool = False) -> None:
         self.where, self.size = where, size
-        self._settings, self._absent, self._met = settings, absent, met
+        self._settings, self._met = settings, met
         self._missing = (
             f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
         )
-        self._began = self._looked = time.monotonic()
+        self._began = time.monotonic()
         self._reported = False
 
     def look(self) -> None:
-        """Raises TimeoutError at the limit, and RuntimeError when somebody will not come any more."""
-        now = time.monotonic()
-        waited = now - self._began
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            if gone := self._absent():
-                raise _never_comes(gone, self.where, self._met)
+        """Logs the stall line, once. Raises TimeoutError at the limit."""
+        waited = time.monotonic() - self._began
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))

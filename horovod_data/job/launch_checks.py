@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was this process started in a way that can work? Pure: looks at what it is given, says what to do.
+"""Checks whether this process was started in a way that can work. Pure: it looks at what it is given.
 
 `mpi` is mpi_name() of the MPI library that the core was built with.
 """
@@ -9,19 +9,24 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import re
+import socket
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, place
 
-# Open files: MPI, with its connections, and TensorFlow have most of them; ours are a few, and one for each process of the host.
+# Open files that MPI and TensorFlow need, and those that we need (without one for each process of the host).
 _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
 
+# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """What started this process, as far as its environment tells."""
+    """The launcher of this process, as far as its environment tells."""
 
     name: str
     size: int  # processes in the job; at least that many where the launcher doesn't say
@@ -47,8 +52,14 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
     return None
 
 
+def place_before_mpi(environ: Mapping[str, str]) -> str:
+    """The `where` of this process before MPI runs, by what its launcher says."""
+    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
+    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+
+
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
-    """Refuses to begin where MPI would hang, or TensorFlow end the process, for lack of file descriptors.
+    """Checks that MPI and TensorFlow find enough file descriptors. Else MPI hangs, or TensorFlow ends the process.
 
     Raises:
       RuntimeError: this process may open too few files.
@@ -66,11 +77,10 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
 
 
 def check_main_guard(where: str) -> None:
-    """Refuses the processes that multiprocessing starts by "spawn" or "forkserver": each imports the program before it does its work,
-    with the environment of the rank that has started it.
+    """Refuses processes that multiprocessing starts by "spawn" or "forkserver". Each imports the program before it does its work.
 
     Raises:
-      RuntimeError: this is one, and still about its import.
+      RuntimeError: this is such a process, and it imports the program.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
@@ -84,7 +94,7 @@ def check_main_guard(where: str) -> None:
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
-    """Refuses what is known to fail before MPI is touched.
+    """Refuses jobs that can't work, before MPI is touched.
 
     Raises:
       RuntimeError: started by Horovod's Gloo launcher, or MPI is forbidden to be used from several threads.
@@ -114,10 +124,10 @@ def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
 
 
 def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
-    """Requires MPI_THREAD_MULTIPLE.
+    """Checks that MPI runs with MPI_THREAD_MULTIPLE.
 
     Raises:
-      RuntimeError: below that; says who is to change what.
+      RuntimeError: it does not. The text says what to change.
     """
     if level >= 3:
         return
@@ -144,7 +154,7 @@ def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
 
 
 def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_size: Optional[int] = None) -> None:
-    """Requires that MPI sees the whole job.
+    """Checks that MPI sees the whole job.
 
     Raises:
       RuntimeError: MPI sees only this process, but the launcher or Horovod knows of several.
@@ -169,7 +179,7 @@ def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_s
 
 
 def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
-    """Requires that all extensions of this process use the same MPI library.
+    """Checks that all extensions of this process use the same MPI library.
 
     Raises:
       RuntimeError: several are loaded.

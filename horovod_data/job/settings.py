@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is asked to be: the arguments of init(), and HOROVOD_DATA_* variables where they are None."""
+"""The settings of a job: the arguments of init(), and HOROVOD_DATA_* variables where these are None."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Mapping, NamedTuple, Optional
 from ..errors import explain, whole
 from .cgroups import memory_bytes
 
-# How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
+# How batches travel between processes of one host: the cheapest way, as MPI messages, or through shared memory.
 PAYLOADS = ("auto", "message", "arena")
-# How far an epoch is: not shown; a line that is rewritten on a terminal, lines elsewhere; rewritten in any case.
+# Progress lines: none; rewritten on a terminal and new ones elsewhere; rewritten everywhere.
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
-LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
-_MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
+LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; more than a TiB means no bound
+_MOST_SECONDS = 1e8  # three years: longer means never, and a clock in nanoseconds overflows at 292 years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Settings:
 
 
 class Roles(NamedTuple):
-    """Who reads: as in Settings."""
+    """Which processes read, as in Settings."""
 
     readers: int
     readers_per_node: Optional[int]
@@ -69,11 +69,11 @@ def read_settings(
         embedded=roles.embedded,
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
-        payload=_payload_in(environ),
+        payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
         arena_bytes=_arena_bytes_in(environ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
-        progress=_progress_in(environ),
+        progress=_choice_in(environ, "HOROVOD_DATA_PROGRESS", PROGRESS, "to show progress"),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=environ.get("HOROVOD_DATA_TIMELINE", "").strip(),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
@@ -88,7 +88,7 @@ def read_roles(
     readers_per_node: Optional[int] = None,
     embedded: Optional[bool] = None,
 ) -> Roles:
-    """The part of read_settings() that says who reads: the launcher must understand it in the same way. Raises the same."""
+    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors."""
     given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
     if readers is not None:
         readers = _count(readers, "readers")
@@ -135,7 +135,7 @@ def read_roles(
 
 
 def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
-    """The text for more readers on a host than one: what was given, what to give, what to give for R readers of the job."""
+    """The error text for several readers on a host. The arguments name what was given, and the two ways to write it right."""
     return explain(
         f"{given}: a host can have one reader of its own",
         f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
@@ -173,32 +173,17 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Whether every channel is to be verified, whatever it was made with. Raises ValueError as read_settings() does."""
+    """Says whether all channels are verified, also those made with verify=False. Raises ValueError as read_settings() does."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
-def _payload_in(environ: Mapping[str, str]) -> str:
-    payload = environ.get("HOROVOD_DATA_PAYLOAD", "").strip() or "auto"
-    if payload not in PAYLOADS:
-        raise ValueError(
-            explain(
-                f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
-                f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it",
-            )
-        )
-    return payload
-
-
-def _progress_in(environ: Mapping[str, str]) -> str:
-    progress = environ.get("HOROVOD_DATA_PROGRESS", "").strip() or "0"
-    if progress not in PROGRESS:
-        raise ValueError(
-            explain(
-                f"HOROVOD_DATA_PROGRESS={progress!r} is no way to show progress",
-                f"Set HOROVOD_DATA_PROGRESS to {', '.join(PROGRESS[:-1])} or {PROGRESS[-1]}, or unset it",
-            )
-        )
-    return progress
+def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], is_none: str) -> str:
+    """The value of a variable; the first choice where it is not set. `is_none` ends the sentence about a wrong one."""
+    value = environ.get(name, "").strip() or choices[0]
+    if value not in choices:
+        allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ValueError(explain(f"{name}={value!r} is no way {is_none}", f"Set {name} to {allowed}, or unset it"))
+    return value
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:
@@ -211,7 +196,7 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
 
 
 def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
-    """Bytes, of a variable that says MiB."""
+    """The bytes of a variable that is in MiB."""
     text = environ.get(name, "").strip()
     if not text:
         return default

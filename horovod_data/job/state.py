@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job as this process sees it, from init() on: what every call asks for first."""
+"""The job as this process sees it, from init() on. Every call asks for it first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
     layout: Layout
     forked: Callable[[], bool]
     environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
-    left: bool = False  # shutdown() was called, and has left the wait for others to the exit
+    waits_at_exit: bool = False  # shutdown() was called while an exception was handled: the exit waits for other ranks
     ended: bool = False
 
     @property
@@ -41,12 +41,12 @@ class Job:
         return index if index >= 0 else None
 
     def name(self, comm_rank: int) -> str:
-        """A process of the communicator, as texts name it."""
+        """The `where` of a process of the communicator, in texts."""
         return self.layout.name(comm_rank, self.hosts[comm_rank])
 
     @property
     def where(self) -> str:
-        """This process, as error texts name it."""
+        """The `where` of this process, in texts."""
         return self.name(self.comm_rank)
 
 
@@ -55,21 +55,21 @@ _reads = threading.local()
 
 
 def begin(job: Job) -> None:
-    """This process has joined it."""
+    """Remembers the job that this process has joined."""
     global _job
     _job = job
 
 
 def joined() -> Optional[Job]:
-    """What it has joined, also when that has ended, and in a forked child."""
+    """The job that this process has joined, also after its end and in a forked child. None before init()."""
     return _job
 
 
 def current(what: str) -> Job:
-    """The running job, for `what` (a call, as the user wrote it).
+    """The running job. `what` is the call that asks, as the user wrote it.
 
     Raises:
-      RuntimeError: there is none: before init(), after shutdown(), or in a forked child; or this is a dataset function.
+      RuntimeError: before init(), after shutdown(), in a forked child, or in a dataset function.
     """
     job = known(what)
     if getattr(_reads, "now", False) and what != "init()":
@@ -80,7 +80,7 @@ def current(what: str) -> Job:
                 job.where,
             )
         )
-    if job.ended or job.left or bindings.state() == bindings.State.SHUT_DOWN:
+    if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
         raise RuntimeError(
             explain(
                 f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
@@ -93,7 +93,7 @@ def current(what: str) -> Job:
 
 
 def known(what: str) -> Job:
-    """The job, also when it has ended.
+    """The job, also after its end.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -107,7 +107,7 @@ def known(what: str) -> Job:
 
 @contextlib.contextmanager
 def reads() -> Iterator[None]:
-    """Around a dataset function: on this thread nothing is called that all ranks call."""
+    """For the time of a dataset function: calls that all ranks make together raise on this thread."""
     before = getattr(_reads, "now", False)
     _reads.now = True
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts and slots that a batch system has given to this job: Slurm, PBS, LSF, Kubernetes' MPI operator."""
+"""Finds the hosts and slots that a batch system has given to this job: Slurm, PBS, LSF, Kubernetes' MPI operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import explain
 from . import LaunchError
 from .hosts import Host, parse_hostfile, parse_pairs
 
-# A file with one line for each slot: PBS, LSF. The host file that Kubernetes' MPI operator writes for the MPI it was told.
+# PBS and LSF write a file with one line for each slot. Kubernetes' MPI operator writes a host file of the MPI in use.
 _FILES = (
     ("PBS", "PBS_NODEFILE"),
     ("LSF", "LSB_DJOB_HOSTFILE"),
@@ -27,14 +27,14 @@ _ITEM = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")  # of a node list: up to a 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """Where a job may run, and who says so."""
+    """The hosts of a job, and the source that names them."""
 
     hosts: tuple[Host, ...]
     source: str
 
 
 def find_allocation(environ: Mapping[str, str]) -> Optional[Allocation]:
-    """The allocation that this process is in; None outside of any.
+    """The allocation of this process. None where there is none.
 
     Raises:
       LaunchError: the batch system's variables or files can't be understood.
@@ -88,7 +88,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 
 def _show_hostnames(nodes: str) -> list[str]:
-    """By Slurm's own tool, which knows every form of a node list; empty where it isn't there."""
+    """The nodes by Slurm's own tool, which knows every form of a node list. Empty where it is not installed."""
     scontrol = shutil.which("scontrol")
     if scontrol is None or not nodes:
         return []
@@ -100,7 +100,7 @@ def _show_hostnames(nodes: str) -> list[str]:
 
 
 def expand_nodes(nodes: str) -> list[str]:
-    """`gpu[01-03,7],login` as gpu01, gpu02, gpu03, gpu7, login.
+    """Expands `gpu[01-03,7],login` to gpu01, gpu02, gpu03, gpu7, login.
 
     Raises:
       LaunchError: not a node list of Slurm's.
@@ -132,7 +132,7 @@ def _expand_ranges(ranges: str, nodes: str) -> list[str]:
 
 
 def expand_counts(counts: str, variable: str) -> list[int]:
-    """`4(x2),3` as 4, 4, 3.
+    """Expands `4(x2),3` to 4, 4, 3.
 
     Raises:
       LaunchError: not of this form; names `variable`.

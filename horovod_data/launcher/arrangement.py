@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank runs on which host, and who of them reads. Pure.
+"""Places ranks on hosts, and decides which of them read. Pure.
 
-Dedicated readers come on top of the trainers: they take no slot, for a slot is a GPU or the like, and readers have none.
-They are the last ranks, of the job or of each host, as horovod_data.layout expects them.
+Dedicated readers are added to the trainers. They take no slot: a slot usually has a GPU, and readers need none. They are the last
+ranks of the job or of each host, as in job/layout.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .hosts import Host, together
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What was asked for. `np` None: as many trainers as there are slots."""
+    """The request of the user. `np` None stands for as many trainers as there are slots."""
 
     np: Optional[int]
     readers: Optional[int] = None
@@ -29,7 +29,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Consecutive ranks on one host, all of them dedicated readers, or none."""
+    """Consecutive ranks on one host. All of them are dedicated readers, or none is."""
 
     host: str
     processes: int
@@ -38,7 +38,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """The job: groups in the order of their ranks, and what init() is to be told by the environment."""
+    """The job: groups in the order of their ranks, and the variables for init()."""
 
     groups: tuple[Group, ...]
     environ: dict[str, str]
@@ -69,7 +69,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     """Places every process.
 
     Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
-    the hosts that train. This machine, whose names are `own`, is one host, under the first of them that was given.
+    the hosts that train. `own` has the names of this machine. It is one host, under the first of these names that was given.
 
     Raises:
       LaunchError: options that contradict each other, too few slots, or what seems to be one host under two names.
@@ -108,7 +108,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
 
 
 def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]) -> tuple[Request, tuple[Host, ...]]:
-    """MPI adds up the slots of a host's names, and init() finds one host however many names it was given."""
+    """Gives this machine one name: MPI adds up the slots of all names of a host, and init() finds one host."""
     given = [*(host.name for host in hosts), *request.reader_hosts]
     first = next((name for name in given if name in own), "")
     reading = dict.fromkeys(first if name in own else name for name in request.reader_hosts)
@@ -118,7 +118,7 @@ def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """init() makes one host's reader where two were placed, so the other one would train, without its GPUs."""
+    """Refuses two names of one host. init() would find one host with two readers, and the second would train without a GPU."""
     short = {name for name in names if "." not in name}
     for name in names:
         begin = name.partition(".")[0]
@@ -192,5 +192,5 @@ def _check(request: Request) -> None:
 
 
 def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
-    """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
+    """Says whether a host runs more processes than it has cores. It assumes `cores` on each host."""
     return any(host.slots > cores for host in arrangement.hosts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which hosts and their slots are written. Pure. A slot is room for one trainer."""
+"""Parses hosts and their slots. Pure. A slot is room for one trainer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
 # host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
 _LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
 _SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
-_SLOTS = ("slots", "cpu", "count")  # which are the same to Open MPI
-# Open MPI's limits, which slots are below; Hydra's binding, which --mpi-args can ask for.
+_SLOTS = ("slots", "cpu", "count")  # the same for Open MPI
+# Open MPI's limits, which are above the slots, and Hydra's binding, for which --mpi-args has an option.
 _WITHOUT_EFFECT = re.compile(r"(slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding")
 _USER = re.compile(r"user([-_]?name)?")
 
@@ -33,7 +33,7 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
-    """`host1:4,host2:4`; a host without a number has one slot, one that is named again has more.
+    """Parses `host1:4,host2:4`. A host without a number has one slot. Slots of a host that comes twice add up.
 
     Raises:
       LaunchError: not of this form, or no host at all; names `option`.
@@ -57,7 +57,7 @@ def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:
-    """`cpu1,cpu2`.
+    """Parses `cpu1,cpu2`.
 
     Raises:
       LaunchError: not of this form, or no name at all.
@@ -77,7 +77,7 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """The lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
+    """Parses the lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
 
     Raises:
       LaunchError: a line of another form, or no host at all; names `path` and the line.
@@ -108,7 +108,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
 
 
 def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
-    """`host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
+    """Parses `host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
 
     Raises:
       LaunchError: not of this form; names `variable`.
@@ -145,7 +145,7 @@ def _slots(text: Optional[str], where: str) -> int:
 
 
 def together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
-    """A host that is named again has more slots."""
+    """The hosts, each once, with the sum of its slots."""
     slots: dict[str, int] = {}
     for name, count in found:
         slots[name] = slots.get(name, 0) + count

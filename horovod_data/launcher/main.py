@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run: the command line, the hosts, the arrangement, and mpirun in this process's place.
+"""horovod-data-run: reads the command line, finds the hosts, places the processes, and becomes mpirun.
 
-mpirun takes the place of the launcher's own process, so signals reach it (Ctrl-C, SIGTERM: it ends all ranks on all hosts)
-and its exit status is the launcher's. On the ranks launcher/rank.py sees to it that this is the first failing rank's.
+mpirun replaces the launcher's process. So signals reach it (on Ctrl-C and SIGTERM it ends all ranks on all hosts), and its exit
+status is the launcher's. launcher/rank.py makes that the status of the first rank that fails.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _MOST_OF_A_WORD = 128 << 10
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Starts the job, and comes back only where there is nothing to start, with the exit status."""
+    """Starts the job. Returns an exit status only where there is nothing to start."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # words that are no text come out as they came in
+        sys.stdout.reconfigure(errors="surrogateescape")  # --dry-run prints words that are no text unchanged
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
@@ -71,7 +71,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
-    """Where to run: as the options say, else the batch system, else here.
+    """The hosts of the options, else of the batch system, else this machine.
 
     Raises:
       LaunchError: hosts that can't be understood, or no number of processes.
@@ -95,14 +95,14 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
                 "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
             )
         )
-    # Where processes run elsewhere as well (--reader-hosts), those must be able to name this machine.
+    # With --reader-hosts other hosts need a name of this machine.
     return Allocation(
         (Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone"
     )
 
 
 def own_names(given: Iterable[str] = ()) -> set[str]:
-    """The names of this machine; with its domain only where `given` has a name like that."""
+    """The names of this machine. The one with its domain is among them only if `given` has such a name."""
     name = socket.gethostname()
     short = name.partition(".")[0]
     names = {"localhost", "127.0.0.1", name, short}
@@ -112,7 +112,7 @@ def own_names(given: Iterable[str] = ()) -> set[str]:
 
 
 def mpi_version(mpirun: Sequence[str]) -> str:
-    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, as the launcher itself says.
+    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, from the output of mpirun --version.
 
     Raises:
       LaunchError: it isn't there, or is another one.
@@ -158,10 +158,10 @@ def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Seq
       LaunchError: an option that this MPI does not have, or a Python without horovod_data.
     """
     program = on_rank(args.command)
-    here = own_names()  # under another name MPI may start even these by ssh, and without our environment
+    here = own_names()  # under another name MPI may start processes of this machine by ssh, without our environment
     remote = any(host.name not in here for host in arrangement.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    if any(host.name in here for host in arrangement.hosts):  # elsewhere there may be another Python under this name
+    if any(host.name in here for host in arrangement.hosts):  # other hosts may have another Python under this name
         check_python(args.command, {**os.environ, **extras.environ})
     if "Open MPI" in version:
         oversubscribed = is_oversubscribed(arrangement, usable_cores())
@@ -172,13 +172,13 @@ def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Seq
 
 
 def usable_cores() -> float:
-    """As the doctor counts them: those that this process may use, or less where a container's quota allows less."""
+    """The cores that this process may use, or the container's quota if that is lower."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, quota() or cores)
 
 
 def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
-    """A Python that is not the launcher's own may not have what is to run around the program on every rank.
+    """Checks that the program's Python has launcher/rank.py, if it is another Python than the launcher's.
 
     Raises:
       LaunchError: it has not.

@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python program on a rank, so that the rank's failure ends the job also where MPI would wait for it.
+"""Runs a Python program on a rank, and ends the job when the program fails where MPI would wait for it.
 
     python -m horovod_data.launcher.rank train.py ARGUMENTS...
     python -m horovod_data.launcher.rank -m package.train ARGUMENTS...
     python -m horovod_data.launcher.rank -c CODE ARGUMENTS...
 
-From horovod_data.init() on, horovod_data.exits does that. This is for what comes before, and for programs that don't come
-to init() at all:
+From horovod_data.init() on, horovod_data/ending/exit_status.py does that. This module does it before init(), and for programs
+that never call it. The cases:
 
-- An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(): at exit these call
-  MPI_Finalize, which waits for the other ranks, which wait for this one. So the process leaves without it.
-- The same before MPI has been initialised: Open MPI's mpirun ends the job by itself; Hydra leaves the others waiting, so
-  it is told.
-- os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0.
-  So it is told as well.
-- The end of the program, with status 0, after MPI has been initialised and before horovod_data.init(): MPI_Finalize waits for
-  ranks that wait in init() for this one. Those on this host are told (horovod_data/ending/siblings.py).
-- The same, or os._exit(0), before MPI has been initialised: if the job has other hosts, and the program has imported
-  horovod_data, the ranks there are told as well (horovod_data/ending/leaving.py), and if one of them waits this is a failure.
+- An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(). At exit these call
+  MPI_Finalize, which waits for the other ranks. So the process leaves without MPI_Finalize.
+- The same before MPI_Init: Open MPI's mpirun ends the job. Hydra leaves the other ranks waiting, so this module tells Hydra.
+- os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0. Hydra ends the whole job with status 0, so
+  this module tells it another one.
+- A program that has imported horovod_data and ends with status 0, without init() and without MPI. Ranks that have called
+  init() would wait for it for ever. So the process says which rank it is, and fails.
 
-Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
+Hydra listens on a connection that it gave this process (PMI_FD). MPI_Abort uses the same message.
 """
 
 from __future__ import annotations
@@ -27,9 +24,9 @@ from __future__ import annotations
 import atexit
 import builtins
 import ctypes
-import importlib
 import io
 import os
+import resource
 import runpy
 import stat
 import sys
@@ -40,17 +37,21 @@ import zipfile
 from typing import Any, NoReturn, Optional
 
 from ..auditing import keras_fit
-from ..ending.processes import fork_check
-from ..ending.siblings import stay_silent, tell_end
-from ..errors import show
+from ..ending.exit_status import GRACE_SECONDS, PATIENCE_SECONDS, flush, status_of
+from ..errors import explain, fork_check, say, show
+from ..job.launch_checks import place_before_mpi
 from ..native.loader import mpi_libraries
 
-_PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
-_GRACE_SECONDS = 0.5  # the others may fail from the same cause: let them print their errors before they are killed
+# A child process with this much memory may have been the rank: TensorFlow takes more, a tool takes less.
+_LARGE_KIB = 100_000
+_ASK = {"-h", "--help", "--version"}  # a program that is asked for these ends without init(), on all ranks
+
+_exit, _forked = os._exit, fork_check()
+_is_tool = False  # the program is one of our own, such as the doctor
 
 
 class Hydra:
-    """The connection to the launcher's process on this host, as long as MPI has not closed it in MPI_Finalize."""
+    """The connection to Hydra's process on this host. MPI_Finalize closes it."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
@@ -65,15 +66,15 @@ class Hydra:
 
     @property
     def is_open(self) -> bool:
-        """Whether MPI has not been finalised, or not even been initialised."""
+        """Says whether MPI has not been finalised. It may not have been initialised either."""
         return self._identity is not None and self._look() == self._identity
 
     def abort(self, status: int) -> None:
-        """Has the whole job ended with `status`."""
+        """Ends the whole job with `status`."""
         if self.is_open:
             try:
                 os.write(self._descriptor, f"cmd=abort exitcode={status}\n".encode())
-                time.sleep(_GRACE_SECONDS)  # to be killed in: an exit with another status would be counted as well
+                time.sleep(GRACE_SECONDS)  # Hydra kills this process here; it would count the status of an exit
             except OSError:
                 pass
 
@@ -83,14 +84,16 @@ def main() -> None:
     _watch_exits(hydra)
     if keras_fit.wanted(os.environ):
         keras_fit.install()
-    stay_silent()  # what is said at the program's end is said below
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
-        del sys.modules[name]  # the program finds its own, which is another one if it doesn't look in this folder
+        del sys.modules[name]  # the program may find another horovod_data than this one
+    words = sys.argv[1:]
+    global _is_tool
+    _is_tool = words[:1] == ["-m"] and words[1:2] != [] and words[1].partition(".")[0] == "horovod_data"
     try:
-        _run(sys.argv[1:])
+        _run(words)
         _prepare(0, hydra)
     except SystemExit as error:
-        _prepare(_status_of(error.code), hydra)
+        _prepare(status_of(error.code), hydra)
         raise
     except KeyboardInterrupt:
         _prepare(130, hydra)
@@ -101,11 +104,11 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    """As Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
+    """Runs the words as Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
     if words in ([], ["-m"], ["-c"]):
         print("usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]", file=sys.stderr)
         sys.exit(2)
-    # python -P (from 3.11 on) and python -I: no folder of ours stands first.
+    # With python -P (from 3.11 on) and python -I no folder stands first in sys.path.
     safe_path = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     if words[:1] == ["-m"]:
         sys.argv[:] = words[1:]
@@ -118,7 +121,7 @@ def _run(words: list[str]) -> None:
         sys.argv[:], first = words, os.path.dirname(os.path.realpath(words[0]))
         if not os.path.isfile(words[0]) or zipfile.is_zipfile(words[0]):
             if not safe_path:
-                del sys.path[0]  # what runs a folder or an archive puts it there
+                del sys.path[0]  # run_path() puts the folder or archive there
             runpy.run_path(words[0], run_name="__main__")
             return
         path = os.path.abspath(words[0])
@@ -126,7 +129,7 @@ def _run(words: list[str]) -> None:
             code = compile(file.read(), path, "exec", dont_inherit=True)
     if not safe_path:
         sys.path[0] = first
-    main_module = types.ModuleType("__main__")  # which stays: threads and exit handlers may look for it later
+    main_module = types.ModuleType("__main__")  # stays after the run: threads and exit handlers may look for it
     main_module.__dict__.update(__builtins__=builtins, __spec__=None)
     if words[0] != "-c":
         main_module.__file__ = path
@@ -134,64 +137,44 @@ def _run(words: list[str]) -> None:
     exec(code, main_module.__dict__)
 
 
-def _status_of(code: Any) -> int:
-    """The status that Python makes of sys.exit(code)."""
-    if code is None:
-        return 0
-    return code & 0xFF if isinstance(code, int) else 1
-
-
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
-    """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
-    exits: Any = sys.modules.get("horovod_data.exits")
-    if exits is not None and exits.in_charge():
+    """Called when the program ends with `status`. A failure makes the process leave without waiting for other ranks."""
+    exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # the program's own
+    if exit_status is not None and exit_status.in_charge():
         return
     if forked := _forked():
-        hydra = None  # no rank: the job does not end with it
+        hydra = None  # a child is no rank: the job goes on
     if status == 0:
-        if forked:
-            return
-        if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
-            return  # Python waits for these, and they may still come to init()
-        tell_end()
-        if not _left_waiting():
+        # Python waits for other threads, and these may still call init().
+        waits = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
+        if forked or waits or not _lacks_init():
             return
         status = 1
 
     def leave() -> NoReturn:
-        time.sleep(_GRACE_SECONDS)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:  # closed, a broken pipe, None, or one of the program's own
-                pass
+        time.sleep(GRACE_SECONDS)
+        flush()
         if hydra is not None:
             hydra.abort(status)
         _exit(status)
 
     def leave_late() -> None:
-        time.sleep(_PATIENCE_SECONDS)
+        time.sleep(PATIENCE_SECONDS)
         leave()
 
-    atexit.register(leave)  # the newest: it runs before those that finalise MPI, and after Python has printed the error
+    atexit.register(leave)  # the newest handler runs first: after Python has printed the error, before MPI_Finalize
     threading.Thread(target=leave_late, name="horovod_data exit", daemon=True).start()
 
 
-_exit, _forked = os._exit, fork_check()
-
-
 def _watch_exits(hydra: Optional[Hydra]) -> None:
-    forked = fork_check()
-
     def exit(status: int) -> NoReturn:
-        if forked():
+        if _forked():
             _exit(status)
         if status == 0 and not _mpi_initialized():
-            if not _left_waiting():
-                _finalize_mpi()
+            if not _lacks_init():
                 _exit(0)
             status = 1
-            time.sleep(_GRACE_SECONDS)
+            time.sleep(GRACE_SECONDS)
         if hydra is not None and hydra.is_open:
             if status == 0:
                 show(
@@ -199,7 +182,7 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
                     "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
                     "first."
                 )
-            time.sleep(_GRACE_SECONDS)  # Hydra passes on what it has read by then
+            time.sleep(GRACE_SECONDS)  # Hydra passes on what it has read by then
             hydra.abort(status or 1)
             _exit(status or 1)
         _exit(status)
@@ -207,27 +190,26 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
     os._exit = exit
 
 
-def _left_waiting() -> bool:
-    """Whether ranks wait in init() for this one, which ends without it: asked for by the program's own horovod_data, if it has
-    imported any and MPI has not been initialised."""
-    if "horovod_data" not in sys.modules or _mpi_initialized():
+def _lacks_init() -> bool:
+    """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs that."""
+    if "horovod_data" not in sys.modules or _is_tool or _mpi_initialized() or not _ASK.isdisjoint(sys.argv):
         return False
-    try:
-        leaving: Any = importlib.import_module("horovod_data.ending.leaving")
-    except ImportError:  # another version
+    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > _LARGE_KIB:  # the child was the rank, perhaps
         return False
-    return bool(leaving.leave())
-
-
-def _finalize_mpi() -> None:
-    """What asking the others has initialised: an exit without it MPI takes for an error."""
-    for path in mpi_libraries():
-        if _mpi_initialized():
-            ctypes.CDLL(path).MPI_Finalize()
+    say(
+        explain(
+            "This program has come to its end without having called horovod_data.init(): ranks that have called it would wait "
+            "for this one for ever",
+            "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
+            "or start fewer processes",
+            place_before_mpi(os.environ),
+        )
+    )
+    return True
 
 
 def _mpi_initialized() -> bool:
-    """Whether an MPI library in this process has been initialised. MPI allows the question at any time."""
+    """Says whether an MPI library in this process has been initialised. MPI allows the question at any time."""
     answer = ctypes.c_int()
     for path in mpi_libraries():
         ctypes.CDLL(path).MPI_Initialized(ctypes.byref(answer))

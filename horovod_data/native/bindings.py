@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of csrc/engine/c_api.cc, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
+"""The C functions of csrc/engine/c_api.cc, typed. They raise errors, and long waits return to Python now and then, for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,28 +25,22 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from ..errors import explain, forked
-from ..job.layout import Layout
-from ..job.settings import PAYLOADS, Settings
-from ..observe.times import flat
 from . import loader
 
-if TYPE_CHECKING:
-    from ..channel.elements import Component
-
-# A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
+# A wait of so long is one slice. The Python handler of a signal runs between two slices.
 SLICE_MS = 100
 _PENDING = -1
 _RESOURCE_EXHAUSTED = 8
 
-# absl::StatusCode to what Python calls it; anything else is a RuntimeError.
+# The Python class of an absl::StatusCode; any other is a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 
 
 class State(enum.IntEnum):
-    """What hvdata_state() says of this process's engine."""
+    """The state of this process's engine, from hvdata_state()."""
 
     NEVER_STARTED = 0
     RUNNING = 1
@@ -67,7 +61,7 @@ class ThreadLevel(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class MpiState:
-    """Whether MPI is there, and how many threads may call it."""
+    """Says whether MPI runs, and how many threads may call it."""
 
     initialized: bool
     finalized: bool
@@ -81,7 +75,7 @@ class MpiState:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """What some ranks of the communicator, all of them alike, put into an agreement."""
+    """The contribution to an agreement that some ranks of the communicator made alike."""
 
     ranks: tuple[int, ...]
     payload: bytes
@@ -104,7 +98,7 @@ _FIELD_TYPES: dict[str, Any] = {
 
 @functools.lru_cache(maxsize=None)
 def _structures() -> dict[str, type[ctypes.Structure]]:
-    """The structures that C++ takes, by name, made of what it says of them."""
+    """The structures that C++ takes, by name, made from its own description."""
     made: dict[str, type[ctypes.Structure]] = {}
     for line in _call("structures").decode().splitlines():
         name, size, text = line.split(" ", 2)
@@ -136,7 +130,7 @@ def check() -> None:
 
 
 def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
-    """One of them with these values, all of them."""
+    """A structure with these values. All fields must be given."""
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
@@ -173,8 +167,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "call_beside": (c_int, [c_void_p]),
     "join_beside": (c_int, [c_int]),
     "abort": (None, [c_int, c_int]),
-    "stats": (c_char_p, [c_int]),
+    "stats": (c_char_p, []),
+    "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
+    "certificates": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
     "channel_create": (
@@ -211,13 +207,9 @@ def _call(name: str, *args: Any) -> Any:
     return function(*args)
 
 
-def _error(code: int) -> Exception:
-    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    return _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
-
-
 def _raise(code: int) -> NoReturn:
-    raise _error(code)
+    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
+    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
 
 
 def _check(name: str, *args: Any) -> None:
@@ -226,23 +218,18 @@ def _check(name: str, *args: Any) -> None:
         _raise(code)
 
 
-def _json(name: str, *args: Any) -> Any:
+def _text(name: str, *args: Any) -> str:
     text = _call(name, *args)
     if text is None:
         _raise(_RESOURCE_EXHAUSTED)
-    return json.loads(text)
-
-
-def _waited(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> int:
-    """Repeats a sliced wait until it is over, with this code. In the main thread signals are handled between the slices."""
-    while (code := call()) == _PENDING:
-        if between is not None:
-            between()
-    return code
+    return str(text.decode(errors="replace"))
 
 
 def _wait(call: Callable[[], int]) -> None:
-    if (code := _waited(call)) != 0:
+    """Repeats a sliced wait until it is over. In the main thread Python handles signals between the slices."""
+    while (code := call()) == _PENDING:
+        pass
+    if code != 0:
         _raise(code)
 
 
@@ -270,15 +257,16 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 
 def build_info() -> dict[str, Any]:
-    """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
-    return _json("build_info")
+    """The versions that the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    built, mpi = _text("build_info").split("\n", 1)
+    return {**json.loads(built), "mpi": mpi}
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
 
 
 def mpi_query() -> MpiState:
-    """Whether MPI has been initialised, by whomever."""
+    """Says whether MPI has been initialised, by whomever."""
     initialized, finalized, level = c_int(), c_int(), c_int()
     _check("mpi_query", byref(initialized), byref(finalized), byref(level))
     return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))
@@ -313,32 +301,30 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
 # ---- The engine.
 
 
-def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: Settings, finalize_waits: bool) -> None:
+def start(
+    comm: Optional[int],
+    hosts: Sequence[str],
+    reader_index: Sequence[int],
+    trainer_index: Sequence[int],
+    group: Sequence[int],
+    **settings: Any,
+) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
 
-    `finalize_waits`: another thread that calls MPI_Finalize waits there until stop() has been called.
+    Args:
+      hosts, reader_index, trainer_index, group: of each rank, as job/layout.py has them.
+      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there until
+        stop() has been called.
     """
     n = len(hosts)
-    given = _structure(
-        "EngineSettings",
-        dict(
-            stall_seconds=settings.stall_seconds,
-            timeout_seconds=settings.timeout_seconds,
-            payload=PAYLOADS.index(settings.payload),
-            arena_bytes=settings.arena_bytes,
-            finalize_waits=finalize_waits,
-            timeline=bool(settings.timeline),
-            timeline_bytes=settings.timeline_bytes,
-        ),
-    )
     _check(
         "start",
         comm,
-        (c_int * n)(*layout.reader_index),
-        (c_int * n)(*layout.trainer_index),
-        (c_int * n)(*layout.group),
+        (c_int * n)(*reader_index),
+        (c_int * n)(*trainer_index),
+        (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
-        byref(given),
+        byref(_structure("EngineSettings", settings)),
     )
 
 
@@ -358,7 +344,7 @@ def bye() -> None:
 
 
 def wait_all_bye(seconds: Optional[float] = None) -> bool:
-    """Waits until every trainer has said bye(), or for so long. Which?"""
+    """Waits until every trainer has said bye(), at most for `seconds`. Returns whether all have."""
     if seconds is not None:
         return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
     _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
@@ -366,7 +352,7 @@ def wait_all_bye(seconds: Optional[float] = None) -> bool:
 
 
 def refuse_agreements(why: str) -> None:
-    """From now on this process refuses the agreements that others begin, and tells them why."""
+    """From now on this process refuses agreements. The ranks that begin them get `why`."""
     _check("refuse_agreements", why.encode())
 
 
@@ -376,22 +362,22 @@ def stop() -> None:
 
 
 def wait_left(seconds: float) -> bool:
-    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long. Which?"""
+    """After stop(): waits until every process has stopped and the communication thread has ended. Returns whether they have."""
     return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
 
 
 def hush(on: bool) -> None:
-    """After stop(), for some seconds at most: the communication thread makes no call of MPI until MPI_Finalize begins."""
+    """After stop(): the communication thread makes no call of MPI until MPI_Finalize begins, for some seconds at most."""
     _call("hush", int(on))
 
 
 def on_finalize(function: int) -> None:
-    """Has the C function of this address called where the program itself calls MPI_Finalize."""
+    """Makes MPI_Finalize, called by the program, call the C function of this address first."""
     _check("on_finalize", function)
 
 
 def call_beside(function: int) -> bool:
-    """Has the C function of this address called on a thread of C++, which Python's end does not mind. False: none can be had."""
+    """Calls the C function of this address on a thread of C++, which may outlive Python. Returns whether a thread was started."""
     return bool(_call("call_beside", function) == 0)
 
 
@@ -401,140 +387,77 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`. Says which rank that was, and how far it had come, if it has not been `said`."""
+    """Ends the whole job at once with `status`. Unless it has been `said`, logs which rank did it, and how far it had come."""
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
 
-resets = 0  # how often stats() has had the times begin anew
+def counters() -> dict[str, int]:
+    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
 
 
-def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
-    """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
-
-    Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
-    rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
-    the readers have come to its end, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole
-    job (of an epoch that was broken off: of what had been dealt by then).
-
-    Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
-    a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
-    `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
-    batches that were there, on average, when one was asked for; and, now, `train/window`: the steps that may be on their way. On a reader `train/pipeline_seconds` (the dataset works),
-    `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
-    was the last, `train/room_waits/3` times), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
-    (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
-    there; those of a role that it has not are 0. `report()` shows those of all.
-
-    Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
-    over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
-    them elsewhere, `payload_bytes_copied_to_arena` (of a global batch the reader's own share, too); because rows of padding
-    were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
-    `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
-    and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
-    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, or for
-    the ranks of one host, together `mpi_headers_in_bags`. Of what came here for other ranks of this host `mpi_bags_passed_on` parts
-    were given to them. Shared memory of a reader, now: `arena_bytes_in_use`,
-    `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
-    a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
-
-    Args:
-      reset: seconds, waits and queue begin anew after this answer.
-
-    Raises:
-      TypeError: reset is no bool.
-      RuntimeError: in a forked child.
-    """
-    if not isinstance(reset, bool):
-        raise TypeError(explain(f"reset must be True or False, not {reset!r}"))
-    if state() is State.FORKED:
-        raise RuntimeError(forked("stats()"))
-    global resets
-    resets += reset
-    said: dict[str, Any] = _json("stats", int(reset))
-    said.pop("certificates", None)
-    times = said.pop("times", None)
-    for name, tally in said.pop("channels", {}).items():
-        said |= {f"{name}/{what}": number for what, number in tally.items()}
-    numbers: dict[str, Union[int, float]] = said
-    return {**numbers, **(flat(times) if times else {})}
+def own_times(reset: bool) -> str:
+    """The times of this process, as observe/times.py reads them. `reset`: they begin anew."""
+    return _text("times", int(reset))
 
 
-def own_times() -> dict[str, Any]:
-    """Where the time of this process's channels goes, as all_times() has it; {} before init()."""
-    said: dict[str, Any] = _json("stats", 0).get("times", {})
-    return said
-
-
-def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
-    """By channel the epoch under way, or the one before, on this process (its number, rows, steps), and own_times(), together."""
-    said: dict[str, Any] = _json("stats", 0)
-    return said.get("channels", {}), said.get("times", {})
-
-
-# An answer is for one asker: a second one forgets the answers that the first has. A handler of a signal asks within its thread's own
-# question, behind that one's call.
+# One question at a time: a second one discards the answers to the first. Reentrant, because the handler of a signal may ask while its
+# thread asks.
 _asking = threading.RLock()
 
 
-def all_times(seconds: float) -> list[dict[str, Any]]:
-    """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
+def all_times(seconds: float) -> str:
+    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is first."""
     with _asking:
-        said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
-    return said
+        return _text("all_times", int(seconds * 1000))
 
 
 def certificates() -> dict[str, dict[str, Any]]:
-    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises as stats() does."""
+    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    said: dict[str, dict[str, Any]] = _json("stats", 0).get("certificates", {})
-    return said
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    return {record["channel"]: record for record in records}
 
 
 def session() -> int:
-    """A number that no other process nor engine has."""
+    """A number that is unique to this engine of this process."""
     return int(_call("session"))
 
 
 # ---- Agreements.
 
 
-def agree(mine: bytes, what: str) -> list[Contribution]:
-    """Everybody's contribution to this agreement, equal ones joined. Collective on the engine's communicator.
+def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
+    """The number of this agreement, and every rank's contribution to it, equal ones joined. Collective on the engine's communicator.
 
-    `what` names the call for those who wait for it: "distribute_dataset(name='train')".
+    `what` names the call for ranks that wait for it: "distribute_dataset(name='train')".
     """
-    said = agree_wait(agree_begin(mine, what))
-    if isinstance(said, Exception):
-        raise said
-    return said
-
-
-def agree_begin(mine: bytes, what: str) -> int:
-    """Hands in this rank's contribution to its next agreement and returns the agreement's number. Doesn't wait."""
-    number = c_int64()
+    number, data, size = c_int64(), c_void_p(), c_size_t()
     _check("agree_begin", mine, len(mine), what.encode(), byref(number))
-    return number.value
-
-
-def agree_wait(number: int, between: Optional[Callable[[], object]] = None) -> Union[list[Contribution], Exception]:
-    """Waits for everybody's contribution to agreement `number`, or the error that all have in its place; it gives them once. `between` is
-    called now and then; what is raised here is its."""
-    data, size = c_void_p(), c_size_t()
-    code = _waited(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))), between)
-    return _error(code) if code != 0 else _contributions(ctypes.string_at(data.value or 0, size.value))
+    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
+    return number.value, _contributions(ctypes.string_at(data.value or 0, size.value))
 
 
 # ---- Channels.
 
 
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A flat tensor of a channel's elements, as C++ takes it."""
+
+    name: str
+    rule: int
+    dtype: int  # a DataType of TensorFlow
+    row_length: int
+    shape: Optional[Sequence[Optional[int]]]  # None: the rank is not known
+
+
 def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
     """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
     n = len(components)
-    static = [part.shape if part.says is None else part.says for part in components]
-    shapes = [None if shape.rank is None else shape.as_list() for shape in static]
-    known = [-1 if size is None else size for shape in shapes for size in shape or ()]
+    known = [-1 if size is None else size for part in components for size in part.shape or ()]
     _check(
         "channel_create",
         byref(_structure("ChannelOptions", options)),
@@ -542,9 +465,9 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
         n,
         (c_char_p * n)(*[part.name.encode() for part in components]),
         (c_int * n)(*[part.rule for part in components]),
-        (c_int * n)(*[part.dtype.as_datatype_enum for part in components]),
+        (c_int * n)(*[part.dtype for part in components]),
         (c_int64 * n)(*[part.row_length for part in components]),
-        (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]),
+        (c_int * n)(*[-1 if part.shape is None else len(part.shape) for part in components]),
         (c_int64 * len(known))(*known),
     )
 

@@ -6,12 +6,23 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Mapping
 
+from ..native import bindings
+
 _NS = 1e-9
+
+# In the order of csrc/engine/engine_times.cc, which says what a line is. Times are nanoseconds.
+_OPTIONS = ("batch", "schedule", "prefetch", "number")
+_TALLY = ("epoch", "rows", "steps", "dropped")
+_TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
+_READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
+_OF_NOW = ("untaken", "window")  # a state of this moment, not a sum
+
+Process = Mapping[str, Any]  # what read() makes of the lines of a process
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Of one rank, over its epochs: from the first `next()` of each to its end."""
+    """Times of one rank over its epochs: from the first `next()` of each to its end."""
 
     rank: int
     host: str
@@ -24,7 +35,7 @@ class Trainer:
     queued: int  # sum over the steps: batches that were there when one was asked for
     waited_for: Mapping[int, float]  # by reader
     epochs: int = 1
-    first: float = 0.0  # of `wait`: for the first batch of each epoch
+    first: float = 0.0  # part of `wait`: for the first batch of each epoch
     window: int = 0  # steps that may be on their way, now
 
     @property
@@ -52,7 +63,7 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Of one reader, over its epochs: from the begin of each until all ranks have what was dealt."""
+    """Times of one reader over its epochs: from the begin of each until all ranks have taken what was dealt."""
 
     reader: int
     host: str
@@ -62,10 +73,10 @@ class Reader:
     pipeline: float  # the user's dataset works
     deal: float  # cutting, copying, sending
     room: float  # some rank's window is full
-    serve: float  # everything is dealt, and the ranks have yet to take it
-    room_of: Mapping[int, float]  # by the rank that was the last to have room
+    serve: float  # everything is dealt, and some rank has not taken it yet
+    room_of: Mapping[int, float]  # by the rank whose window was the last to be full
     room_times_of: Mapping[int, int]
-    untaken: int = 0  # of the steps (dynamic: elements) that were dealt, now: some rank has yet to take its share
+    untaken: int = 0  # steps (dynamic: elements) that are dealt and that some rank has not taken, now
 
     @property
     def total(self) -> float:
@@ -93,7 +104,44 @@ class Channel:
         return len({tuple(one.waited_for) for one in self.trainers}) > 1
 
 
-def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
+def own(reset: bool = False) -> dict[str, Any]:
+    """The times of this process. {} before init(). `reset`: they begin anew."""
+    processes = read(bindings.own_times(reset))
+    return processes[0] if processes else {}
+
+
+def of_all(seconds: float) -> list[dict[str, Any]]:
+    """The times of every process that answers within so many seconds. This process is first."""
+    return read(bindings.all_times(seconds))
+
+
+def read(text: str) -> list[dict[str, Any]]:
+    """The times of processes, from the text of the C++ core (csrc/engine/engine_times.cc)."""
+    processes: list[dict[str, Any]] = []
+    channel: dict[str, Any] = {}
+    for line in text.splitlines():
+        kind, *words = line.split(" ")
+        if kind in ("process", "channel"):
+            name = bytes.fromhex(words.pop(3 if kind == "process" else 0)).decode(errors="replace")
+        numbers = [int(word) for word in words]
+        if kind == "process":
+            processes.append({**dict(zip(("rank", "reader", "ranks"), numbers)), "host": name, "channels": {}})
+        elif kind == "channel":
+            tally = numbers[len(_OPTIONS) :]
+            channel = {"options": dict(zip(_OPTIONS, numbers)), "tally": dict(zip(_TALLY, tally))}
+            processes[-1]["channels"][name] = channel
+        elif kind == "trainer":
+            channel[kind] = dict[str, Any](zip(_TRAINER, numbers)) | {"waited_for": numbers[len(_TRAINER) :]}
+        elif kind == "reader":
+            of = numbers[len(_READER) :]
+            half = len(of) // 2
+            channel[kind] = dict[str, Any](zip(_READER, numbers)) | {"room_of": of[:half], "room_times_of": of[half:]}
+        else:  # "sources", "audience"
+            processes[-1][kind] = numbers
+    return processes
+
+
+def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
     return Trainer(
         process["rank"],
         process["host"],
@@ -111,7 +159,7 @@ def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
     )
 
 
-def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
+def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
     return Reader(
         process["reader"],
         process["host"],
@@ -128,90 +176,91 @@ def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
     )
 
 
-def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
-    """The channels that have delivered something, of what core.all_times() says."""
-    processes = list(processes)
-    names = dict.fromkeys(name for process in processes for name in process["channels"])
-    found = []
-    for name in names:
-        having = [(process, process["channels"][name]) for process in processes if name in process["channels"]]
-        trainers = [_trainer(process, one["trainer"]) for process, one in having if "trainer" in one]
-        readers = [_reader(process, one["reader"]) for process, one in having if "reader" in one]
-        options = having[0][1]["options"]
-        if any(one.steps for one in trainers):
-            found.append(
-                Channel(
-                    name,
-                    options["schedule"] == 1,
-                    options["prefetch"] or max(one.window for one in trainers),
-                    tuple(sorted(trainers, key=lambda one: one.rank)),
-                    tuple(sorted(readers, key=lambda one: one.reader)),
-                )
-            )
-    return found
+def trainers(process: Process) -> dict[str, Trainer]:
+    """The times of one process as a rank, by channel."""
+    return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
 
 
-def since(processes: Iterable[Mapping[str, Any]], before: Mapping[Any, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What has come since `before`, which has earlier words of the same processes by who(). One that has begun anew since,
-    by stats(reset=True), counts from there."""
-    return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
+def readers(process: Process) -> dict[str, Reader]:
+    """The times of one process as a reader, by channel."""
+    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
 
 
-def who(process: Mapping[str, Any]) -> tuple[int, int]:
-    """Which process of the job said that: its numbers among trainers and readers."""
+def channels(processes: Iterable[Process]) -> list[Channel]:
+    """The channels that have delivered something, with the times of all these processes."""
+    options: dict[str, Mapping[str, int]] = {}
+    ranks: dict[str, list[Trainer]] = {}
+    reading: dict[str, list[Reader]] = {}
+    for process in processes:
+        for name, channel in process["channels"].items():
+            options.setdefault(name, channel["options"])
+        for name, trainer in trainers(process).items():
+            ranks.setdefault(name, []).append(trainer)
+        for name, reader in readers(process).items():
+            reading.setdefault(name, []).append(reader)
+    return [
+        Channel(
+            name,
+            option["schedule"] == 1,
+            option["prefetch"] or max(one.window for one in ranks[name]),
+            tuple(sorted(ranks[name], key=lambda one: one.rank)),
+            tuple(sorted(reading.get(name, ()), key=lambda one: one.reader)),
+        )
+        for name, option in options.items()
+        if any(one.steps for one in ranks.get(name, ()))
+    ]
+
+
+def who(process: Process) -> tuple[int, int]:
+    """Identifies a process of the job: its numbers among trainers and readers."""
     return process["rank"], process["reader"]
 
 
-def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    later = dict(process, channels={})
+def numbers(process: Process) -> dict[str, int]:
+    """By channel: its number, which tells several channels of one name apart."""
+    return {name: one["options"]["number"] for name, one in process["channels"].items()}
+
+
+def since(processes: Iterable[Process], before: Mapping[Any, Process]) -> list[dict[str, Any]]:
+    """What each process has added since `before`, which has earlier times of the same processes by who(). A process whose times were
+    reset since then (stats(reset=True)) counts from the reset."""
+    return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
+
+
+def _since(process: Process, before: Process) -> dict[str, Any]:
+    later: dict[str, Any] = {}
     for name, channel in process["channels"].items():
         earlier = before["channels"].get(name, {})
         if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of that name
             earlier = {}
-        later["channels"][name] = {"options": channel["options"]} | {
-            role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel
-        }
-    return later
-
-
-_OF_NOW = ("untaken", "window")  # no sums
+        roles = {role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+        later[name] = {"options": channel["options"], **roles}
+    return {**process, "channels": later}
 
 
 def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    less = {
-        key: value
-        if key in _OF_NOW
-        else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
-        if isinstance(value, list)
-        else value - then.get(key, 0)
-        for key, value in now.items()
-    }
-    begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
-    return dict(now) if begun_anew else less
+    less: dict[str, Any] = {}
+    for key, value in now.items():
+        if key in _OF_NOW:
+            less[key] = value
+        elif isinstance(value, list):
+            less[key] = [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
+        else:
+            less[key] = value - then.get(key, 0)
+    was_reset = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
+    return dict(now) if was_reset else less
 
 
-def numbers(process: Mapping[str, Any]) -> dict[str, int]:
-    """Of one process, by channel: which channel of that name it is, as each has a number of its own."""
-    return {name: one["options"]["number"] for name, one in process["channels"].items()}
-
-
-def trainers(process: Mapping[str, Any]) -> dict[str, Trainer]:
-    """Of one process, by channel."""
-    return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
-
-
-def readers(process: Mapping[str, Any]) -> dict[str, Reader]:
-    """Of one process, by channel."""
-    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
-
-
-def flat(process: Mapping[str, Any]) -> dict[str, float]:
-    """Those of one process as stats() names them: `train/wait_seconds`. On every process the same names (but for
-    old channels without a name of which one alone has garbage), whatever its role: those of a role that it has not are 0."""
+def flat(process: Process) -> dict[str, float]:
+    """The numbers of one process as stats() names them: `train/wait_seconds`. Names are the same on every process, whatever its role,
+    with 0 for a role that it does not have. Except: channels without names, of which a process may have forgotten old ones."""
     named: dict[str, float] = {}
+    if not process:
+        return named
     of_trainers, of_readers = trainers(process), readers(process)
-    for name in process["channels"]:
+    for name, channel in process["channels"].items():
         one, other = of_trainers.get(name), of_readers.get(name)
+        named |= {f"{name}/{what}": number for what, number in channel.get("tally", {}).items()}
         named |= {
             f"{name}/wait_seconds": one.wait if one else 0.0,
             f"{name}/receive_seconds": one.receive if one else 0.0,
@@ -227,8 +276,6 @@ def flat(process: Mapping[str, Any]) -> dict[str, float]:
         }
         room, times = (other.room_of, other.room_times_of) if other else ({}, {})
         for rank in range(process["ranks"]):
-            named[f"{name}/room_seconds/{rank}"], named[f"{name}/room_waits/{rank}"] = (
-                room.get(rank, 0.0),
-                times.get(rank, 0),
-            )
+            named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0.0)
+            named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)
     return named

@@ -95,7 +95,7 @@ ENTRIES = [
         "mpirun -np 4 python examples/torch_ranks.py",
     ),
     Entry(
-        "A loop of one's own",
+        "Your own loop",
         "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`, and "
         "then compares its weights with those of one process.",
         "mpirun -np 4 python examples/custom_loop.py",
@@ -140,17 +140,16 @@ ENTRIES = [
         "of training: here 29 files on 8 ranks.",
         f"mpirun -np 4 python examples/audit_published_bugs.py {PICTURES}",
         picture="![Four bands with two blue cells each, and a fifth that is black but for eight](gallery_audit.png)",
-        caption="A band for each process, which stands for two of the eight ranks, and a column for each file: blue is seen once, white "
-        "never. In the last band, for all, black is what nobody saw.",
+        caption="A band for each process, which stands for two of the eight ranks, and a column for each file. Blue is seen once, white "
+        "never. In the last band, that of all processes, black is a file that nobody saw.",
         made="files_of_29",
     ),
 ]
 
 HEAD = """# Gallery
 
-What each [example](../README.md#documentation) says when it runs. Each checks itself, and ends with another status than 0 if what it says is
-not true. The output is that of real runs, on two cores, shortened where there is an `…`. `python packaging/site/gallery.py` writes this
-page.
+What each [example](../README.md#documentation) prints when it runs. Each checks itself, and ends with a status other than 0 if a check fails. The
+output is of real runs on two cores. An `…` stands for lines left out. `python packaging/site/gallery.py` writes this page.
 """
 
 TAIL = """
@@ -162,11 +161,11 @@ MPIJob](../examples/kubernetes/mpijob.yaml). How they are used: [launching](laun
 
 ## Pictures
 
-Who waits for whom, in TensorBoard ([more](report.md#in-tensorboard)):
+Who waits for whom, in TensorBoard ([more](monitoring.md#tensorboard)):
 
 ![TensorBoard: queue, rows/s, steps/s, untaken and wait share of four ranks](report_tensorboard.png)
 
-How busy four accelerators are kept, by MLPerf Storage's profiles ([more](performance.md#the-industrys-pass-mark)):
+How busy four accelerators are kept, by MLPerf Storage's profiles ([more](benchmark_storage.md)):
 
 ![The plot of benchmarks/storage.py](benchmark_storage.png)
 """

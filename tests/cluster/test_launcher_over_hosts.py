@@ -65,25 +65,15 @@ def test_a_host_that_is_cut_off(how_long, tmp_path):
 @pytest.mark.limit(120)
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 def test_a_rank_of_another_host_that_ends_before_init(end):
-    """No rank beside it sees that. It says so itself, and the job ends."""
+    """It says so, and the job ends."""
     with Bed(2) as bed:
-        with start_over(bed, ON_RANK, [0, 1], str(BEFORE_INIT), "", end, launcher=f"{RUN} {hosts(bed, 1)}") as job:
+        with start_over(bed, ON_RANK, [0, 1], str(BEFORE_INIT), end, launcher=f"{RUN} {hosts(bed, 1)}") as job:
             job.wait_for("LEAVES", rank=1)
             began = time.monotonic()
             assert job.finish(60) == 1, job.describe()
-            # It has TensorFlow to load first, which takes 3 s, and many more beside other work.
-            assert time.monotonic() - began < 3 * SOON, job.describe()
-        left = re.escape(
-            f"rank 1 on {bed.names[1]} has come to the end of its program, without having called horovod_data.init()"
-        )
-        assert re.search(
-            rf"\[rank 0 on {bed.names[0]}\] init\(\) waits for a rank that will not come: {left}", job.stderr[0]
-        ), job.describe()
-        assert re.search(
-            rf"horovod_data: \[rank 1 on {bed.names[1]}\] This program has come to its end without .*: "
-            r"rank 0 of 2 waits for it there\.",
-            job.stderr[1],
-        ), job.describe()
+            assert time.monotonic() - began < SOON, job.describe()
+        said = rf"horovod_data: \[rank 1 on {bed.names[1]}\] This program has come to its end without having called "
+        assert re.search(said, job.stderr[1]), job.describe()
 
 
 @pytest.mark.limit(120)
@@ -91,13 +81,12 @@ def test_a_rank_of_another_host_that_ends_before_init(end):
     "program",
     [
         [str(BEFORE_INIT), "--help"],
-        [str(BEFORE_INIT), "", "all os._exit(0)"],
         ["-c", "import os, time; os._exit(0) if os.environ['HVDATA_TEST_RANK'] == '1' else time.sleep(3)"],
     ],
-    ids=["help", "all", "without horovod_data"],
+    ids=["help", "without horovod_data"],
 )
 def test_programs_that_end_without_init(program):
-    """On all ranks: that is no error, and nor is the end of one rank whose program has nothing to do with horovod_data."""
+    """No error: a program that is asked for --help, and one that has nothing to do with horovod_data."""
     with Bed(2) as bed, start_over(bed, ON_RANK, [0, 1], *program, launcher=f"{RUN} {hosts(bed, 1)}") as job:
         assert job.finish(60) == 0, job.describe()
         assert "horovod_data: " not in "".join(job.stderr), job.describe()

@@ -55,7 +55,6 @@ def test_all_is_well(tmp_path):
         "machine.cores",
         "machine.memory",
         "shared memory.arena",
-        "shared memory.CMA",
         "shared memory./dev/shm",
         "software.TensorFlow",
         "software.horovod_data",

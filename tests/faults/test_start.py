@@ -295,32 +295,11 @@ def test_two_mpi_libraries():
     every_rank_said(job, r"RuntimeError: This process has loaded 2 MPI libraries: .*Each of them sees a job of its own")
 
 
-GOES_WITHOUT = """
-from mpi4py import MPI
-import horovod_data as hvdata
-try:
-    hvdata.init(readers="one" if MPI.COMM_WORLD.rank == 1 else 0)
-except Exception as error:
-    print(type(error).__name__ + ":", error, flush=True)
-"""
-
-
-def test_a_rank_whose_init_failed_goes_without():
-    """To its end, with status 0: the others wait for it in theirs."""
-    pytest.importorskip("mpi4py")
-    job = run_job(GOES_WITHOUT, np=2, timeout=60)
-    assert "TypeError: readers must be" in job.stdout[1], job.describe()
-    assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], (
-        job.describe()
-    )
-    assert job.seconds < 40 + 2 * jobs.SOON, job.describe()
-
-
 FAILS_BEHIND_THE_MEETING = """
 import contextlib, os, sys, time
 from pathlib import Path
 import horovod_data as hvdata
-from horovod_data.job import init as roles
+from horovod_data import start
 with contextlib.suppress(ImportError):
     import horovod.tensorflow
 here = Path(sys.argv[1])
@@ -330,7 +309,7 @@ while len(list(here.iterdir())) < 3:  # what they have to load is not limited
 if os.environ["HVDATA_TEST_RANK"] == "1":
     def fails(*_):
         raise KeyboardInterrupt  # as it may come at any time
-    roles.with_horovod.join = roles.bindings.start = fails
+    start.with_horovod.join = start.bindings.start = fails
 try:
     hvdata.init()
 except KeyboardInterrupt:
@@ -338,22 +317,12 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("wait", ["the others see it", "the time limit"])
-def test_a_rank_whose_init_failed_when_all_had_met(wait, tmp_path):
-    """The others are in Horovod's start by then, or in ours, and wait for it there."""
-    limited = wait == "the time limit"
-    job = run_job(
-        FAILS_BEHIND_THE_MEETING + ("time.sleep(1000)\n" if limited else ""),
-        3,
-        str(tmp_path),
-        env={"HOROVOD_DATA_TIMEOUT": "6"} if limited else {},
-    )
+def test_a_rank_whose_init_failed_when_all_had_met(tmp_path):
+    """The others are in Horovod's start by then, or in ours, and wait for it there until the time limit."""
+    script = FAILS_BEHIND_THE_MEETING + "time.sleep(1000)\n"
+    job = run_job(script, 3, str(tmp_path), env={"HOROVOD_DATA_TIMEOUT": "6"})
     assert "goes without" in job.stdout[1] and job.returncode == 1, job.describe()
-    said = (
-        r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)"
-        if limited
-        else r"init\(\) waits for a rank that will not come: rank 1 has come to the end of its program, without having come through"
-    )
+    said = r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)"
     assert any(re.search(rf"\[rank [02] on \S+\] {said}", said_by) for said_by in job.stderr), job.describe()
 
 
@@ -418,32 +387,6 @@ def test_init_that_is_interrupted_behind_the_meeting():
     job = run_job(AGAIN_BEHIND_THE_MEETING, np=2, env={"HOROVOD_DATA_TIMEOUT": "60"})
     assert job.returncode == 0 and "interrupted" in job.stdout[1], job.describe()
     assert "got [0, 2]" in job.stdout[0] and "got [1, 3]" in job.stdout[1], job.describe()
-
-
-WITHOUT_A_THIRD = """
-import time
-from mpi4py import MPI
-import horovod_data as hvdata
-from horovod_data.ending import siblings
-from horovod_data.native import bindings
-rank = MPI.COMM_WORLD.rank
-comm = MPI.COMM_WORLD.Split(rank < 2)
-if rank < 2:
-    if rank == 1:
-        start = bindings.start
-        bindings.start = lambda *args: (time.sleep(8), start(*args))
-    hvdata.init(comm=comm)
-    print("began", hvdata.size(), flush=True)
-else:
-    siblings.tell_end()
-"""
-
-
-def test_a_rank_outside_of_the_communicator_has_ended():
-    """While the others are slow in init(): it is not them who wait for it."""
-    pytest.importorskip("mpi4py")
-    job = run_job(WITHOUT_A_THIRD, np=3)
-    assert job.returncode == 0 and all("began 2" in out for out in job.stdout[:2]), job.describe()
 
 
 def test_ranks_that_disagree_about_the_audit():

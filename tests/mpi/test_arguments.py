@@ -100,7 +100,7 @@ def test_what_has_been_distributed_already_and_is_audited(hvdata, comm):
 
 
 def test_the_least_bound_of_the_environment(hvdata, comm):
-    job = sys.modules["horovod_data.job.init"].current("test")
+    job = sys.modules["horovod_data.job.state"].current("test")
     before, least = job.settings, dataclasses.replace(job.settings, prefetch_bytes=int(0.01 * (1 << 20)))
     job.settings = least
     try:

@@ -209,6 +209,42 @@ def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
     assert different == set(), {key: (whole[key], record[key]) for key in different}
 
 
+@pytest.mark.ranks(2, 3, 4)
+def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, tmp_path):
+    """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks' saves."""
+
+    def make():
+        return tf.data.Dataset.range(20 * comm.size)
+
+    def begin(number, prefetch):
+        it = iter(channel(hvdata, make, "again", batch="per_rank", schedule="dynamic", prefetch=prefetch))
+        if number > 0:
+            read = tf.train.Checkpoint(iterator=it).read(str(tmp_path / f"{number - 1}-{comm.rank}"))
+            results(comm, lambda: read.assert_consumed() and None)
+        return it
+
+    def leg(number, prefetch, steps):
+        it = begin(number, prefetch)
+        rows = [results(comm, lambda: int(next(it)))[comm.rank]]
+        if comm.rank > 0:
+            comm.Barrier()
+            rows += [int(next(it)) for _ in range(steps)]
+        tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}"))
+        if comm.rank == 0:
+            comm.Barrier()
+        return sum(comm.allgather(rows), [])
+
+    elements(comm, channel(hvdata, make, "again", batch="per_rank", schedule="dynamic"))
+    whole = certificate(hvdata, comm, "again")
+    rows = leg(0, 8, 0) + leg(1, 1, 3)
+    rest = begin(2, 2)
+    rows += sum(results(comm, lambda: [int(row) for row in rest]), [])
+    assert sorted(rows) == list(range(20 * comm.size))
+    record = certificate(hvdata, comm, "again")
+    different = {key: (whole[key], record[key]) for key in ("verdict", "elements", "rows", "order", "any_order")}
+    assert all(one == other for one, other in different.values()), different
+
+
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, schedule):
     """The rows of the unverified run are unknown. They stay unknown when a verified run of that epoch is saved and

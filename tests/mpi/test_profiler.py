@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's profiler shows what a rank waits for, and on the reader every element that is dealt."""
+"""TensorFlow's profiler shows what a rank waits for, and on the reader every element that is dealt and every state that is made."""
 
 import pytest
 import tensorflow as tf
+from checkpoints import save
+from tensorflow.python.data.experimental.ops import testing
 from together import host_of, results
 
 pytestmark = pytest.mark.world(np=1)
@@ -72,3 +74,17 @@ def test_what_the_profiler_shows(hvdata, comm, tmp_path):
         assert [(str(said["epoch"]), int(said["step"])) for said in ours] == [
             ("next", 0), ("1", 1), ("1", 2), ("1", 3), ("1", 4)], f"rank {rank}: {ours}"  # fmt: skip
         assert any(name.startswith("HorovodDataDealElement") for name, _ in seen) == (rank == 0)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_one_state_serves_all_ranks_that_wait_for_it(hvdata, comm, tmp_path):
+    """They ask while the reader is inside its pipeline. A state may take a gigabyte, and nothing is dealt meanwhile."""
+    slow = tf.data.Dataset.range(3 * comm.size).apply(testing.sleep(500_000))
+    it = iter(hvdata.distribute_dataset(slow, batch="per_rank", prefetch=1))
+    tf.profiler.experimental.start(str(tmp_path))
+    results(comm, lambda: int(next(it)))
+    results(comm, lambda: save(it, str(tmp_path / "iterator")))
+    tf.profiler.experimental.stop()
+    (trace,) = tmp_path.rglob("*.xplane.pb")
+    made = [name for name, _ in events(trace.read_bytes()) if name.startswith("HorovodDataSaveState")]
+    assert len(made) == (1 if comm.rank == 0 else 0), made

@@ -544,9 +544,10 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
             comm, lambda root=roots[comm.rank]: hvdata.scatter(x, root=root), tf.errors.InvalidArgumentError,
             "ranks disagree", "the same root",
         )  # fmt: skip
-        for rank, one in enumerate(got):
-            sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)
-            assert (str(roots[rank]), str(rank)) in sides and len({root for root, _ in sides}) == 2, one.text
+        for one in got:
+            sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two of them met is up to timing
+            assert len({root for root, _ in sides}) == 2, one.text
+            assert all(int(root) == roots[int(rank)] for root, rank in sides), one.text
         parts = results(comm, lambda: hvdata.scatter(x).numpy())
         assert [plain(part) for part in parts] == [plain(x[r : r + 1]) for r in range(comm.size)]
 

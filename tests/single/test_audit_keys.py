@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import columns, keys
+from horovod_data.auditing import keys, rows
 
 
 def words(values):
@@ -227,7 +227,7 @@ def test_content_means_dtype_shape_and_bytes():
 
 
 def test_records_have_the_content_of_their_fields():
-    """Not of what stands between them, nor of a byte order; and none where a field is a place in memory."""
+    """Not of what stands between them, nor of a byte order, nor of a place in memory."""
     fields = [("a", "u1"), ("b", "f8")]
     packed = np.array([(1, 2.0), (3, 4.0)], fields)
     aligned = np.zeros(2, np.dtype(fields, align=True))
@@ -244,8 +244,10 @@ def test_records_have_the_content_of_their_fields():
     for table in one, other:
         table["x"]["a"], table["x"]["b"] = 1, 2
     assert keys.content_keys(one).tolist() == keys.content_keys(other).tolist()
-    with pytest.raises(TypeError, match="fields of Python objects.*Pass key="):
-        keys.content_keys(np.array([(1, "a")], [("a", "i4"), ("s", "O")]))
+    texts = np.array([(1, "a"), (2, "bc")], [("a", "i4"), ("s", "O")])
+    assert keys.content_keys(texts).tolist() == keys.content_keys((texts["a"], ["a", "bc"])).tolist()
+    with pytest.raises(TypeError, match=r"component \['s'\] of the element.*can't make an array"):
+        keys.content_keys(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
 
 
 def test_content_has_no_byte_order():
@@ -285,7 +287,7 @@ def test_pieces_of_an_element_have_the_keys_of_the_whole(name, monkeypatch):
     element = {**ELEMENTS, **TABLES}[name]
     whole = keys.content_keys(element).tolist()
     for limit in ("_PIECE", "_PIECE_ROWS", "_PIECE_TEXTS"):
-        monkeypatch.setattr(columns, limit, 1)
+        monkeypatch.setattr(rows, limit, 1)
     assert keys.content_keys(element).tolist() == whole
 
 
@@ -372,8 +374,12 @@ def test_what_has_no_bytes_is_named():
 def test_keys_are_spread_evenly():
     for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.content_keys(np.arange(40000))):
         for ranks in (2, 3, 16):
-            share_of_each = np.bincount(keys.owners(made, ranks), minlength=ranks) / len(made) * ranks
-            assert share_of_each.min() > 0.75 and share_of_each.max() < 1.3, (ranks, share_of_each)
+            order, each = keys.in_parts(made, ranks)
+            assert sorted(order.tolist()) == list(range(len(made)))
+            parts = keys.part_of(made[order]).astype(int)
+            rank_of = np.searchsorted(np.arange(1, ranks) * keys.PARTS // ranks, parts, side="right")
+            assert (np.diff(parts) >= 0).all() and np.bincount(rank_of, minlength=ranks).tolist() == each
+            assert min(each) > 0.75 * len(made) / ranks and max(each) < 1.3 * len(made) / ranks, (ranks, each)
 
 
 ARRAYS = {"ids": np.array([[1, 2, 3], [4, 5, 6]]), "label": np.array([0, 1])}

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from horovod_data.auditing import counting, keys, picture, record
-from horovod_data.auditing.counting import Axis, Part
-from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator, AuditedSizedIterator, ReadAhead
+from horovod_data.auditing.counting import Axis
+from horovod_data.auditing.iterables import ReadAhead, audited_iterable
 from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
 from horovod_data.auditing.sequences import sequence_class
@@ -20,6 +20,17 @@ from horovod_data.auditing.sequences import sequence_class
 
 def words(values):
     return keys.given_keys(np.asarray(values, np.int64)).words
+
+
+def in_parts(words):
+    return words[keys.in_parts(words, 1)[0]]
+
+
+def table(reference):
+    """As count() takes it."""
+    if reference is None:
+        return None
+    return in_parts(np.column_stack([words(reference), np.arange(len(reference), dtype=np.uint64)]))
 
 
 # ---- Counting, against the obvious way.
@@ -54,12 +65,11 @@ def test_counting(seed, monkeypatch):
         for _ in range(random.integers(1, 6))
     ]
     reference = random.integers(0, 40, 50).tolist() if seed % 3 else None
-    part = Part(words(reference), np.arange(50)) if reference is not None else None
-    found = counting.count([words(one) for one in received], part, Axis("number", -5, 40))
+    found = counting.count([in_parts(words(one)) for one in received], table(reference), Axis("number", -5, 40))
     wanted = obvious(received, reference)
     assert found.times == wanted["times"] and found.own.tolist() == wanted["own"]
-    names = ("never", "repeats", "distinct", "unknown")
-    assert dict(zip(names, found.sums[1:5].tolist())) == {name: wanted[name] for name in names}
+    assert found.sums.tolist() == [wanted["never"], wanted["repeats"]]
+    assert (sum(found.times.values()), sum(found.strange.values())) == (wanted["distinct"], wanted["unknown"])
     pairs = {(a, b): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs)).tolist()}
     assert pairs == wanted["pairs"]
     assert found.deliveries.sum() == sum(map(len, received))
@@ -71,9 +81,10 @@ def test_counting(seed, monkeypatch):
 
 def test_many_ranks_share_lines():
     received = [words(np.arange(rank * 10, rank * 10 + 10)) for rank in range(130)]
-    found = counting.count(received, None, Axis("number", 0, 1299))
+    axis = Axis("number", 0, 1299)
+    found = counting.count(received, None, axis)
     assert found.deliveries.shape == (64, 256) and found.deliveries.sum() == 1300
-    drawn = picture.Raster(130, found.deliveries, found.rows, found.seen, "number", 0, 1299)
+    drawn = picture.Raster(130, found.deliveries, found.rows, found.seen, axis)
     labels = [drawn.label(line) for line in range(64)]
     assert labels[:2] == ["ranks 0-2", "ranks 3-4"] and labels[-1] == "ranks 128-129"
     for rank, line in ((0, 0), (2, 0), (3, 1), (129, 63)):
@@ -95,7 +106,7 @@ def test_places_in_an_epoch():
         epoch.add(keys.given_keys([f"{rows}.{i}" for i in range(rows)]))
     assert (epoch.steps, epoch.rows, epoch.words().shape) == (3, 5, (5, 2))
     assert [epoch.place(i) for i in range(5)] == [(1, 0), (1, 1), (1, 2), (3, 0), (3, 1)]
-    assert epoch.name(4) == b"2.1" and counting.positions(epoch.words(), tuple(map(int, epoch.words()[4]))) == [4]
+    assert epoch.names.get(4) == "2.1" and counting.positions(epoch.words(), tuple(map(int, epoch.words()[4]))) == [4]
 
 
 def failing():
@@ -107,70 +118,76 @@ class Failing:
     __iter__ = staticmethod(failing)
 
 
+def finish(recorder):
+    """All that is over gets its report."""
+    recorder.close_for_good()
+    while not recorder._reporter.joined(0.1):
+        pass
+
+
 @pytest.fixture
 def recorder():
     made = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=False)
     yield made
-    made.finish()
+    finish(made)
 
 
 def reports(recorder):
     """The epochs themselves, of all that are over."""
-    recorder.finish()
+    finish(recorder)
     return [(epoch.rows, epoch.error) for epoch in recorder.reports]
 
 
 @pytest.mark.parametrize("form", [lambda: Failing(), lambda: failing()], ids=["iterable", "generator"])
 def test_an_error_ends_an_epoch(recorder, form):
     given = form()
-    audited = (AuditedIterator if hasattr(given, "__next__") else AuditedIterable)(given, recorder)
+    audited = audited_iterable(given, recorder)
     with pytest.raises(OSError):
         list(audited)
     assert recorder.steps == 0  # the next one has not begun
     assert reports(recorder) == [(2, "OSError: no such file")]
 
 
-@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
-                         ids=["iterable", "iterator"])  # fmt: skip
+@pytest.mark.parametrize("form", [list, iter])
 def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
     with pytest.raises(TypeError, match="audit 1, epoch 1, step 2: the keys of the rows can't be made"):
-        list(form([[1, 2, 3], None], recorder))
+        list(audited_iterable(form([[1, 2, 3], None]), recorder))
     ((rows, error),) = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
     assert len(error) < 230
 
 
-@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
-                         ids=["iterable", "iterator"])  # fmt: skip
+@pytest.mark.parametrize("form", [list, iter])
 def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
     """As --audit does: all elements pass, and the epoch has those before."""
     recorder.forgive()
-    assert list(form([[1, 2, 3], None, [4]], recorder)) == [[1, 2, 3], None, [4]]
+    assert list(audited_iterable(form([[1, 2, 3], None, [4]]), recorder)) == [[1, 2, 3], None, [4]]
     ((rows, error),) = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
 
 
-@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
-                         ids=["iterable", "iterator"])  # fmt: skip
-def test_an_audit_that_nothing_holds_any_more_ends(recorder, form):
+@pytest.mark.parametrize("form", [list, iter])
+def test_an_audit_that_nothing_holds_any_more_ends(form):
     """The epoch under way gets its report; of the rest nothing stays."""
-    audited = form([[1], [2], [3]], recorder.held())
+    audited = audited_iterable(
+        form([[1], [2], [3]]), Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, False)
+    )
     list(audited)
-    loop = iter(AuditedIterable([[4], [5]], audited._recorder))
+    loop = iter(audited_iterable([[4], [5]], audited._recorder))
     next(loop)
-    assert recorder in record._live
+    reporter = audited._recorder._reporter
     del audited
     gc.collect()
-    assert recorder in record._live  # what iterates holds it as well
+    assert reporter in record._live and not reporter.joined(0)  # what iterates holds it as well
     del loop
     gc.collect()
-    recorder._thread.join(10)
-    assert not recorder._thread.is_alive() and recorder not in record._live
-    assert [epoch.rows for epoch in recorder.reports] == [3, 1]
+    assert reporter.joined(10) and reporter not in record._live
+    assert [one.result().rows for one in reporter.made] == [3, 1]
 
 
 def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
-    ahead = ReadAhead(AuditedIterator(iter([[1, 2, 3], None, [4], [5]]), recorder))
+    recorder.forgive()
+    ahead = ReadAhead(audited_iterable(iter([[1, 2, 3], None, [4], [5]]), recorder))
     for element in ahead:
         ahead.trained()
         if element == [4]:
@@ -186,7 +203,7 @@ def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
 
 def test_a_generator_is_one_epoch(capsys):
     recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
-    audited = AuditedIterator(iter([[1], [2]]), recorder)
+    audited = audited_iterable(iter([[1], [2]]), recorder)
     assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
     assert capsys.readouterr().err.count("audit 1: its iterator has come to its end and is iterated over again") == 1
 
@@ -224,20 +241,20 @@ def test_a_loader_that_returns_itself_begins_anew(kind, rows, capsys):
     recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
     given = kind(rows)
     iter(given)
-    audited = AuditedSizedIterator(given, recorder)
+    audited = audited_iterable(given, recorder)
     assert [list(audited) for _ in range(3)] == [list(kind(rows))] * 3 and len(audited) == rows
     assert reports(recorder) == [(rows, None)] * 3 and "iterated over again" not in capsys.readouterr().err
 
 
 def test_a_loader_that_returns_itself_is_left(recorder):
-    audited = AuditedSizedIterator(Loader(3), recorder)
+    audited = audited_iterable(Loader(3), recorder)
     for _ in range(2):
         for step, row in enumerate(audited, 1):
             assert row == [step]
             if step == 2:
                 break
     assert len(list(audited)) == 3
-    recorder.finish()
+    finish(recorder)
     assert [(epoch.rows, epoch.whole) for epoch in recorder.reports] == [(2, False), (2, False), (3, True)]
 
 
@@ -247,7 +264,7 @@ def test_a_loader_whose_iter_fails(recorder):
             raise OSError("no such file")
 
     with pytest.raises(OSError):
-        list(AuditedIterator(Wrong(3), recorder))
+        list(audited_iterable(Wrong(3), recorder))
     assert reports(recorder) == [(0, "OSError: no such file")]
 
 
@@ -259,7 +276,7 @@ def test_an_iterator_written_in_python_goes_on_after_a_loop_that_was_left(record
             """Nothing begins anew here."""
             return self
 
-    audited = AuditedSizedIterator(Once(5), recorder)
+    audited = audited_iterable(Once(5), recorder)
     next(audited)
     for _ in audited:
         break
@@ -268,20 +285,20 @@ def test_an_iterator_written_in_python_goes_on_after_a_loop_that_was_left(record
 
 def test_nothing_is_said_of_an_iterator_that_is_asked_beyond_its_end(capsys):
     recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
-    audited = AuditedIterator(iter([[1], [2]]), recorder)
+    audited = audited_iterable(iter([[1], [2]]), recorder)
     assert len(list(audited)) == 2 and next(audited, None) is None and reports(recorder) == [(2, None)]
     assert "iterated over again" not in capsys.readouterr().err
 
 
 def test_what_keras_reads_ahead_begins_anew_as_the_loader_does(recorder):
-    ahead = ReadAhead(AuditedIterator(Loader(2), recorder))
+    ahead = ReadAhead(audited_iterable(Loader(2), recorder))
     for _ in range(2):
         assert list(ahead) == [[1], [2]]
 
 
 def test_a_generator_that_is_garbage_ends_its_epoch_under_the_recorders_lock(recorder):
     """The collector may run anywhere, so on a thread that holds it."""
-    loop = iter(AuditedIterable([[1], [2]], recorder))
+    loop = iter(audited_iterable([[1], [2]], recorder))
     next(loop)
     with recorder._lock:
         del loop
@@ -289,7 +306,7 @@ def test_a_generator_that_is_garbage_ends_its_epoch_under_the_recorders_lock(rec
 
 
 def test_a_loop_that_is_left_is_no_error(recorder):
-    for audited in (AuditedIterable([[1], [2]], recorder), AuditedIterator(iter([[1], [2]]), recorder)):
+    for audited in (audited_iterable([[1], [2]], recorder), audited_iterable(iter([[1], [2]]), recorder)):
         for _ in audited:
             break
     assert reports(recorder) == [(1, None)] * 2
@@ -297,9 +314,9 @@ def test_a_loop_that_is_left_is_no_error(recorder):
 
 def test_an_epoch_after_the_end_has_no_report(recorder):
     """Of an earlier one there still is."""
-    audited = AuditedIterable([[1], [2]], recorder)
+    audited = audited_iterable([[1], [2]], recorder)
     list(audited)
-    recorder.finish()
+    finish(recorder)
     assert audited.report().rows == 2
     list(audited)
     with pytest.raises(RuntimeError, match=r"report\(\) was called after horovod_data.shutdown\(\), for epoch 2"):
@@ -316,7 +333,7 @@ def test_an_error_that_has_no_text(recorder):
         yield
 
     with pytest.raises(Silent):
-        list(AuditedIterator(silent(), recorder))
+        list(audited_iterable(silent(), recorder))
     assert reports(recorder) == [(0, "Silent")]
 
 
@@ -325,9 +342,8 @@ def test_an_error_that_has_no_text(recorder):
 
 def report(received, reference=None, **more):
     """Of a job whose ranks saw these numbers in one step each, without the exchange."""
-    part = Part(words(reference), np.arange(len(reference))) if reference is not None else None
     axis = Axis("number", 0, 99)
-    found = counting.count([words(one) for one in received], part, axis)
+    found = counting.count([words(one) for one in received], table(reference), axis)
     known = reference is not None
     values = dict(
         name="audit 1",
@@ -335,16 +351,15 @@ def report(received, reference=None, **more):
         steps=(1,) * len(received),
         rows=tuple(map(len, received)),
         distinct_by_rank=tuple(found.own.tolist()),
-        distinct=int(found.sums[3]),
-        never=int(found.sums[1]) if known else None,
-        unknown=int(found.sums[4]) if known else None,
-        repeats=int(found.sums[2]),
+        never=int(found.sums[0]) if known else None,
+        unknown=sum(found.strange.values()) if known else None,
+        repeats=int(found.sums[1]),
         reference=len(reference) if known else None,
         times=found.times,
         times_unknown=found.strange,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
         by_content=False,
-        raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, "number", 0, 99),
+        raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, axis),
     )
     return Report(**{**values, **more})
 
@@ -514,5 +529,5 @@ def test_no_thread_for_an_audit(monkeypatch):
     monkeypatch.setattr(record, "start_thread", lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")))
     before = set(record._live)
     with pytest.raises(RuntimeError, match="no more threads"):
-        record.Recorder("audit", lambda rows: rows, lambda epoch: None, False)
+        Recorder("audit", lambda rows: rows, lambda epoch: None, False)
     assert set(record._live) == before

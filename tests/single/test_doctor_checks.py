@@ -173,36 +173,12 @@ def test_descriptors_that_do_not_arrive(monkeypatch):
     assert sharing.try_arena() != ""
 
 
-def test_a_real_read_from_process_to_process():
-    """Whatever the kernel says here: the same as between any two processes of one parent."""
-    assert sharing.try_cma(False) in (0, errno.EPERM, errno.ENOSYS)
-    assert sharing.try_cma(True) <= sharing.try_cma(False)  # leave never makes it worse
-
-
-@pytest.mark.parametrize("plain, allowed, scope, level, text", [
-    (0, 0, 0, "ok", "works (ptrace_scope 0"),
-    (errno.EPERM, 0, 1, "ok", "gives leave, as those of Open MPI do (ptrace_scope 1"),
-    (errno.EPERM, errno.EPERM, 3, "warning", "not permitted: process_vm_readv: Operation not permitted (ptrace_scope 3"),
-])  # fmt: skip
-def test_what_is_said_of_cma(plain, allowed, scope, level, text):
-    found = sharing.cma(plain, allowed, scope, 2)
-    assert found.level == level and text in found.value
-    assert ("--cap-add=SYS_PTRACE" in found.advice) == (level == "warning")
-
-
 def test_dev_shm(tmp_path):
     (missing,) = sharing.dev_shm(str(tmp_path / "none"), 4)
     assert missing.level == "warning" and "mount a tmpfs" in missing.advice
     (small,) = sharing.dev_shm(str(tmp_path), 1 << 40)
     assert small.level == "warning" and "--shm-size=1g" in small.advice
     assert sharing.dev_shm(str(tmp_path), 0)[0].level == "ok"
-
-
-def test_rules_of_the_kernel(tmp_path):
-    (tmp_path / "scope").write_text("2\n")
-    (tmp_path / "status").write_text("Name: x\nSeccomp:\t2\nSeccomp_filters:\t1\n")
-    assert (sharing.ptrace_scope(tmp_path / "scope"), sharing.seccomp(tmp_path / "status")) == (2, 2)
-    assert (sharing.ptrace_scope(tmp_path / "no"), sharing.seccomp(tmp_path / "no")) == (None, None)
 
 
 # ---- The environment.

@@ -8,8 +8,8 @@ CSRC = Path(__file__).parents[2] / "csrc"
 # Each room, and those that it may include besides itself.
 BELOW = {
     "base": set(),
-    "plan": set(),
     "wire": set(),
+    "plan": {"wire"},
     "arena": {"base"},
     "proof": {"plan", "wire"},
     "mail": {"base", "wire", "arena"},

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m horovod_data.timeline merge: which files it takes, and where events go. With files of real jobs:
-tests/faults/test_timelines_of_jobs.py."""
+"""python -m horovod_data.timeline merge: which JSON files it takes, and where events go. With parts of a job: test_timeline_parts.py. With
+files of real jobs: tests/faults/test_timelines_of_jobs.py."""
 
 import json
 import subprocess
@@ -119,7 +119,7 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("", "is empty: the job ended before it wrote anything"),
+        ("", "is empty: the job was killed, or runs on; merge what its processes left"),
         ("{}", "it doesn't begin with a list of events"),
         ("hello", "it doesn't begin with a list of events"),
         (b"\x7fELF\x00\xff", "byte 5 is no text"),
@@ -134,7 +134,7 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
         (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
         (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
         (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "the place of a process is 'first'"),
-        (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
+        (ours(step(1), ended=False, rank0=False), "it doesn't say when it began"),
     ],
 )
 def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):

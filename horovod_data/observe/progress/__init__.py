@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the epochs are, shown while they run: what is known of them (epochs.py), a thread that looks (watch.py), and the
-lines or bars that it keeps on stderr (display.py)."""
+"""Shows how far the epochs are while they run. epochs.py computes it, a thread reads the numbers (watch.py), and display.py writes lines
+or bars on stderr."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three ways to show how far the epochs are, on stderr: a line every so many seconds, for files; one line that is rewritten, on a
-terminal; and bars there, where tqdm is installed."""
+"""Three ways to show how far the epochs are, on stderr: a line every so many seconds, for files; bars on a terminal, if tqdm is
+installed; otherwise one line there, which is rewritten."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _REFRESH_SECONDS = 0.5
 
 
 class Shown(NamedTuple):
-    """Of a channel whose epoch is under way."""
+    """What is shown of a channel whose epoch is under way."""
 
     text: str  # "epoch 2: 45 %, 450 of 1,000 steps, 3,200 rows/s on rank 0"
-    waits: str  # "ranks wait 71 % for the pipeline"; or nothing
+    waits: str  # "ranks wait 71 % for the pipeline", or empty
     number: int  # of the epoch
     steps: int
-    whole: Optional[int]  # its steps, where they are known or guessed
-    guessed: bool
+    whole: Optional[int]  # all steps of the epoch. None: not known
+    guessed: bool  # whether `whole` is that of the last epoch
     rate: str
 
     def short(self) -> str:
@@ -34,25 +34,26 @@ class Shown(NamedTuple):
 
 
 class Display(Protocol):
-    """What the thread that looks says to a display: end() with the last word of each epoch, and then show(), at each look, also of
-    nothing."""
+    """The watch's thread calls end() for each epoch that has ended, and then show(), at each look."""
 
-    def show(self, channels: Mapping[str, Shown], at: float) -> None: ...
+    def show(self, channels: Mapping[str, Shown], at: float) -> None:
+        """`channels`: by name, those whose epochs are under way. May be empty. `at`: seconds of a steady clock."""
 
-    def end(self, name: str, line: str) -> None: ...
+    def end(self, name: str, line: str) -> None:
+        """Writes the last line of an epoch of this channel."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leaves the terminal clean. The last call."""
+
+    def forget(self) -> None:
+        """In a forked child: what is shown belongs to its parent."""
 
 
 def make(how: str, seconds: float) -> Display:
-    """Args: how: one of settings.PROGRESS; seconds: from line to line."""
+    """`how`: one of settings.PROGRESS. `seconds`: from line to line."""
     try:
         terminal = sys.stderr.isatty()
-    except (
-        AttributeError,
-        OSError,
-        ValueError,
-    ):  # none, closed, or an object of the program's that writes to a file as well
+    except (AttributeError, OSError, ValueError):  # there is none, it is closed, or it is an object of the program
         terminal = False
     if how != "bar" and not terminal:
         return Lines(seconds)
@@ -63,7 +64,7 @@ def make(how: str, seconds: float) -> Display:
 
 
 def line_of(name: str, text: str, waits: str = "") -> str:
-    """A line that people read and programs look for."""
+    """A line for people, which programs may look for."""
     return f"horovod_data: channel {name}, {text}{f'; {waits}' if waits else ''}"
 
 
@@ -76,7 +77,7 @@ class Lines:
         self._steps: dict[str, int] = {}  # at the last line
 
     def show(self, channels: Mapping[str, Shown], at: float) -> None:
-        """One that stands still has no line while another one goes on: in mid-epoch the program validates."""
+        """A channel that stands still has no line while another channel moves, because programs validate in mid-epoch."""
         self._due = {name: self._due.get(name, at + self._seconds) for name in channels}
         moved = {name for name, shown in channels.items() if shown.steps != self._steps.get(name)}
         for name, shown in channels.items():
@@ -90,11 +91,14 @@ class Lines:
         show(line)
 
     def close(self) -> None:
-        """There is nothing to leave behind."""
+        pass
+
+    def forget(self) -> None:
+        pass
 
 
 class OneLine:
-    """Rewrites one line, which has all channels whose epochs are under way."""
+    """Rewrites one line, which shows all channels whose epochs are under way."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -121,18 +125,21 @@ class OneLine:
             self._write("")
             self._dirty = False
 
+    def forget(self) -> None:
+        self._dirty = False
+
     def _write(self, text: str) -> None:
         sys.stderr.write(f"\r{text}\x1b[K" if text else "\r\x1b[K")
         sys.stderr.flush()
 
 
 class Bars:
-    """A bar of tqdm's for each channel whose epoch is under way: they keep clear of each other, and of the program's own."""
+    """A bar of tqdm for each channel whose epoch is under way. tqdm keeps bars apart, also from the program's own."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
 
-        # tqdm's own thread, which looks after bars that are not refreshed, is not for those that a thread of ours refreshes.
+        # Without tqdm's own thread, which refreshes bars: our thread does.
         self._kind: Any = type("Bar", (tqdm,), {"monitor_interval": 0})
         self._bars: dict[str, Any] = {}
         self._next = 0.0
@@ -153,7 +160,7 @@ class Bars:
                     if shown.whole
                     else "{n_fmt} steps"
                 )
-                # With a delay it is not drawn before it is filled in.
+                # `delay` keeps tqdm from drawing the bar before it has its numbers.
                 bar = self._bars[name] = self._kind(
                     total=shown.whole,
                     file=sys.stderr,
@@ -181,12 +188,11 @@ class Bars:
             self._close(name)
 
     def forget(self) -> None:
-        """In a forked child: the bars are its parent's, and say nothing when they go."""
         for bar in self._bars.values():
             bar.disable = True
         self._bars.clear()
 
 
 def _columns() -> int:
-    """Of the terminal, also where only the launcher's stderr is one."""
+    """Of the terminal, also if only the launcher's stderr is a terminal."""
     return shutil.get_terminal_size().columns

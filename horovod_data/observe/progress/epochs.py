@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epochs of one channel, put together from looks at the numbers of rank 0. Pure arithmetic.
+"""The epochs of one channel, computed from looks at the numbers of rank 0. Pure arithmetic.
 
-A look says how many rows and steps the epoch under way has had (`Tally`), and how many there were in all epochs together
-(`Total`). Looks come a few times per second, and epochs may be shorter: what a look has missed is the difference of the totals.
+A look gives the rows and steps of the epoch under way (`Tally`), and those of all epochs together (`Total`). Looks come a few times per
+second, and epochs may be shorter. The difference of the totals says what a look has missed.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import collections
 import dataclasses
 from typing import NamedTuple, Optional
 
-# A rate is that of so many seconds before, and of one step at least.
+# A rate is computed over the last so many seconds, and over one step at least.
 _WINDOW = 5.0
 
 
 class Tally(NamedTuple):
-    """Of the epoch under way, or the one before: exact at its end."""
+    """Counts of the epoch under way, or of the last epoch. Exact at the epoch's end."""
 
-    epoch: int  # from 1; 0: none yet
+    epoch: int  # from 1. 0: there was none
     steps: int
     rows: int
 
 
 class Total(NamedTuple):
-    """Of all epochs: it only grows, unless stats(reset=True) makes it 0."""
+    """Counts of all epochs. They only grow, unless stats(reset=True) makes them 0."""
 
     steps: int
     rows: int
     seconds: float
 
     def since(self, then: Total) -> Total:
-        if self.steps < then.steps or self.seconds < then.seconds:  # it has begun anew
+        if self.steps < then.steps or self.seconds < then.seconds:  # it was reset
             return self
         return Total(self.steps - then.steps, self.rows - then.rows, self.seconds - then.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """An epoch that is over, or several that were over between two looks."""
+    """An epoch that has ended, or several epochs that have ended between two looks."""
 
     first: int
     last: int
     steps: int
     rows: int
     seconds: float
-    expected: Optional[int]  # steps of each, where that is known beforehand
+    expected: Optional[int]  # steps of each epoch. None: not known beforehand
 
     def text(self) -> str:
         each = f"epoch {self.first}" if self.first == self.last else f"epochs {self.first} to {self.last}"
@@ -57,34 +57,33 @@ class Ended:
 
 
 class Epochs:
-    """Those of a channel."""
+    """The epochs of a channel."""
 
     def __init__(self, expected: Optional[int] = None) -> None:
-        """Args: expected: steps of an epoch, if its cardinality is known."""
+        """`expected`: steps of an epoch. None: its cardinality is not known."""
         self.expected = expected
         self.under_way = False
         self.number = self.steps = self.rows = 0
         self.seconds = 0.0  # of the epoch under way
-        self._before: Optional[int] = None  # steps of the last epoch that is over
+        self._before: Optional[int] = None  # steps of the last epoch that has ended
         self._total = Total(0, 0, 0.0)
-        # Those that found more steps than the one before them.
+        # When, steps and rows: of the looks that found more steps than the look before.
         self._looks: collections.deque[tuple[float, int, int]] = collections.deque()
         self._at = 0.0
 
     def look(self, at: float, tally: Tally, total: Total) -> list[Ended]:
-        """What has ended since the last look. `at`: seconds of any clock that goes on."""
+        """The epochs that have ended since the last look. `at`: seconds of a steady clock."""
         grown = total.since(self._total)
         self._total = total
         ended = []
-        same = tally.epoch == self.number and tally.steps >= self.steps  # a new channel of the name counts anew
-        if same:
-            over = self.under_way and grown.seconds == 0  # every moment of an epoch counts
+        if tally.epoch == self.number and tally.steps >= self.steps:
+            over = self.under_way and grown.seconds == 0  # the time of an epoch goes on until its end
             self.seconds += grown.seconds
             self.steps, self.rows = tally.steps, tally.rows
             if over:
                 ended.append(self._end(self.number, 0, 0, 0.0))
-        else:
-            # What came before the epoch that is now under way.
+        else:  # another epoch, or a new channel of this name, which counts from 0
+            # The part of the growth that came before the epoch now under way.
             steps, rows = max(0, grown.steps - tally.steps), max(0, grown.rows - tally.rows)
             part = steps / grown.steps if grown.steps else float(self.under_way)
             last = max(self.number, tally.epoch - 1)
@@ -102,11 +101,11 @@ class Epochs:
         return ended
 
     def over(self) -> list[Ended]:
-        """There is nothing more of it: the epoch that is under way ends as it is."""
+        """The channel is gone: the epoch under way ends as it is."""
         return [self._end(self.number, 0, 0, 0.0)] if self.under_way else []
 
     def _end(self, last: int, steps: int, rows: int, seconds: float) -> Ended:
-        """The epoch that was under way, and those after it up to `last`, are over, with so much more than was known."""
+        """Ends the epoch under way and the epochs after it up to `last`, which have had so much more than was known."""
         first = self.number if self.under_way else self.number + 1
         mine = (self.steps, self.rows, self.seconds) if self.under_way else (0, 0, 0.0)
         ended = Ended(first, last, mine[0] + steps, mine[1] + rows, mine[2] + seconds, self.expected)
@@ -117,25 +116,24 @@ class Epochs:
 
     @property
     def whole(self) -> Optional[int]:
-        """Steps of the epoch under way, as far as is known, or else as many as the last one had; None: that can't be said."""
+        """Steps of the epoch under way: as expected, or else as many as the last epoch had. None: not known."""
         if self.expected is not None:
             return self.expected
         return self._before if self._before and self._before >= self.steps else None
 
     @property
     def guessed(self) -> bool:
-        """Whether `whole` is only what the last epoch had."""
+        """Whether `whole` is that of the last epoch."""
         return self.expected is None
 
     def rate(self) -> float:
-        """Rows per second, of late."""
+        """Rows per second of the last seconds."""
         if len(self._looks) < 2:
             return self.rows / self.seconds if self.seconds > 0 else 0.0
         (began, steps_then, had), (last, steps, has) = self._looks[0], self._looks[-1]
         of_a_step = (last - began) / (steps - steps_then)
-        return (has - had) / (
-            max(last, self._at - of_a_step) - began
-        )  # one that takes longer than those before slows it down
+        until = max(last, self._at - of_a_step)  # a step that takes longer than those before lowers the rate
+        return (has - had) / (until - began)
 
     def text(self) -> str:
         """How far the epoch under way is."""

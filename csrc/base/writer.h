@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that write what other threads hand over. A pipe that nobody reads, or a file system that hangs, stops only them.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace hvdata {
+
+class Writer {
+ public:
+  // The queue takes `most_bytes`. `lost` runs on the writer's thread after a time in which so many pieces found no room.
+  Writer(size_t most_bytes, std::function<void(uint64_t)> lost) : most_bytes_(most_bytes), lost_(std::move(lost)) {}
+
+  // Has the writer's thread run `write`, behind all that was handed over before. Never waits, and may be called under any
+  // lock. False if the queue has no room for these bytes; an empty queue takes a piece of any size.
+  // Except: a forked child, and a process that can start no thread, run `write` at once.
+  bool Add(size_t bytes, std::function<void()> write);
+  // Waits until everything is written, or for `most`. True: it is written.
+  bool Flush(std::chrono::milliseconds most);
+
+ private:
+  enum class Thread { kNone, kRuns, kFails };
+  void Run();
+
+  const size_t most_bytes_;
+  const std::function<void(uint64_t)> lost_;
+  const pid_t process_ = getpid();
+
+  // Not base/mutex.h's: it has no place in their order, because it is held for some instructions only.
+  std::mutex mu_;
+  std::condition_variable changed_;
+  Thread thread_ = Thread::kNone;
+  std::deque<std::pair<size_t, std::function<void()>>> queue_;
+  size_t bytes_ = 0;  // of the queue, and of the piece that is being written
+  uint64_t lost_count_ = 0;
+};
+
+// The writer of lines on stderr, and the writer of records in files. They last as long as the process.
+Writer& LineWriter();
+Writer& FileWriter();
+
+// Waits for both, before the process ends.
+void FlushWriters(std::chrono::milliseconds most);
+
+}  // namespace hvdata

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/resumption.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace hvdata::plan {
+namespace {
+
+constexpr Position kMostElements = Position{1} << 48;  // of an epoch, as in PeersCount()
+// Elements that a reader has pulled and that are in no account: another reader's end came first. It is one step at a time.
+constexpr uint64_t kMostUnknown = 1 << 16;
+
+bool HasEnded(const Restored& one) { return one.position == kAllTaken; }
+
+std::string WhyNotTogether(const std::vector<Restored>& all, const std::vector<std::string>& names) {
+  const Restored* state = nullptr;  // the first trainer's that has one
+  for (const Restored& one : all) {
+    if (one.has_state && state == nullptr) state = &one;
+    const bool other = one.has_state && (one.epoch_id != state->epoch_id || one.snapshot != state->snapshot);
+    if (other || one.epoch != all.front().epoch) {
+      return "the states restored by " + names[static_cast<size_t>(all.front().trainer)] + " and " +
+             names[static_cast<size_t>(one.trainer)] +
+             " don't belong together: they were saved in different epochs or checkpoints. "
+             "Restore the same checkpoint on every rank";
+    }
+  }
+  return "";
+}
+
+// The state that begins with the earliest element has all that any trainer still needs.
+const Restored* EarliestState(const std::vector<Restored>& all) {
+  const Restored* earliest = nullptr;
+  for (const Restored& one : all) {
+    if (one.has_state && (earliest == nullptr || one.first < earliest->first)) earliest = &one;
+  }
+  return earliest;
+}
+
+// static: a trainer that saved before its first step needs elements that the others' state no longer has.
+std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& state,
+                            const std::vector<std::string>& names) {
+  for (const Restored& one : all) {
+    if (one.has_state || one.position > 0 || state.first == 0) continue;
+    return "the states restored by the ranks don't belong together: that of " +
+           names[static_cast<size_t>(one.trainer)] +
+           " was saved before its first step of the epoch, and those of others when it had gone on. Restore a "
+           "checkpoint that all ranks saved at the same step";
+  }
+  return "";
+}
+
+// dynamic: a trainer sees the end when all elements are taken, by whichever trainer. One that was never asked proves nothing.
+bool IsOver(const std::vector<Restored>& all, bool dynamic) {
+  if (std::all_of(all.begin(), all.end(), HasEnded)) return true;
+  const bool running =
+      std::any_of(all.begin(), all.end(), [](const Restored& one) { return one.has_state && !HasEnded(one); });
+  return dynamic && !running && std::any_of(all.begin(), all.end(), HasEnded);
+}
+
+// By trainer. One that restored nothing stands where the first one stands that did.
+std::vector<Position> Positions(const std::vector<Restored>& all, size_t trainers) {
+  std::vector<Position> positions(trainers, all.front().position);
+  for (const Restored& one : all) positions[static_cast<size_t>(one.trainer)] = one.position;
+  return positions;
+}
+
+}  // namespace
+
+std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
+                   Resumption* resumption) {
+  const bool dynamic = schedule == Schedule::kDynamic;
+  if (std::string why = WhyNotTogether(all, names); !why.empty()) return why;
+  const Restored* const state = EarliestState(all);
+  if (state != nullptr && !dynamic) {
+    if (std::string why = WhyNotFromFront(all, *state, names); !why.empty()) return why;
+  }
+  std::vector<Position> positions = Positions(all, names.size());
+  const Position first = *std::min_element(positions.begin(), positions.end());
+  for (const Restored& one : all) {
+    if (one.position == first) resumption->turn = one.turn;
+  }
+  resumption->tail_taken = all.front().tail_taken;
+  resumption->over = IsOver(all, dynamic);
+  resumption->has_state = state != nullptr;
+  if (dynamic) return "";
+  resumption->first = first;
+  const bool uneven = std::any_of(all.begin(), all.end(), [&](const Restored& one) { return one.position != first; });
+  resumption->positions = std::move(positions);
+  if (uneven && !resumption->over && state != nullptr && state->trainers != names.size()) {
+    return "the ranks saved at different steps, which can be restored only on the same number of ranks (" +
+           std::to_string(state->trainers) + ", not " + std::to_string(names.size()) + ")";
+  }
+  return "";
+}
+
+bool Holding::Sound() const {
+  const bool grow = std::adjacent_find(elements.begin(), elements.end(), std::greater_equal<>()) == elements.end();
+  return grow && pulled <= kMostElements && (elements.empty() || elements.back() < pulled);
+}
+
+Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<Position> taken) {
+  Remaining remaining;
+  for (const Position element : holding.elements) {
+    const bool was_taken = taken.erase(element) > 0;
+    if (!was_taken && element >= resumption.first) remaining.again.insert(element);
+  }
+  remaining.skip = std::move(taken);
+  remaining.next = remaining.again.empty() ? holding.pulled : *remaining.again.begin();
+  return remaining;
+}
+
+std::optional<Position> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
+                                      const Remaining& remaining) {
+  const Position from = std::max(resumption.first, account.first);
+  if (from > remaining.next) return std::nullopt;
+  if (holding.pulled - from > account.known + remaining.again.size() + kMostUnknown) return std::nullopt;
+  return from;
+}
+
+}  // namespace hvdata::plan

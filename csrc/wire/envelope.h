@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several small messages sent as one: a frame, and then each message behind a label. A reader sends an envelope to one process,
+// or to the porter of another host (mail/porters.h) with messages for several ranks there. The porter sends each of these ranks an
+// envelope with its messages. Neither MPI nor TensorFlow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvdata::wire {
+
+class Envelope {
+ public:
+  static constexpr size_t kFrameBytes = 6, kLabelBytes = 12;
+
+  // One more message. The caller appends its bytes to the result, before the next call. `member`: who gets the message, or, in
+  // a porter's envelope to a rank, who sent it. `bells`: to be rung where the message goes, bit c % 32 for channel c.
+  std::string* Add(int member, uint32_t bells);
+
+  size_t count() const { return count_; }  // messages
+  size_t bytes() const { return bytes_.size(); }
+  uint32_t bells() const { return bells_; }  // of all messages
+  // The member of all messages; -1: they have several, or there are no messages.
+  int member() const { return same_member_ ? member_ : -1; }
+
+  // All of it. Afterwards the envelope is empty. A message alone is what stands behind kFrameBytes + kLabelBytes.
+  std::string Take();
+
+ private:
+  void Close();
+
+  std::string bytes_;
+  size_t count_ = 0, label_at_ = 0;  // of the last message
+  uint32_t bells_ = 0;
+  int member_ = -1;
+  bool same_member_ = false;
+};
+
+// One message of an envelope.
+struct Enclosed {
+  uint32_t member = 0, bells = 0;
+  std::string_view message;
+};
+
+// Whether `bytes` begin as an envelope. No message does.
+bool IsEnvelope(std::string_view bytes);
+
+// The messages in `envelope`, as views into it, in their order: at least one, none of them empty. Never reads outside of `envelope`
+// and never allocates more than a small multiple of its size. On failure returns false and says why in `*error`.
+bool Unpack(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
+
+}  // namespace hvdata::wire

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of distribute_dataset() on which all ranks must agree: names, defaults and checks.
+
+A new argument is a parameter of distribute_dataset(), a field here with its check, and the code that uses it. Ranks compare
+all fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import os
+from typing import Any, Optional, Union
+
+from ..errors import checked_name, explain, whole
+from ..job.settings import LEAST_MB, Settings, verify_in
+
+BATCH = ("global", "per_rank")
+SCHEDULE = ("static", "dynamic")
+REMAINDER = ("drop", "partial", "pad")
+ON_ERROR = ("raise", "continue")
+AUTO = "auto"
+MIB = 1 << 20
+_MOST_PREFETCH = 2**31 - 1  # a C int
+_MOST_MB = float(1 << 20)
+
+
+class _Ours(str):
+    """A value that no program can pass by accident: it is compared by identity."""
+
+
+# The value of `shard` in predict(): "auto", except where the dataset function takes an InputContext.
+UNLESS_SHARDED = _Ours("auto, unless the dataset function takes a context")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments. The fields have the names and defaults of the parameters of distribute_dataset().
+
+    Raises:
+      TypeError, ValueError: an argument is wrong by itself, or contradicts another one.
+    """
+
+    batch: str
+    schedule: str = "static"
+    remainder: str = "drop"
+    prefetch: Union[int, str] = AUTO
+    name: Optional[str] = None
+    on_reader_error: str = "raise"
+    verify: bool = False
+    prefetch_mb: Optional[float] = None
+    shard: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        _choice("batch", self.batch, BATCH)
+        _choice("schedule", self.schedule, SCHEDULE)
+        _choice("remainder", self.remainder, REMAINDER)
+        _choice("on_reader_error", self.on_reader_error, ON_ERROR)
+        if self.shard is not None and self.shard is not UNLESS_SHARDED and not _is_auto(self.shard):
+            raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
+        object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy's
+        object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
+        if self.prefetch != AUTO and self.prefetch_mb is not None:
+            raise ValueError(
+                explain(
+                    f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
+                    "says how many steps",
+                    "Give one of them",
+                )
+            )
+        checked_name(self.name)
+        if not isinstance(self.verify, bool):
+            raise TypeError(explain(f"verify must be True or False, not {self.verify!r}"))
+        if self.schedule == "dynamic" and self.batch == "global":
+            raise ValueError(
+                explain(
+                    'schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
+                    "cuts each one for all ranks",
+                    'Use batch="per_rank" with it',
+                )
+            )
+
+    def completed(self, settings: Settings) -> Options:
+        """The same, where HOROVOD_DATA_* variables stand in for arguments that were left out."""
+        size = self.prefetch_mb
+        if size is None and self.prefetch == AUTO:
+            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # the setting is in whole bytes
+        return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self).items())
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
+
+
+def _steps(given: Any) -> Union[int, str]:
+    if _is_auto(given):
+        return AUTO
+    if (prefetch := whole(given)) is None:
+        raise TypeError(
+            explain(
+                f"prefetch={given!r} is not a whole number",
+                'It counts steps: 1 or more; "auto" stands for as many as help',
+            )
+        )
+    if not 1 <= prefetch <= _MOST_PREFETCH:
+        raise ValueError(
+            explain(
+                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
+                f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
+            )
+        )
+    return prefetch
+
+
+def _size(given: Any) -> Optional[float]:
+    if given is None:
+        return None
+    if not isinstance(given, numbers.Real) or isinstance(given, bool):
+        raise TypeError(explain(f"prefetch_mb must be a number of MiB, not {given!r}"))
+    try:
+        size = float(given)
+    except OverflowError:  # more digits than a text should have
+        given = size = math.inf if given > 0 else -math.inf  # type: ignore[operator]
+    if not math.isfinite(size) or size < LEAST_MB:
+        raise ValueError(explain(f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more"))
+    return min(size, _MOST_MB)
+
+
+def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {', '.join(others)} or {last}"))

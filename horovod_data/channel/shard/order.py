@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
+
+The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but some pipelines have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ...native import tensorflow_private as private
+
+# Ops that draw random numbers have one of these in their names. Ops without state ("Stateless") have their seeds as inputs.
+_RANDOM = (
+    "Random",
+    "Multinomial",
+    "TruncatedNormal",
+    "StatefulUniform",
+    "StatefulStandardNormal",
+    "StatefulRandomBinomial",
+    "RngReadAndSkip",
+)
+_MAPS = frozenset({"Map", "ParallelMap"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A summary that every pipeline has. Pipelines that differ may have equal outlines."""
+
+    kinds: str  # of the stages, with their numbers and the ops in their functions
+    seeds: str
+
+
+def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
+    kinds, seeds = hashlib.sha256(), hashlib.sha256()
+    for stage in chain:
+        # Functions come in no order, and some have numbers in their names that differ from process to process.
+        ops = sorted(node.op for node in private.function_nodes(stage) if not node.op.startswith("__"))
+        kinds.update(repr([private.name(stage), private.numbers(stage), private.small_numbers(stage), ops]).encode())
+        # Zeros stand for seeds that each process draws for itself. All other seeds must be equal on all readers.
+        drawn = [[tf.get_static_value(seed) for seed in pair] for _, pair in private.seeds(stage)]
+        drawn += sorted(_seeds_of(node) for node in _random(stage))
+        seeds.update(repr([[None if seed is None else int(seed) for seed in pair] for pair in drawn]).encode())
+    return Outline(kinds.hexdigest(), seeds.hexdigest())
+
+
+def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yields the reasons why the elements, or their order, may differ from reader to reader.
+
+    Args:
+      chain: the stages, the last one first.
+      moved: kinds of stages whose own seeds don't matter.
+    """
+    decided = _decided(chain)
+    for stage in chain:
+        if private.unordered(stage):
+            yield f"{private.name(stage)}Dataset has deterministic=False"
+        if any(
+            node.attr["deterministic"].s == b"false"
+            for node in private.function_nodes(stage)
+            if "deterministic" in node.attr
+        ):
+            yield f"a dataset in a function of {private.name(stage)}Dataset has deterministic=False"
+        for who, seeds in private.seeds(stage):
+            if private.name(stage) in moved and " in a function" not in who:
+                continue
+            # Zeros stand for seeds that TensorFlow draws anew.
+            if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
+                yield f"{who} has no seed"
+        # A random number in a function changes one element alone, unless it decides which elements there are.
+        if id(stage) in decided:
+            for node in _random(stage):
+                if _seeds_of(node) == [0, 0]:
+                    yield f"{node.op} in a function has no seed, and may decide which elements there are"
+
+
+def _decided(chain: list[tf.data.Dataset]) -> set[int]:
+    """The ids of stages about whose elements a function decides: a function of the stage, or of a later one. Maps decide nothing."""
+    decided: set[int] = set()
+    work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
+    while work:
+        stage = work.pop()
+        if id(stage) not in decided:
+            decided.add(id(stage))
+            work += private.inputs(stage)
+    return decided
+
+
+def _random(stage: tf.data.Dataset) -> Iterator[Any]:
+    for node in private.function_nodes(stage):
+        if "Stateless" not in node.op and "Dataset" not in node.op and any(word in node.op for word in _RANDOM):
+            yield node
+
+
+def _seeds_of(node: Any) -> list[int]:
+    """The two seeds of an op. An op that keeps its state in a variable has none: zeros."""
+    return [node.attr[name].i if name in node.attr else 0 for name in ("seed", "seed2")]

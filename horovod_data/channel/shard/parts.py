@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shard="auto": several readers of one pipeline divide its files between them, or its elements.
+
+tf.data's AutoShard divides the files. But it divides them also where a stage counts (take(10) would give ten elements of each
+reader), and it divides elements also where each reader has another order. Those cases are found here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Optional
+
+import tensorflow as tf
+
+from ...errors import explain
+from ...native import tensorflow_private as private
+from ..receiver import stages
+from .order import Outline, outline_of, unordered
+
+# Stages that treat some of the files as they treat all of them: the names of their classes without `Dataset`.
+_ALIKE = frozenset({
+    "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
+    "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
+    "TextLine", "Unbatch"})  # fmt: skip
+
+
+# tf.data divides the files before such a stage, wherever it stands.
+_MOVED = frozenset({"Shuffle"})
+_READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartSummary:
+    """The message of a reader to all ranks about its part."""
+
+    kind: str  # "files" or "elements"
+    digest: str = ""  # of the files' names, in their order, by which they are divided
+    names: str = ""  # digest of the same names, sorted
+    kinds: str = ""  # digest of the stages
+    seeds: str = ""  # digest of their seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderPart:
+    """The part of a common dataset that one of several readers reads."""
+
+    dataset: tf.data.Dataset
+    kind: str  # "files" or "elements"
+    files: tuple[bytes, ...] = ()  # of all readers
+    why: str = ""  # the reason for not dividing files
+    outline: Outline = Outline("", "")  # of the pipeline, if its elements are divided
+
+    def summary(self) -> PartSummary:
+        return PartSummary(
+            self.kind, _digest(self.files), _digest(sorted(self.files)), self.outline.kinds, self.outline.seeds
+        )
+
+
+def _digest(names: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"\0".join(names)).hexdigest() if names else ""
+
+
+def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
+    """This reader's part.
+
+    Raises:
+      ValueError: the order of the elements, which have to be divided, is not the same on all readers; or they would write one cache
+        file together.
+    """
+    chain = list(stages(dataset))
+    if any(private.caches_in_a_file(stage) for stage in chain):
+        raise ValueError(
+            explain(
+                f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
+                "that file with other elements, or find it locked",
+                "Use cache() without a file; or leave shard out, and let the dataset function take a "
+                "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
+            )
+        )
+    files, why = _files(dataset, chain, readers)
+    if files:
+        try:
+            return ReaderPart(private.shard_files(dataset, reader, readers), "files", files)
+        except tf.errors.OpError:
+            why = "what reads the files is not known to tf.data"
+    if unordered := next(_unordered(dataset, chain), None):
+        raise ValueError(
+            explain(
+                f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
+                f"{unordered}, so every reader has another order, and elements would come twice or not at all",
+                "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
+                "input_pipeline_id",
+            )
+        )
+    return ReaderPart(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
+
+
+def check_parts(
+    parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
+) -> None:
+    """Raises ValueError, with the same text on every rank, where the readers' parts don't make up one whole.
+
+    The first three arguments are lists by reader.
+    """
+    for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
+        first = parts[0]
+        if part == first and (
+            part is None
+            or part.kind == "files"
+            or None in (fingerprint, fingerprints[0])
+            or fingerprint == fingerprints[0]
+        ):
+            continue
+        differ, to_do = (
+            "have different ones",
+            (
+                "Return the same dataset on every reader, without shard() and with the same files; or leave "
+                "shard out, where the dataset function shards"
+            ),
+        )
+        if part is not None and first is not None and part.kind == first.kind == "files" and part.names == first.names:
+            differ, to_do = "have its files in different orders", "Sort the list of files"
+        elif (
+            part is not None
+            and first is not None
+            and part.kinds
+            and part.kinds == first.kinds
+            and part.seeds != first.seeds
+        ):
+            differ, to_do = (
+                "have different seeds in it",
+                "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers",
+            )
+        raise ValueError(
+            explain(
+                f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
+                "come twice or not at all",
+                to_do,
+                where="",
+            )
+        )
+
+
+def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:
+    """The files to divide, in their order. Or none, and the reason."""
+    sources = []
+    for stage in chain:
+        if not list(private.inputs(stage)):
+            sources.append(stage)
+        elif (name := private.name(stage)) not in _ALIKE:
+            return (), f"{name} counts, or is not known"
+    if len(sources) != 1:
+        return (), f"{len(sources)} sources"
+    spec = sources[0].element_spec
+    if not (isinstance(spec, tf.TensorSpec) and spec.dtype == tf.string and spec.shape.rank == 0):
+        return (), "it does not begin with a list of files"
+    count = int(sources[0].cardinality())
+    if count < readers:
+        return (), f"{count} files for {readers} readers" if count >= 0 else "nobody knows how many files there are"
+    # The stages before the one that reads files work on names, which all readers must have in one order. With one source and no
+    # stage that joins several the pipeline is a chain.
+    names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]
+    if next(_unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
+        return (), "names of files have another order on each reader"
+    return tuple(sources[0].as_numpy_iterator()), ""
+
+
+def _reads_files(stage: tf.data.Dataset) -> bool:
+    """Says whether a stage, or a dataset in its function, reads a file by its name."""
+    return private.name(stage) in _READS_FILES or any(
+        node.op.endswith(("Dataset", "DatasetV2")) and node.op.startswith(_READS_FILES)
+        for node in private.function_nodes(stage)
+    )
+
+
+def _unordered(
+    dataset: tf.data.Dataset, chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yields the reasons why the order of the elements may differ from reader to reader."""
+    if dataset.options().deterministic is False and (
+        not moved or any(private.name(stage).startswith("Parallel") for stage in chain)
+    ):
+        yield "its options say deterministic=False"
+    yield from unordered(chain, moved)

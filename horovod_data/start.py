@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init(): MPI, the meeting of all processes, Horovod on the trainers, the engine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any, Callable, Optional
+
+from .auditing import keras_fit
+from .channel import receiver
+from .ending import exit_status, forks, signals
+from .ending import horovod as with_horovod
+from .ending.shutdown import end, hear_of_horovods_end
+from .errors import explain, fork_check, set_here
+from .job import cgroups, handshake, launch_checks
+from .job.layout import make_layout
+from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
+from .job.state import Job, begin, current, joined
+from .native import bindings, loader
+from .observe.progress import watch
+from .timeline import parts as timeline_parts
+
+
+def init(
+    readers: Optional[int] = None,
+    readers_per_node: Optional[int] = None,
+    comm: Any = None,
+    embedded: Optional[bool] = None,
+) -> None:
+    """Makes this process part of a job in which few processes read and all others are given their own batches.
+
+    Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
+    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()` (then
+    `hvd.shutdown()` does `shutdown()` first), or after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and
+    without Horovod.
+
+    Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
+    nothing.
+
+    Args:
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks read, each its own part of the data, and do nothing
+        else; they take turns, and all trainers get batches of each. None: what HOROVOD_DATA_READERS says, else 0.
+      readers_per_node: 1: every host has a reader of its own, its last rank, which deals to the trainers of that host
+        alone, so that no batch crosses the network. None (or 0): what HOROVOD_DATA_READERS_PER_NODE says if `readers` is
+        None too, else none.
+      comm: an mpi4py communicator whose processes form the job; None: all processes of MPI_COMM_WORLD.
+      embedded: with readers_per_node, True: not the last but the first rank of each host reads, and trains as well. None:
+        what HOROVOD_DATA_EMBEDDED (0 or 1) says, else False.
+
+    Raises:
+      TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
+      RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
+        threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
+        ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
+        ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
+    """
+    mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
+    if joined() is None and bindings.mpi_query().usable:
+        exit_status.install(end)  # from here on other ranks may wait for this process, also if the next line fails
+    if joined() is None:
+        launch_checks.check_files(
+            *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
+        )
+    if joined() is not None:
+        _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
+        return
+    settings = read_settings(os.environ, readers, readers_per_node, embedded)
+    comm = _checked_comm(comm)
+
+    launch_checks.check_main_guard(launch_checks.place_before_mpi(os.environ))
+    launch_checks.check_before_mpi(os.environ, mpi)
+    horovod = with_horovod.load()
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
+    before = bindings.mpi_query()
+    if before.finalized:
+        raise RuntimeError(
+            explain(
+                "MPI has already been finalised in this process, and can't be started twice",
+                "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
+            )
+        )
+    if not before.initialized:
+        with handshake.watched(os.environ, settings):
+            bindings.mpi_init()
+        exit_status.install(end)
+    launch_checks.check_thread_level(bindings.mpi_query().thread_level, not before.initialized, mpi)
+    horovod_here = with_horovod.place(horovod)
+    launch_checks.check_world(os.environ, bindings.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
+    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives half done
+        _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
+
+
+def _join(
+    comm: Any,
+    settings: Settings,
+    horovod: Any,
+    horovod_here: Optional[tuple[int, int]],
+    mpi: str,
+    ctrl_c: signals.Held,
+) -> None:
+    """Meets the other processes, and starts Horovod (where it is installed) and the engine. Collective."""
+    address = _address(comm)
+    rank, size = bindings.comm_info(address)
+    host = socket.gethostname()
+    world_ranks = bindings.comm_world_ranks(address)
+    everybody = handshake.meet(
+        handshake.Introduction.of(host, settings, horovod is not None, horovod_here),
+        rank,
+        size,
+        lambda mine: bindings.comm_exchange(address, mine),
+        settings,
+        ctrl_c.let_come,
+    )
+    layout = make_layout(
+        [other.host for other in everybody], settings.readers, settings.readers_per_node, settings.embedded
+    )
+    where = layout.name(rank, host)
+    hosts = tuple(other.host for other in everybody)
+    handshake.check_horovod(everybody, layout, where)
+    with handshake.watched_start(where, size, settings):
+        if settings.timeline:
+            _begin_timeline(
+                settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
+            )
+        if horovod is not None and layout.trainer_index[rank] >= 0:
+            trainers = [world_ranks[trainer] for trainer in layout.trainers]
+            with_horovod.join(horovod, layout, rank, trainers, mpi, where)
+            exit_status.install(end)  # again: our atexit handler must run before Horovod's
+            with_horovod.end_with_mpi(horovod, horovod_here is not None)
+        elif layout.trainer_index[rank] < 0:
+            with_horovod.refuse(where)
+        bindings.start(
+            address,
+            hosts,
+            layout.reader_index,
+            layout.trainer_index,
+            layout.group,
+            stall_seconds=settings.stall_seconds,
+            timeout_seconds=settings.timeout_seconds,
+            payload=PAYLOADS.index(settings.payload),
+            arena_bytes=settings.arena_bytes,
+            finalize_waits=horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+            timeline=bool(settings.timeline),
+            timeline_bytes=settings.timeline_bytes,
+        )
+    job = Job(
+        settings,
+        comm,
+        rank,
+        hosts,
+        layout,
+        fork_check(),
+        {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")},
+    )
+    begin(job)
+    set_here(job.where)
+    forks.install(receiver.ends_of_channels)
+    if settings.audit and job.trainer is not None:
+        keras_fit.install()
+    if job.trainer == 0:
+        watch.start(settings.progress, settings.progress_seconds)
+
+
+def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
+    """Begins the timeline at `path`, on the rank that is the first reader. Collective.
+
+    Raises:
+      ValueError: the reader can't write there. It is raised on every rank.
+    """
+    trouble = ""
+    if rank == reader:
+        horovods = os.environ.get("HOROVOD_TIMELINE")
+        try:
+            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
+                trouble = explain(
+                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
+                    "Give each its own",
+                    where="",
+                )
+            else:
+                timeline_parts.begin(path)
+        except (OSError, ValueError) as error:
+            trouble = explain(
+                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
+                f"{getattr(error, 'strerror', None) or error}",
+                "Name a file in a folder that is there on that host",
+                where="",
+            )
+    if said := exchange(trouble.encode())[reader].decode():
+        raise ValueError(said)
+
+
+def _require_same(
+    job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any
+) -> None:
+    """Checks a second call. Arguments that are None stand for the environment as it was at the first call."""
+    asked = read_roles(job.environ, readers, readers_per_node, embedded)
+    runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
+    if (asked, comm) == (runs, job.comm):
+        return
+    raise RuntimeError(
+        explain(
+            f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
+            f"{_arguments(runs, job.comm)}",
+            "Call it once, before anything else of horovod_data",
+            job.where,
+        )
+    )
+
+
+def _arguments(given: Roles, comm: Any) -> str:
+    shown = [f"{name}={value}" for name, value in given._asdict().items()]
+    return ", ".join(shown + [f"comm={comm.Get_name() if comm is not None else 'MPI_COMM_WORLD'}"])
+
+
+def _checked_comm(comm: Any) -> Any:
+    if comm is None:
+        return None
+    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
+    if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
+        raise TypeError(
+            explain(
+                f"comm must be an mpi4py intracommunicator, not {comm!r}",
+                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
+            )
+        )
+    if comm == mpi4py.COMM_NULL:
+        raise ValueError(
+            explain(
+                "comm is MPI.COMM_NULL: this process is no member of that communicator",
+                "Call init() only on its members",
+            )
+        )
+    return None if comm == mpi4py.COMM_WORLD else comm
+
+
+def _address(comm: Any) -> Optional[int]:
+    return None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))

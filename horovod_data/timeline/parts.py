@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a job's timeline. Each process writes one (csrc/timeline/file.h says what is in it). When the job ends, reader 0 makes
+one JSON file of all parts. `python -m horovod_data.timeline merge` does the same for the parts of a job that was killed."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import glob
+import json
+import os
+import socket
+import struct
+import time
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+
+from ..errors import explain, say
+
+FORMAT = 1  # of the JSON file
+START = "start_time_since_epoch_in_micros"
+_PART_FORMAT = "1"
+_BLOCK, _CLOCK, _LOST = struct.Struct("<4sI"), struct.Struct("<5q"), struct.Struct("<Qq")
+_EVENT, _COUNT = struct.Struct("<qqQQIi14s??"), struct.Struct("<Q")
+_END = _BLOCK.pack(b"ENDS", 8)
+_KINDS = (b"HEAD", b"CLCK", b"CHAN", b"EVNT", b"LOST", b"ENDS")
+_LINES_OF_A_ROW = 1000  # Perfetto wants numbers of threads that no other process has
+_DRIFT = 1 / 20_000  # clocks of two machines drift apart by some 50 us in a second at most
+_PATIENCE_SECONDS = 5.0  # for the ends of other readers' parts
+
+_path = ""  # of the JSON file, on reader 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Reader 0's clock showed `there` when this process's clock showed `here`, give or take half of `round_trip`. Nanoseconds."""
+
+    here: int
+    there: int
+    round_trip: int
+
+
+class Clock:
+    """Reader 0's clock, from samples of it. A quick answer is a good sample. A slow one is worse than a quick one of some seconds
+    before or after, when batches fill the link."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        """There must be a sample."""
+        ordered = sorted(samples, key=lambda one: one.here)
+        self.knots = _undominated(_undominated(ordered)[::-1])[::-1]
+        self._here, self._there = [one.here for one in self.knots], [one.there for one in self.knots]
+        for i in range(1, len(self.knots)):  # time never goes back
+            self._there[i] = max(self._there[i], self._there[i - 1])
+
+    def there(self, here: int) -> int:
+        """What reader 0's clock showed. Never less for a later time."""
+        after = bisect.bisect_right(self._here, here)
+        if after in (0, len(self._here)):
+            nearest = max(after - 1, 0)
+            return self._there[nearest] + here - self._here[nearest]
+        began, then = self._here[after - 1], self._there[after - 1]
+        part = (here - began) / (self._here[after] - began)
+        return then + round(part * (self._there[after] - then))
+
+
+def _undominated(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples that no earlier one in this list is better than, though that has drifted since."""
+    kept: list[Sample] = []
+    for one in samples:
+        if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
+            kept.append(one)
+    return kept
+
+
+class Part:
+    """What one process has written."""
+
+    def __init__(self, path: str) -> None:
+        """
+        Raises:
+          OSError: the file can't be read.
+          ValueError: it is no part of a timeline.
+        """
+        self.path = path
+        self.ended = False
+        self.left_out = 0
+        self.zero = 0  # the timeline's time 0 by reader 0's clock, in ns: it identifies the job
+        self.clock: Optional[Clock] = None  # None: the process was killed before reader 0 answered
+        self.walls: dict[int, int] = {}  # by `here`: microseconds since 1970 by this host's clock
+        head: list[str] = []
+        samples = []
+        for kind, payload in _blocks(path):
+            if kind == b"HEAD":
+                head = payload.decode(errors="replace").split(" ", 5)
+            elif kind == b"CLCK" and len(payload) == _CLOCK.size:
+                here, there, round_trip, self.zero, self.walls[here] = _CLOCK.unpack(payload)
+                samples.append(Sample(here, there, round_trip))
+            elif kind == b"LOST" and len(payload) == _LOST.size:
+                self.left_out += _LOST.unpack(payload)[0]
+            elif kind == b"ENDS" and len(payload) == _COUNT.size:
+                self.ended = True
+                self.left_out = _COUNT.unpack(payload)[0]  # also of events whose LOST found no room
+        if len(head) < 6 or head[0] != _PART_FORMAT:
+            raise ValueError(f"it begins with {' '.join(head)[:60]!r}, as no part of this version does")
+        self.rank, self.reader, self.ranks, self.readers = map(int, head[1:5])
+        self.row = self.rank if self.rank >= 0 else self.ranks + self.reader
+        self.name = f"rank {self.rank} on {head[5]}" if self.rank >= 0 else f"reader {self.reader} on {head[5]}"
+        if self.rank >= 0 and self.reader >= 0:
+            self.name += f", reader {self.reader}"
+        if samples:
+            self.clock = Clock(samples)
+
+    def lines(self) -> Iterator[str]:
+        """Its events, each as JSON, with times of reader 0."""
+        line = _line(self.row, 0, False)
+        yield _meta("process_name", self.row, line, {"name": self.name})
+        yield _meta("process_sort_index", self.row, line, {"sort_index": self.row})
+        if self.clock is None:
+            return
+        for knot in dict.fromkeys((self.clock.knots[0], self.clock.knots[-1])):
+            clock = {
+                START: self.walls[knot.here] - (knot.there - self.zero) // 1000,
+                "offset_in_micros": (knot.there - knot.here) / 1000,
+                "round_trip_in_micros": knot.round_trip / 1000,
+            }
+            yield _meta("horovod_data clock", self.row, line, clock)
+        channels: dict[int, str] = {}  # by number: the name, as JSON
+        named: set[tuple[int, bool]] = set()  # channels, and whether as a reader
+        begins: dict[Any, str] = {}  # by what lines have in common: their begin
+        for kind, payload in _blocks(self.path):
+            if kind == b"CHAN":
+                channels[int.from_bytes(payload[:4], "little")] = payload[4:].decode(errors="replace")
+            elif kind == b"LOST" and len(payload) == _LOST.size:
+                count, now = _LOST.unpack(payload)
+                yield (
+                    f'{{"ph":"i","s":"p","name":"{count} events left out","cat":"left out","pid":{self.row},"tid":{line},'
+                    f'"ts":{self._micros(now):.3f},"args":{{"left_out":{count}}}}}'
+                )
+            elif kind == b"EVNT":
+                whole = len(payload) // _EVENT.size * _EVENT.size  # the process may have been killed while it wrote
+                for begin, end, epoch, step, channel, whom, name, reads, moment in _EVENT.iter_unpack(payload[:whole]):
+                    if (channel, reads) not in named:
+                        named.add((channel, reads))
+                        yield from self._thread(channel, reads, channels.get(channel, ""))
+                    key = channel, reads, name, moment, whom
+                    if key not in begins:
+                        begins[key] = self._begin(channel, reads, name, moment, whom, channels.get(channel, ""))
+                    ts = self._micros(begin)
+                    dur = "" if moment else f',"dur":{self._micros(end) - ts:.3f}'
+                    yield f'{begins[key]},"epoch":{epoch},"step":{step}}},"ts":{ts:.3f}{dur}}}'
+
+    def _micros(self, here: int) -> float:
+        assert self.clock is not None
+        return (self.clock.there(here) - self.zero) / 1000
+
+    def _thread(self, channel: int, reads: bool, name: str) -> Iterator[str]:
+        line = _line(self.row, channel, reads)
+        yield _meta("thread_name", self.row, line, {"name": f"{name} ({_role(reads)})"})
+        yield _meta("thread_sort_index", self.row, line, {"sort_index": line})
+
+    def _begin(self, channel: int, reads: bool, name: bytes, moment: bool, whom: int, channel_name: str) -> str:
+        """A line up to its numbers."""
+        event = {
+            **({"ph": "i", "s": "t"} if moment else {"ph": "X"}),
+            "name": name.rstrip(b"\0").decode(errors="replace"),
+            "cat": _role(reads),
+            "pid": self.row,
+            "tid": _line(self.row, channel, reads),
+        }
+        args = {
+            "channel": channel_name,
+            **({"reader": self.reader} if reads else {}),
+            **({"rank" if reads else "reader": whom} if whom >= 0 else {}),
+        }
+        return f'{_json(event)[:-1]},"args":{_json(args)[:-1]}'
+
+
+def is_part(path: str) -> bool:
+    """Whether the file begins as a part does. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(4) == b"HEAD"
+
+
+def lines(parts: Sequence[Part]) -> Iterator[str]:
+    """The events of a job, from its parts: each as JSON."""
+    ordered = sorted(parts, key=lambda one: one.row)
+    first = next((one for one in ordered if one.reader == 0), ordered[0])
+    line = _line(first.row, 0, False)
+    head = {"timeline": FORMAT, "ranks": first.ranks, "readers": first.readers}
+    yield _meta("horovod_data", first.row, line, head)
+    for part in ordered:
+        yield from part.lines()
+    if all(part.ended for part in parts):
+        left_out = {"left_out": sum(part.left_out for part in parts)}
+        yield _meta("horovod_data end", first.row, line, left_out)
+
+
+def _blocks(path: str) -> Iterator[tuple[bytes, bytes]]:
+    with open(path, "rb") as file:
+        while len(head := file.read(_BLOCK.size)) == _BLOCK.size:
+            kind, size = _BLOCK.unpack(head)
+            if kind not in _KINDS:
+                raise ValueError(f"a block of unknown kind {kind!r} ends at byte {file.tell()}")
+            yield kind, file.read(size)
+
+
+def _role(reads: bool) -> str:
+    return "reader" if reads else "trainer"
+
+
+def _line(row: int, channel: int, reads: bool) -> int:
+    return (row + 1) * _LINES_OF_A_ROW + channel % (_LINES_OF_A_ROW // 2) * 2 + reads
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _meta(name: str, row: int, line: int, args: Mapping[str, Any]) -> str:
+    return _json({"ph": "M", "name": name, "pid": row, "tid": line, "args": args})
+
+
+# ---- On reader 0, in a job.
+
+
+def part_of(path: str, trainer: int, reader: int) -> str:
+    """The file of a process, beside that of its job. The same as csrc/timeline/timeline.cc has it."""
+    return f"{path}.rank{trainer}" if trainer >= 0 else f"{path}.reader{reader}"
+
+
+def begin(path: str) -> None:
+    """Empties the file of the job, and removes the parts that an earlier job has left. Raises OSError or ValueError."""
+    global _path
+    _path = os.path.abspath(path)
+    with open(_path, "wb"):
+        pass
+    for kind in ("rank", "reader"):
+        for old in glob.glob(f"{glob.escape(_path)}.{kind}*"):
+            if old.rpartition(kind)[2].isdigit():
+                os.unlink(old)
+
+
+def finish(processes: Mapping[tuple[int, int], str]) -> None:
+    """Merges the parts of these processes, and removes them. `processes`: by numbers among trainers and readers, their names.
+
+    Parts on hosts that do not share this file system are missing. One line says so, and all parts stay for a later merge.
+    """
+    files = {part_of(_path, *numbers): name for numbers, name in processes.items()}
+    try:
+        found = [path for path in files if os.path.exists(path)]
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not all(map(_has_ended, found)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        parts = [Part(path) for path in found]
+        if parts:
+            write(_path, lines(parts))
+    except (OSError, ValueError) as error:
+        say(_to_merge(f"The timeline {_path} can't be made: {error}"))
+        return
+    missing = [name for path, name in files.items() if path not in found]
+    missing += [f"the end of {files[part.path]}" for part in parts if not part.ended]
+    if not missing:
+        for path in found:
+            os.unlink(path)
+        return
+    more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+    say(
+        _to_merge(
+            f"The timeline {_path} lacks {', '.join(missing[:4])}{more}: each process writes a file beside it, and not all are on "
+            f"{socket.gethostname()}"
+        )
+    )
+
+
+def _to_merge(trouble: str) -> str:
+    return explain(
+        trouble,
+        f"Name a file on a file system that all hosts share, or copy the files {_path}.* of all hosts to one folder, and merge them: "
+        "python -m horovod_data.timeline merge FILE... -o OUT",
+        where="",
+    )
+
+
+def _has_ended(path: str) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-min(16, os.path.getsize(path)), os.SEEK_END)
+        return file.read().startswith(_END)
+
+
+def write(path: str, events: Iterable[str]) -> None:
+    """Writes a JSON file of events. Raises OSError, which has the file's name."""
+    try:
+        with open(path, "w", encoding="utf-8") as out:
+            between = "[\n"
+            for event in events:
+                out.write(between + event)
+                between = ",\n"
+            out.write("\n]\n")
+    except OSError as error:
+        error.filename = error.filename or path
+        raise

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of the files that each process of a job writes: which files are taken, whose time their events get, and what is missing.
+With files of real jobs: tests/faults/test_timelines_of_jobs.py."""
+
+import json
+import random
+import struct
+
+import pytest
+
+from horovod_data import timeline
+from horovod_data.timeline import parts as timeline_parts
+from horovod_data.timeline.parts import Clock, Sample
+
+MS = 1_000_000  # ns
+ZERO = 5_000_000_000  # reader 0's clock at the timeline's time 0
+WALL = 1_700_000_000_000_000  # microseconds: the same moment
+
+
+def block(kind, payload):
+    return struct.pack("<4sI", kind, len(payload)) + payload
+
+
+def head(trainer, reader, host, ranks=2, readers=1):
+    return block(b"HEAD", f"1 {trainer} {reader} {ranks} {readers} {host}".encode())
+
+
+def clock(here, there, round_trip=0, zero=ZERO):
+    return block(b"CLCK", struct.pack("<5q", here, there, round_trip, zero, WALL + (there - zero) // 1000))
+
+
+def channel(number, name):
+    return block(b"CHAN", struct.pack("<I", number) + name.encode())
+
+
+def events(*given):
+    """(begin, end, name, step, whom, reads) of channel 1, epoch 2. With the same begin and end it is a moment."""
+    return block(
+        b"EVNT",
+        b"".join(
+            struct.pack("<qqQQIi14s??", begin, end, 2, step, 1, whom, name, reads, begin == end)
+            for begin, end, name, step, whom, reads in given
+        ),
+    )
+
+
+def end(left_out=0):
+    return block(b"ENDS", struct.pack("<Q", left_out))
+
+
+READER_0 = (
+    head(0, 0, "a")
+    + clock(ZERO, ZERO)
+    + channel(1, 'the "train"')
+    + events((ZERO + MS, ZERO + MS, b"epoch begins", 0, -1, True), (ZERO + MS, ZERO + 3 * MS, b"deal", 7, 1, True))
+    + end(3)
+)
+AHEAD = 1000 * 1000 * MS  # the clock of rank 1
+RANK_1 = (
+    head(1, -1, "b c")
+    + clock(ZERO + AHEAD + 2 * MS, ZERO + 2 * MS, 1000)
+    + channel(1, 'the "train"')
+    + events((ZERO + AHEAD + 2 * MS, ZERO + AHEAD + 4 * MS, b"wait for data", 7, 0, False))
+    + block(b"LOST", struct.pack("<Qq", 5, ZERO + AHEAD + 6 * MS))
+    + end(5)
+)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The file of a job, and a way to write the parts beside it."""
+    path = tmp_path / "trace.json"
+
+    def write(**parts):
+        for suffix, data in parts.items():
+            (tmp_path / f"trace.json.{suffix}").write_bytes(data)
+        return str(path)
+
+    return write
+
+
+def read(path, *suffixes):
+    (read,) = timeline.read_parts([f"{path}.{suffix}" for suffix in suffixes])
+    return read
+
+
+def test_events_of_all_processes_in_one_time(job):
+    one = read(job(rank0=READER_0, rank1=RANK_1), "rank1", "rank0")
+    assert (one.began, one.broken_off, one.left_out, one.ours) == (WALL, False, 8, True)
+    assert one.events[0]["args"] == {"timeline": 1, "ranks": 2, "readers": 1}
+    found = [
+        (event["ph"], event["name"], event["cat"], event["pid"], event["tid"], event["ts"], event.get("dur"))
+        for event in one.events
+        if event["ph"] != "M"
+    ]
+    assert found == [
+        ("i", "epoch begins", "reader", 0, 1003, 1000.0, None),
+        ("X", "deal", "reader", 0, 1003, 1000.0, 2000.0),
+        ("X", "wait for data", "trainer", 1, 2002, 2000.0, 2000.0),
+        ("i", "5 events left out", "left out", 1, 2000, 6000.0, None),
+    ]
+    deal, wait = (
+        next(event["args"] for event in one.events if event["name"] == name) for name in ("deal", "wait for data")
+    )
+    assert deal == {"channel": 'the "train"', "reader": 0, "rank": 1, "epoch": 2, "step": 7}
+    assert wait == {"channel": 'the "train"', "reader": 0, "epoch": 2, "step": 7}
+    named = {event["pid"]: event["args"]["name"] for event in one.events if event["name"] == "process_name"}
+    assert named == {0: "rank 0 on a, reader 0", 1: "rank 1 on b c"}
+    threads = {event["tid"]: event["args"]["name"] for event in one.events if event["name"] == "thread_name"}
+    assert threads == {1003: 'the "train" (reader)', 2002: 'the "train" (trainer)'}
+    said = {event["pid"]: event["args"] for event in one.events if event["name"] == "horovod_data clock"}
+    assert said[1] == {
+        "start_time_since_epoch_in_micros": WALL,
+        "offset_in_micros": -AHEAD / 1000,
+        "round_trip_in_micros": 1.0,
+    }
+
+
+def test_a_dedicated_reader_stands_below_the_ranks(job):
+    path = job(rank0=head(0, -1, "a") + clock(0, ZERO) + end(), reader0=head(-1, 0, "a") + clock(ZERO, ZERO) + end())
+    one = read(path, "rank0", "reader0")
+    named = {event["pid"]: event["args"]["name"] for event in one.events if event["name"] == "process_name"}
+    assert named == {0: "rank 0 on a", 2: "reader 0 on a"} and one.events[0]["pid"] == 2
+
+
+def test_a_part_that_broke_off_anywhere_is_taken(job):
+    """Its process was killed while it wrote. What is there of an event that is not whole is left out."""
+    least = len(RANK_1) - RANK_1.index(b"CHAN")
+    for cut in range(1, least):
+        one = read(job(rank0=READER_0, rank1=RANK_1[:-cut]), "rank0", "rank1")
+        assert one.broken_off
+        json.dumps(one.events)
+    early = read(job(rank0=READER_0, rank1=RANK_1[: RANK_1.index(b"CLCK") + 9]), "rank1", "rank0")
+    assert [event["pid"] for event in early.events if event["name"] == "process_name"] == [0, 1], "it knows no time yet"
+
+
+@pytest.mark.parametrize(
+    "data, says",
+    [
+        (b"HEAD", "it begins with '', as no part of this version does"),
+        (block(b"HEAD", b"2 0 0 1 1 a"), "it begins with '2 0 0 1 1 a', as no part"),
+        (READER_0 + b"garbage!", "a block of unknown kind b'garb' ends at byte"),
+        (head(0, 0, "a"), "no process knew the time of reader 0 before the job was killed"),
+    ],
+)
+def test_what_is_no_part_is_refused(job, data, says):
+    with pytest.raises(ValueError, match="is no timeline: ") as raised:
+        read(job(rank0=data), "rank0")
+    assert says in str(raised.value)
+
+
+def test_parts_of_two_jobs_are_two_timelines(job):
+    other = head(0, 0, "a") + clock(ZERO + MS, ZERO + MS, 0, ZERO + MS) + end()
+    path = job(rank0=READER_0, rank1=RANK_1, rank2=other)
+    assert len(timeline.read_parts([f"{path}.rank{rank}" for rank in range(3)])) == 2
+
+
+# ---- The end of a job.
+
+
+def test_reader_0_merges_all_parts(job, capfd):
+    path = job(rank0=READER_0, rank1=RANK_1)
+    timeline_parts.begin(path)
+    job(rank0=READER_0, rank1=RANK_1)
+    timeline_parts.finish({(0, 0): "rank 0 on a", (1, -1): "rank 1 on b c"})
+    merged = timeline.read(path)
+    assert not merged.broken_off and merged.events == read(job(rank0=READER_0, rank1=RANK_1), "rank0", "rank1").events
+    assert capfd.readouterr().err == ""
+
+
+def test_parts_that_an_earlier_job_has_left_are_removed(job, tmp_path):
+    path = job(rank0=READER_0, rank12=RANK_1, reader1=READER_0, rank=b"not ours", rankings=b"neither")
+    timeline_parts.begin(path)
+    assert {one.name for one in tmp_path.iterdir()} == {"trace.json", "trace.json.rank", "trace.json.rankings"}
+
+
+@pytest.mark.parametrize("there, lacks", [({}, "rank 1 on b c"), ({"rank1": RANK_1[:-1]}, "the end of rank 1 on b c")])
+def test_missing_parts_are_told_and_the_others_stay(job, tmp_path, capfd, monkeypatch, there, lacks):
+    """The host of rank 1 has a file system of its own, or rank 1 was killed."""
+    monkeypatch.setattr(timeline_parts, "_PATIENCE_SECONDS", 0.1)
+    path = job()
+    timeline_parts.begin(path)
+    job(rank0=READER_0, **there)
+    timeline_parts.finish({(0, 0): "rank 0 on a", (1, -1): "rank 1 on b c"})
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"The timeline {path} lacks {lacks}: each process writes a file beside it, and not all are on " in line
+    assert (
+        f"copy the files {path}.* of all hosts to one folder, and merge them: python -m horovod_data.timeline merge"
+        in line
+    )
+    assert (tmp_path / "trace.json.rank0").exists() and timeline.read(path).events
+
+
+# ---- Clocks.
+
+
+class Elsewhere:
+    """Another clock, which is 1000 s ahead and gains so many ns a second, behind a link with random delays."""
+
+    def __init__(self, drift):
+        self.drift, self.random = drift, random.Random(1)
+
+    def at(self, here):
+        return here + 1_000_000 * MS + here // 1_000_000_000 * self.drift
+
+    def sample(self, asked, there, back):
+        return Sample(asked + (back - asked) // 2, self.at(there), back - asked)
+
+    def ask(self, now):
+        """The quickest of four answers."""
+
+        def delay():
+            return 20_000 + self.random.randrange(20 * MS if self.random.randrange(5) == 0 else 100_000)
+
+        answers = []
+        for i in range(4):
+            there = now + i * MS + delay()
+            answers.append(self.sample(now + i * MS, there, there + delay()))
+        return min(answers, key=lambda one: one.round_trip)
+
+
+def test_drift_is_followed():
+    """Six hours of a clock that gains 40 us each second. The estimate is never wrong by half a millisecond."""
+    elsewhere = Elsewhere(40_000)
+    times = range(0, 6 * 3600 * 1000 * MS, 1000 * MS)
+    clock = Clock(elsewhere.ask(now) for now in times)
+    assert max(abs(clock.there(now + 150 * MS) - elsewhere.at(now + 150 * MS)) for now in times) < MS / 2
+
+
+def test_a_busy_link_does_not_move_it():
+    """Batches fill the link in one direction for ten seconds: all answers of that time are late by up to 35 ms."""
+    elsewhere = Elsewhere(20_000)
+    samples = []
+    for now in range(0, 30_000 * MS, 250 * MS):
+        late = 5 * MS + elsewhere.random.randrange(30) * MS if 10_000 * MS <= now < 20_000 * MS else 0
+        samples.append(elsewhere.sample(now, now + 50_000, now + 100_000 + late))
+    clock = Clock(samples)
+    assert max(abs(clock.there(now) - elsewhere.at(now)) for now in range(0, 30_000 * MS, 50 * MS)) < MS
+
+
+def test_time_never_goes_back():
+    """Also if the other clock leaps about by 200 ms, as none does."""
+    chance = random.Random(7)
+    samples = [
+        Sample(now, now + chance.randrange(400) * MS, chance.randrange(100)) for now in range(0, 60_000 * MS, 250 * MS)
+    ]
+    clock = Clock(samples)
+    theirs = [clock.there(now) for now in range(-1000 * MS, 61_000 * MS, 10 * MS)]
+    assert theirs == sorted(theirs)
