@@ -76,6 +76,7 @@ def test_what_the_profiler_shows(hvdata, comm, tmp_path):
         assert any(name.startswith("HorovodDataDealElement") for name, _ in seen) == (rank == 0)
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.ranks(2, 3, 4)
 def test_one_state_serves_all_ranks_that_wait_for_it(hvdata, comm, tmp_path):
     """They ask while the reader is inside its pipeline. A state may take a gigabyte, and nothing is dealt meanwhile."""
