@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard scalars of delivery: how much of a step a rank waits for batches, steps/s, rows/s, and how many batches are there.
+"""TensorBoard scalars of delivery: the part of a step in which a rank waits for batches, steps/s, rows/s, and batches in its queue.
 
 model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
 
@@ -18,46 +18,45 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from .channel.reader_dataset import eagerly
-from .errors import explain, forked, whole
+from .errors import explained, forked, whole
 from .job import state
 from .native import bindings
 from .observe import stats, times
 
 
 class DeliveryScalars:
-    """Writes what has happened since the last write, of this rank. Local.
+    """Writes the scalars of this rank since the last write. Local.
 
-    Scalars, for each channel (here `train`): `delivery/train/wait_share` (0 to 1: of the time of its epochs, waiting for batches),
-    `delivery/train/steps_per_second`, `delivery/train/rows_per_second`, `delivery/train/queue` (batches that were there, on average,
-    when one was asked for); and on a rank that reads `delivery/train/untaken` (steps that were dealt, at that moment, and that some
-    rank had not taken). Rates are by the time of the channel's epochs, so that a pause between epochs is no slowness.
+    Scalars of a channel, here `train`: `delivery/train/wait_share` (the part of its epochs' time, 0 to 1, in which the rank waited for
+    batches), `delivery/train/steps_per_second`, `delivery/train/rows_per_second`, `delivery/train/queue` (the mean number of batches
+    in the queue when the program asked for one). A rank that reads has also `delivery/train/untaken` (steps that are dealt at
+    that moment, and that some rank has not taken). Rates count the time of epochs alone, without pauses between them.
     """
 
     def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:
         """
         Args:
-          log_dir: TensorBoard's folder. Each rank writes into one of its own there: `delivery-rank0`.
-          channel: its name (distribute_dataset(name=)); None: all.
+          log_dir: TensorBoard's folder. Each rank writes into a folder of its own there: `delivery-rank0`.
+          channel: the name of a channel (distribute_dataset(name=)). None stands for all channels.
 
         Raises:
           RuntimeError: before init(), or on a dedicated reader, which gets no batches.
         """
         rank = state.current("DeliveryScalars()").trainer
         if rank is None:
-            raise RuntimeError(
-                explain(
-                    "DeliveryScalars() was called on a dedicated reader, which gets no batches",
-                    "Call horovod_data.serve() before it",
-                )
+            raise explained(
+                RuntimeError,
+                "DeliveryScalars() was called on a dedicated reader, which gets no batches",
+                "Call horovod_data.serve() before it",
             )
         self._channel = channel
-        with eagerly():  # in a TF1 graph there would be ops, which nobody runs
+        with eagerly():  # in a TF1 graph this would make ops that nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
         own = times.own()
         self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
 
     def write(self, step: int) -> dict[str, float]:
-        """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still.
+        """Writes the scalars since the last write as those of `step`, and returns them. It skips channels without new steps.
 
         Raises:
           RuntimeError: in a forked child.
@@ -68,7 +67,7 @@ class DeliveryScalars:
         own = times.own()
         if self._resets != stats.resets:
             self._last, self._resets = {}, stats.resets
-        if self._numbers != (numbers := times.numbers(own)):  # a new channel of a name begins anew
+        if self._numbers != (numbers := times.numbers(own)):  # a new channel has the name of an old one
             self._last = {
                 name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)
             }
@@ -102,7 +101,7 @@ class DeliveryScalars:
 
 
 class DeliveryCallback(tf.keras.callbacks.Callback):
-    """DeliveryScalars in Keras' fit(): at the end of every epoch, or of every so many batches. On each rank; no communication."""
+    """Writes DeliveryScalars in Keras' fit(), after every epoch, or every so many batches. Add it on each rank. Local."""
 
     def __init__(self, log_dir: str, channel: Optional[str] = None, update_freq: Union[str, int] = "epoch") -> None:
         """
@@ -117,8 +116,8 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         named = {"epoch": None, "batch": 1}
         every = named[update_freq] if isinstance(update_freq, str) and update_freq in named else whole(update_freq) or 0
         if every is not None and every <= 0:
-            raise ValueError(
-                explain(f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}')
+            raise explained(
+                ValueError, f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}'
             )
         self._log_dir, self._channel = log_dir, channel
         self._every = every
@@ -135,7 +134,7 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         before = self._batches
-        # Of those that it executes together Keras 2 names the last one, and some versions of Keras 3 the first.
+        # Of batches that it executes together, Keras 2 passes the number of the last one, some versions of Keras 3 that of the first.
         together = int(getattr(self.model, "steps_per_execution", None) or 1) if batch == 0 else 1
         self._batches += max(together, batch - self._batch)
         self._batch = batch

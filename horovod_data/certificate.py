@@ -17,7 +17,7 @@ from .errors import explain, show_any_text
 _VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
 
-# What is compared, of a file that anybody may have written.
+# The fields that are compared. Anybody may have written the file, so types are checked.
 _FIELDS: dict[str, type] = {
     "channel": str,
     "epoch": int,
@@ -31,16 +31,18 @@ _FIELDS: dict[str, type] = {
     "any_order": str,
     "digests": str,
 }
-_LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # which not every record has
+_LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # old records lack them
 _VERDICTS = ("complete", "not complete", "wrong")
 
 Record = dict[str, Any]
 
 
 def last() -> dict[str, Record]:
-    """The last record of each verified channel of this run, by its name: on reader 0's process, elsewhere {}. Local; without
-    `digests`. It is there when a loop over the dataset has come to its end. Who counts the steps and doesn't ask for the end, as
-    Keras' fit() does, or gets an error in its place, may for a moment see the record of the epoch before.
+    """The last record of each verified channel of this run, by the channel's name, without `digests`. Reader 0's process has them, other
+    processes get {}. Local.
+
+    A record is there when a loop over the dataset has come to its end. A program that counts steps and does not ask for the end, as Keras'
+    fit() does, may see the record of the epoch before for a moment. So may a program that gets an error instead of the end.
 
     Raises:
       RuntimeError: in a forked child.
@@ -51,15 +53,15 @@ def last() -> dict[str, Record]:
 
 
 def read(path: str) -> dict[tuple[str, int], list[Record]]:
-    """The records of a certificate, by channel and epoch, each in the order of the file. Several of one epoch are of a name that
-    was distributed again, or of runs that went on from a checkpoint.
+    """The records of a certificate, by channel and epoch, in the order of the file. An epoch has several records if its name was distributed
+    again, or if runs went on from a checkpoint.
 
     Raises:
       OSError: the file can't be read.
-      ValueError: it is no certificate; names the line.
+      ValueError: it is no certificate. The text names the line.
     """
     records: dict[tuple[str, int], list[Record]] = {}
-    with open(path, "rb") as lines:  # what is no text is refused by its line, as all else
+    with open(path, "rb") as lines:  # bytes, so that the error about a line that is no text names the line
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -81,7 +83,7 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
 
 
 def _check(record: Any) -> None:
-    """Raises ValueError if it has not what is compared."""
+    """Raises ValueError if the record lacks what is compared."""
     if not isinstance(record, dict) or "certificate" not in record:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
@@ -104,8 +106,8 @@ def _short(value: Any) -> str:
 
 
 def compare(a: Record, b: Record) -> tuple[bool, str]:
-    """Whether two records are of the same rows in the same order, and both or none of them of a whole epoch; and a sentence
-    that says so, or where they first differ."""
+    """Whether two records have the same rows in the same order, and both or none of them are complete. And a sentence that says so, or
+    where they first differ."""
     for name, record in (("first", a), ("second", b)):
         if record["verdict"] == "wrong":
             return False, f"the {name} is wrong itself: {record['finding']}"
@@ -114,15 +116,17 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
     same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
     if same_rows and a["order"] == b["order"]:
-        # Beyond those rows nobody knows what the one that is not complete handed out, to some of its ranks.
+        # The epoch that is not complete may have handed out more rows to some ranks. Nobody knows which.
         return len(cut) != 1, f"{same} in the same order{note}"
     what = f"{same} in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
     return False, f"{what}; {_first_difference(a, b)}{note}"
 
 
 def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
-    """Of the records of one epoch in two files: which ones, and what compare() says of them."""
-    if len(ours) != len(theirs):  # only one of the runs was interrupted: its last record is that of the whole epoch
+    """Compares the records of one epoch in two files. Yields which records, and what compare() says of them."""
+    if len(ours) != len(
+        theirs
+    ):  # one run was interrupted more often. The last record of each is that of the whole epoch
         yield (
             f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})",
             *compare(ours[-1], theirs[-1]),
@@ -136,7 +140,7 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
 
 
 def _goes_on(records: Sequence[Record]) -> bool:
-    """Whether the second is of the run that the first was cut off in: it has all of its elements."""
+    """Whether the second record has all elements of the first, which is not complete: the run that wrote it went on."""
     return (
         len(records) > 1
         and records[0]["verdict"] == "not complete"
@@ -151,7 +155,7 @@ def _first_difference(a: Record, b: Record) -> str:
     )
     shorter = min(len(ours), len(theirs))
     element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
-    # Of several readers one that comes later may be in an earlier step, but not of a later turn.
+    # With several readers a later element may belong to an earlier step of the same turn.
     turn = range(element, min(shorter, element + a.get("readers", 1) * a["ranks"]))
     element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i) or 0, i), default=element)
     if element == shorter and len(ours) == len(theirs):
@@ -170,11 +174,11 @@ def _first_difference(a: Record, b: Record) -> str:
 
 
 def _step(record: Record, element: int) -> Optional[int]:
-    """The step that an element is dealt in, if every step before it was whole. None: the epoch has had steps of different sizes, as it
-    was restored on another number of ranks.
+    """The step that has an element, if every step before it was whole. None: the steps have different sizes, because the epoch was restored
+    on another number of ranks.
 
-    Readers' elements are listed in turns: element 0 of each, then element 1 of each. Their steps take turns, too, or are one where
-    each host has a reader of its own.
+    Elements of several readers are listed in turns: element 0 of each, then element 1 of each. Their steps take turns, too. Except: if each
+    host has a reader of its own, all readers make one step together.
     """
     readers, fixed = max(int(record.get("readers", 1)), 1), record["schedule"] == "static"
     apart = readers > 1 and bool(record.get("readers_per_node", False))
@@ -191,12 +195,12 @@ def _step(record: Record, element: int) -> Optional[int]:
 
 
 def _shown(text: str) -> str:
-    """Without what a terminal would take for a command."""
+    """The text without control characters, which a terminal would obey."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """0: equal; 1: not; 2: can't be compared."""
+    """The command line. Its exit status: 0 if the runs are equal, 1 if they are not, 2 if they can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
         description="Says whether two runs delivered the same rows in the same "
@@ -214,8 +218,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 2
     try:
         return _compare(files.first, files.second, first, second)
-    except BrokenPipeError:  # whoever reads has seen enough
-        sys.stdout = None  # or Python would complain of what is left in it at its end
+    except BrokenPipeError:  # the program that reads the output has seen enough
+        sys.stdout = None  # otherwise Python reports unwritten output when it exits
         return 2
     except OSError as error:
         print(f"horovod_data: the comparison can't be written: {error.strerror}", file=sys.stderr)
@@ -224,7 +228,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: Mapping[Any, list[Record]]) -> int:
-    """Prints it. The status."""
+    """Prints the comparison. Returns the status."""
     equal = True
     for key in sorted({*first, *second}):
         if key in first and key in second:
@@ -234,7 +238,7 @@ def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: M
         for which, same, text in compared:
             equal = equal and same
             print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
-    if sys.stdout is not None:  # it was closed from the beginning: the status says it all
+    if sys.stdout is not None:  # None: it was closed from the beginning, and the status must do
         sys.stdout.flush()
     return 0 if equal else 1
 

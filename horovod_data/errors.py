@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one style of every error text: where it happened, what happened, what to do."""
+"""The style of every error text (where it happened, what happened, what to do), and small helpers of all modules."""
 
 from __future__ import annotations
 
@@ -9,72 +9,77 @@ import operator
 import os
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
+
+Failure = TypeVar("Failure", bound=BaseException)
 
 _here = ""  # this process, once it has joined the job
 
 
 def set_here(where: str) -> None:
-    """From now on errors say that they happened there."""
+    """From now on the texts of explain() begin with `where`."""
     global _here
     _here = where
 
 
 def here() -> str:
-    """This process, as texts say where something happened, if it has joined the job."""
+    """The `where` of this process. Empty until it has joined the job."""
     return _here
 
 
 def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
-    """Returns `[where] what. To do.`: the parts that are empty are left out.
+    """Returns `[where] what. To do.`, without the parts that are empty.
 
-    `where` names as much as is known of reader or rank and host, channel, epoch and step, as the C++ core does:
-    `rank 1 on node7, channel train, epoch 2, step 17`. None: this process, if it has joined the job.
+    `where` names rank or reader and host, channel, epoch and step as far as they are known, in the form of the C++ core:
+    `rank 1 on node7, channel train, epoch 2, step 17`. None stands for this process, if it has joined the job.
     """
     where = _here if where is None else where
     sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
     return placed(where, " ".join(sentences))
 
 
+def explained(kind: type[Failure], what: str, to_do: str = "", where: Optional[str] = None) -> Failure:
+    """An error of this class, with the text of explain()."""
+    return kind(explain(what, to_do, where))
+
+
 def placed(where: str, text: str) -> str:
-    """What all texts that say where begin with; `where` as explain() takes it."""
+    """Puts `where`, as explain() takes it, in front of a text."""
     return f"[{where}] {text}" if where else text
 
 
 def place(rank: int, host: str) -> str:
-    """The `where` of a process: its rank in the communicator that was given to init(), and its host."""
+    """The `where` of a process. `rank` is its rank in the communicator of init()."""
     return f"rank {rank} on {host}"
 
 
 def say(text: str) -> None:
-    """A line of ours on stderr, as show()."""
+    """Logs a line on stderr, under our name."""
     show(f"horovod_data: {text}")
 
 
 def show(text: str) -> None:
-    """On stderr, unless that is closed, nobody reads it, or the program's own object can't: that is no reason to fail for whoever has
-    something to say."""
+    """Writes a line to stderr. Where that is closed, or nobody reads it, the line is lost, and that is no error."""
     if sys.stderr is not None:  # or print() would take stdout
         with contextlib.suppress(Exception):
-            sys.stderr.write(
-                text + "\n"
-            )  # in one piece: where stderr has no buffer, another thread's or rank's line may come between two
-            sys.stderr.flush()  # an object without flush() has got the text
+            # In one piece: where stderr has no buffer, a line of another thread or rank may come between two writes.
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()  # last: an object of the program's own may have no flush()
 
 
 def show_any_text() -> None:
-    """Of a command of ours: what stdout's encoding lacks (a channel's name, a file's) is shown in another way, and is no error."""
+    """For our commands: print() shows letters that stdout's encoding lacks (in names of channels and files) as escapes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def without_place(text: str, where: Optional[str] = None) -> str:
-    """A text of explain() for another one to quote that says where itself. None: a text of this process."""
+    """A text of explain() without its place, for another text to quote. None stands for the place of this process."""
     return text.removeprefix(placed(_here if where is None else where, ""))
 
 
 def text_of(error: BaseException) -> str:
-    """str(error), also where its class can't make one."""
+    """str(error), or a text that says that its class can't make one."""
     try:
         return str(error)
     except Exception as other:
@@ -82,14 +87,14 @@ def text_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> list[str]:
-    """Its class and text, for other ranks. Of sys.exit() a number is the status, and what else it was given has quotes."""
+    """The class and the text of an error, for other ranks. A text that sys.exit() was given has quotes, a status has none."""
     text = text_of(error)
     quoted = isinstance(error, SystemExit) and error.code is not None and not isinstance(error.code, int)
     return [type(error).__name__, repr(text) if quoted else text]
 
 
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
-    """Starts it.
+    """Starts a thread.
 
     Raises:
       RuntimeError: the system has no more threads for this process.
@@ -107,7 +112,7 @@ def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
 
 
 def forked(what: str, done: str = "called") -> str:
-    """For RuntimeErrors in a forked child of a process of the job."""
+    """The text of errors in a forked child of a process of the job."""
     return explain(
         f"{what} was {done} in a forked child (process {os.getpid()}) of a process that had called "
         "horovod_data.init(): a child is no rank of the job",
@@ -122,7 +127,7 @@ def fork_check() -> Callable[[], bool]:
 
 
 def checked_name(name: Any) -> None:
-    """Raises TypeError or ValueError for what can't be the name of a channel or a scatter; None is none."""
+    """Raises TypeError or ValueError where `name` can't be the name of a channel or of a scatter. None is no name."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -134,7 +139,7 @@ def checked_name(name: Any) -> None:
 
 
 def whole(value: Any) -> Optional[int]:
-    """`value` as an int if it is a whole number, numpy's included, but no bool."""
+    """`value` as an int if it is a whole number, also one of numpy. Except: a bool is none."""
     if isinstance(value, bool) or getattr(value, "dtype", None) == bool:
         return None
     try:

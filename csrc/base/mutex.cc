@@ -19,13 +19,13 @@ using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
 thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
-thread_local Pending* pending = nullptr;                 // no destructor: threads end without one of ours being held
+thread_local Pending* pending = nullptr;  // without destructor: no thread ends while it holds a lock of ours
 
 void RunPending() {
   while (pending != nullptr && held == 0) {
     const std::unique_ptr<Pending> now(std::exchange(pending, nullptr));
     for (const std::function<void()>& what : *now) {
-      try {  // we may be in a destructor
+      try {  // a destructor may have called us
         what();
       } catch (const std::exception& error) {
         try {

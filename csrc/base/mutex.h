@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of this library, and what must not happen under one. Clang checks who holds which (`make lint`), tests their order.
+// The locks of this library, and what must not happen under one. Clang checks which code holds which lock (`make lint`). Tests check
+// their order.
 //
-// One order for all: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. Messages are handled with
-// no lock held. What runs code of the user's, or may take long (an op's callback, tensors being freed), waits for the last lock to be
-// released: AfterUnlock. Lines and records go to a writer's thread (base/writer.h).
+// All locks have one order: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. No thread holds a lock when
+// it handles a message. Code of the user's, and what may take long (an op's callback, tensors being freed), runs after the last lock is released:
+// AfterUnlock. Lines and records go to a writer's thread (base/writer.h).
 #pragma once
 
 #include <chrono>
@@ -25,10 +26,10 @@
 
 namespace hvdata {
 
-// Runs `what` now, if this thread holds none of our locks; otherwise when it has let go of the last one.
+// Runs `what` now if this thread holds none of our locks. Otherwise runs it when the thread has released the last one.
 void AfterUnlock(std::function<void()> what);
 
-// Frees `trash` in that way.
+// Frees `trash` in the same way.
 template <typename T>
 void FreeAfterUnlock(T trash) {
   AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
@@ -37,8 +38,8 @@ void FreeAfterUnlock(T trash) {
 // Whether this thread holds one of our locks.
 bool HoldsLocks();
 
-// What must hold of the locks of a thread. Checked in all C++ tests and in sanitized libraries, however they are built: with
-// NDEBUG too, which TensorFlow's headers want.
+// Aborts with `what` if the condition does not hold. In all C++ tests and in sanitized libraries, also with NDEBUG, which
+// TensorFlow's headers want.
 #ifdef HVDATA_CHECK_LOCKS
 void CheckLocks(bool holds, const char* what);
 #else
@@ -47,13 +48,13 @@ inline void CheckLocks(bool, const char*) {}
 
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
-  // Whoever holds one takes only those behind it. Checked by CheckLocks(): in tests.
+  // A thread that holds a lock takes only locks of a later order. Tests check that: CheckLocks().
   enum Order : unsigned { kState, kMail, kLast };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
-  // For clang, where it can't see that this thread holds the lock: in lambdas, and in what is called with another name for it. True by
-  // CheckLocks(): in tests.
+  // Tells clang that this thread holds the lock, where clang can't see it: in lambdas, and where the lock has another name. Tests check
+  // that: CheckLocks().
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
 #ifdef HVDATA_CHECK_LOCKS
     CheckLocks(IsHeld(), "a thread does without a lock what needs it");
@@ -76,7 +77,7 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // For a wait: the lock is held again when that returns.
+  // Releases the lock for a wait. Lock() takes it again.
   void Unlock() UNCHECKED { mutex_->Unlock(), held_ = false; }
   void Lock() UNCHECKED { mutex_->Lock(), held_ = true; }
 
@@ -85,8 +86,8 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
   bool held_ = true;
 };
 
-// For whose holder waits: one at a time, for as long as that takes. None of the locks above: it has no place in their order,
-// messages are handled by a thread that holds it, and AfterUnlock does not wait for it.
+// A lock for a thread that waits while it holds it. It is not one of the locks above: it has no place in their order, its holder handles
+// messages, and AfterUnlock does not wait for it.
 class HVDATA_THREADS(capability("mutex")) OneAtATime {
  public:
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
@@ -109,7 +110,7 @@ class CondVar {
  public:
   void NotifyAll() { changed_.notify_all(); }
 
-  // Until ready(), or for `most`; whether it was ready.
+  // Waits until ready(), or for `most`. Whether it was ready.
   template <typename Ready>
   bool WaitFor(Mutex* mutex, std::chrono::nanoseconds most, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
     std::unique_lock<std::mutex> lock(mutex->mu_, std::adopt_lock);

@@ -24,7 +24,7 @@ class Writer {
   // lock. False if the queue has no room for these bytes; an empty queue takes a piece of any size.
   // Except: a forked child, and a process that can start no thread, run `write` at once.
   bool Add(size_t bytes, std::function<void()> write);
-  // Waits until everything is written, at most for `most`. Whether it is.
+  // Waits until everything is written, or for `most`. True: it is written.
   bool Flush(std::chrono::milliseconds most);
 
  private:

@@ -68,8 +68,8 @@ const char* Remainder(const proof::Report& report) {
   }
 }
 
-// The rows of the elements with which both begin alike; 0 where more than the last few elements, which `remainder` may have left
-// out of one of them alone, are others.
+// How many rows the elements have with which both reports begin alike. 0 if the rest is longer than the last few elements, which
+// `remainder` may have dropped from one of them.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   const size_t shorter = std::min(a.listed.size(), b.listed.size()),
                longer = std::max(a.listed.size(), b.listed.size());
@@ -80,8 +80,8 @@ uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
 }
 
-// Of several readers each is to read a part of the data. Rows can't tell whether they are one row of the data or equal ones, so
-// this is a question.
+// Each of several readers should read a part of the data. Two equal rows may be one row of the data or two equal ones, so this is a
+// question. Empty: there is none.
 std::string SameData(const std::map<int, proof::Report>& reports) {
   for (auto first = reports.begin(); first != reports.end(); ++first) {
     const proof::Report& report = first->second;
@@ -107,7 +107,7 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
   return "";
 }
 
-// A run before this one may have come to the end of a reader's part, and has accounted for it.
+// An earlier run may have come to the end of a reader's part. Then that run has reported it.
 bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) {
   return of_reader.second.channel.empty();
 }
@@ -145,9 +145,9 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
   all.complete = false;
 }
 
-// The elements of all readers in turns: element 0 of each, then element 1 of each. With a source that readers share element by
-// element that is the source's own order, however many they are. Where elements are more than are listed, their readers' whole
-// orders follow.
+// Puts the elements of all readers in turns: element 0 of each, then element 1 of each. If readers share a source element by element,
+// that is the source's own order, for any number of readers. If elements are not listed, the digests of their readers' whole orders
+// follow.
 void Certificate::Join(const std::map<int, proof::Report>& reports) {
   all.delivered = {};
   all.listed.clear();
@@ -177,7 +177,7 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     all.delivered.sum += report.delivered.sum;
     all.complete = all.complete && report.complete;
     if (all.finding.empty()) all.finding = report.finding;
-    // The error of one reader breaks off what the others deal.
+    // The error of one reader ends the epochs of the others, too. That error is the reason, not their end.
     if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
   }
 }
@@ -187,7 +187,7 @@ std::string Certificate::Line() const {
   for (const uint64_t of_rank : rows) handed_out += of_rank;
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
   const std::string why =
-      all.why.substr(0, all.why.find('\n'));  // a Python error goes on with its traceback: the record has it all
+      all.why.substr(0, all.why.find('\n'));  // without a Python error's traceback, which the record has
   if (!all.finding.empty())
     line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
   else if (all.complete)

@@ -25,7 +25,9 @@ struct Step {
   uint64_t first = 0;               // number of the first of these elements in the epoch
   proof::StepHashes hashes;         // verified channels
 
-  Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+  Position position() const {
+    return Position(first + elements.size());
+  }  // elements of the epoch up to and with this step
   size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
   const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
   // The element that the trainer's share is of; a share behind the last element is a filler, of no element.

@@ -48,7 +48,7 @@ void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const St
 }
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
-  const TailStep tail_taken = resumed_.count(trainer) > 0 ? 0 : tail_taken_;  // a trainer that resumed knows it
+  const TailStep tail_taken = resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
   Tell(trainer, wire::End{lane_step, outcome.code, outcome.message, lost_, leftovers_.size(), tail_taken, no_filler_,
                           all_dropped_});
@@ -117,7 +117,7 @@ void ReaderEpoch::OnClose(int trainer, const wire::Close& close) {
   dropped_ = std::max(dropped_, PeersCount(close.dropped));  // all trainers that reach the end send the same number
   if (started_) lanes_->Close(trainer, close.taken);
   if (close.dropped > 0 && account_ && !leftovers_.empty()) {
-    const uint64_t end = leftovers_.back().share.position();
+    const uint64_t end = leftovers_.back().share.position().n;
     const auto dropped = std::min<uint64_t>(static_cast<uint64_t>(close.dropped), leftovers_.size());
     account_->LeaveOut(end - dropped, dropped);
   }
@@ -147,7 +147,7 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
 }
 
 // Whether the reader's step numbers count steps of this job. An epoch that was saved with other ranks began with steps of another size.
-bool ReaderEpoch::CountsSteps() const { return counted_ && first_ == turn_.n * static_cast<uint64_t>(Group()); }
+bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n * static_cast<uint64_t>(Group()); }
 
 // The elements of one step.
 int64_t ReaderEpoch::Group() const {
@@ -159,8 +159,8 @@ int64_t ReaderEpoch::Group() const {
 // number.
 int64_t ReaderEpoch::NotDealt() const {
   const int64_t elements = config_.elements, group = Group();
-  if (first_ > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
-  return elements - static_cast<int64_t>(first_ + dealt() * static_cast<uint64_t>(group) + stepless_);
+  if (first_.n > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
+  return elements - static_cast<int64_t>(first_.n + dealt() * static_cast<uint64_t>(group) + stepless_);
 }
 
 // ---- The dealer's calls.

@@ -197,8 +197,8 @@ class ReaderEpoch : private LaneOutput {
   uint64_t wanted_ = 1;            // the dealer waits for credit for so many steps
   std::optional<Step> held_back_;  // pulled before there was credit for it
   Turn turn_;                      // the first step of the lanes
-  TailStep tail_taken_ = 0;
-  Position first_ = 0;      // the first element of the lanes
+  TailStep tail_taken_;
+  Position first_;          // the first element of the lanes
   bool counted_ = true;     // first_ is known: dynamic states don't have it
   bool recording_ = false;  // taken_since_
   std::map<int, std::vector<uint64_t>> taken_since_;

@@ -49,7 +49,7 @@ void ReaderEpoch::LogCutShort() const {
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {
-  return Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
+  return Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_;
 }
 
 // If this reader waits for other readers: asks reader 0, and answers with what it knows. The other readers may be silent.

@@ -15,7 +15,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
   const proof::ShareHash* hash = nullptr;
   if (dealt != nullptr && dealt->IndexOf(trainer) < dealt->hashes.shares.size())
     hash = &dealt->hashes.shares[dealt->IndexOf(trainer)];
-  proof::Difference what = proof::Compare(hash, dealt != nullptr ? dealt->position() : 0, *received);
+  proof::Difference what = proof::Compare(hash, dealt != nullptr ? dealt->position() : Position(), *received);
   account_->Take(trainer, what.text.empty() ? dealt->ElementOf(trainer) : proof::Account::kNoElement, received->rows);
   if (what.text.empty()) return;
   for (const Step* other : lanes_->Untaken()) {
@@ -25,7 +25,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
       what = {"it got another share in place of its own (swapped)", hash->rows.count(), received->rows, 0};
     }
   }
-  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step) + ": " + what.text;
+  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step.n) + ": " + what.text;
   Find(trainer, what);
 }
 

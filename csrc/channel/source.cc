@@ -252,7 +252,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
   // An epoch that resumes waits for this trainer. One that has begun is read from its front, as an iterator wants that was saved
   // unused.
-  const bool from_front = restore.position == 0 && restore.words.empty();
+  const bool from_front = restore.position.n == 0 && restore.words.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
@@ -377,7 +377,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
     changed_.NotifyAll();
   }
   const std::string text = Explain(trainer, epoch);
-  history_.LogStall(Place(Me(), config_.name, epoch, why.step) + world_->AudienceName(trainer) +
+  history_.LogStall(Place(Me(), config_.name, epoch, why.step.n) + world_->AudienceName(trainer) +
                     " waits for this step: " + text);
   Tell(trainer, epoch, wire::Because{text});
 }

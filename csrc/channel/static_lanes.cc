@@ -147,7 +147,7 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    uint64_t skip_to = 0;                     // taken in an earlier run
+    Position skip_to;                         // taken in an earlier run
     uint64_t skipped = 0;                     // the lane's own step 0 is this one of the steps dealt
     uint64_t sent = 0, taken = 0, limit = 0;  // in steps dealt
     std::deque<const Step*> behind_end;       // leftovers, as its steps from end_ on
@@ -208,7 +208,7 @@ class StaticLanes : public Lanes {
 
   std::vector<Lane> lanes_;
   std::deque<Step> window_;
-  Position position_ = 0;  // up to and with the last step dealt, at first of an earlier run
+  Position position_;  // up to and with the last step dealt, at first of an earlier run
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a channel goes, on one process. The names are those of stats() (engine/engine_times.cc).
+// Where the time of a channel goes on one process. The names are those of stats() (engine/engine_times.cc).
 #pragma once
 
 #include <cstddef>
@@ -10,26 +10,26 @@
 
 namespace hvdata {
 
-// Of a trainer, from the first GetNext of an epoch to its end.
+// What a trainer does, from the first GetNext of an epoch to its end.
 enum class TrainerDoes {
   kNothing,   // between epochs
   kWaits,     // for a share, inside GetNext
   kReceives,  // makes tensors of it, inside GetNext
-  kSteps,     // is the user's: between one GetNext and the next
+  kSteps,     // runs the user's code, between one GetNext and the next
   kCount,
 };
 
-// Of a dealer, from an epoch's begin to its end.
+// What a dealer does, from an epoch's begin to its end.
 enum class ReaderDoes {
   kNothing,    // between epochs
-  kPulls,      // the user's pipeline works
+  kPulls,      // runs the user's pipeline
   kDeals,      // cuts, copies, sends
-  kHasNoRoom,  // some trainer has a full window
-  kServes,     // everything is dealt and the trainers have yet to take it
+  kHasNoRoom,  // waits, because some trainer has a full window
+  kServes,     // waits until the trainers have taken everything that is dealt
   kCount,
 };
 
-// As the timeline shows them.
+// The names in the timeline.
 inline const char* NameOf(TrainerDoes does) {
   static constexpr const char* kNames[] = {"", "wait for data", "receive", "step"};
   return kNames[static_cast<size_t>(does)];
@@ -46,12 +46,12 @@ void Subtract(Numbers* from, const Numbers& what) {
 
 struct TrainerTimes {
   Stopwatch<TrainerDoes>::Sums sums{};
-  uint64_t steps = 0, rows = 0;     // that were handed out
-  uint64_t waits = 0;               // of these, those that were waited for
-  uint64_t queued = 0;              // sum over the steps: shares that were there when one was asked for
-  uint64_t epochs = 0;              // that were begun
-  uint64_t window = 0;              // now: steps that may be on their way
-  int64_t first = 0;                // ns of the waits for the first share of each of them
+  uint64_t steps = 0, rows = 0;     // handed out
+  uint64_t waits = 0;               // steps that the trainer waited for
+  uint64_t queued = 0;              // sum over the steps: shares in the queue at GetNext
+  uint64_t epochs = 0;              // begun
+  uint64_t window = 0;              // steps that may be on their way, now
+  int64_t first = 0;                // ns of waits for the first share of each epoch
   std::vector<int64_t> waited_for;  // ns, by reader
 
   void operator-=(const TrainerTimes& o) {
@@ -62,10 +62,10 @@ struct TrainerTimes {
 
 struct ReaderTimes {
   Stopwatch<ReaderDoes>::Sums sums{};
-  uint64_t elements = 0;         // that were pulled
-  uint64_t steps = 0;            // that were dealt
-  uint64_t untaken = 0;          // of these, now: elements (dynamic) or steps that some trainer has not taken
-  std::vector<int64_t> no_room;  // ns, by trainer: the one whose window was the last to be full
+  uint64_t elements = 0;         // pulled
+  uint64_t steps = 0;            // dealt
+  uint64_t untaken = 0;          // dealt steps (dynamic: elements) that some trainer has not taken, now
+  std::vector<int64_t> no_room;  // ns, by the trainer whose window was the last to be full
   std::vector<uint64_t> no_room_times;
 
   void operator-=(const ReaderTimes& o) {

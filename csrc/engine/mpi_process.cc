@@ -13,15 +13,14 @@
 namespace hvdata {
 namespace {
 
-constexpr auto kWrites =
-    std::chrono::milliseconds(500);  // for lines and records that are not written when the job aborts
+constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for lines and records that are not written yet
 
 bool we_initialized = false;
 std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
-// Runs when the process exits, after Python has ended. With a status other than 0 it aborts the job, so that other ranks don't wait in
-// MPI_Finalize: the program may have called exit() in C, or raised SystemExit where Python's own handlers don't see it.
+// Runs when the process exits, after Python has ended. If the status is not 0 it aborts the job, because other ranks wait in
+// MPI_Finalize. Then the program has called exit() in C, or raised SystemExit where Python's handlers don't see it.
 void AtExit(int status, void*) {
   if (InForkedChild()) return;
   const MpiState mpi = QueryMpi();
@@ -84,7 +83,7 @@ void BeforeMpiFinalize(void (*stop)()) {
 bool CutOff() { return !cut_off.exchange(true); }
 
 void Abort(int status) {
-  FlushWriters(kWrites);
+  FlushWriters(kWritesAtAbort);
   if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);

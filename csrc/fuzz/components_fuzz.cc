@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another rank announces of a tensor, and the strings in its payload.
+// The description of a tensor by another rank, and the strings in its payload.
 #include <vector>
 
 #include "fuzz/fuzz.h"

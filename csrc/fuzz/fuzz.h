@@ -23,7 +23,7 @@ namespace hvdata {
     }                                                                                          \
   } while (false)
 
-// Reads decisions from the front of an input; zeros when it has come to its end.
+// Reads numbers and bytes from the front of an input. Behind its end it reads zeros.
 class Decisions {
  public:
   Decisions(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
@@ -44,7 +44,7 @@ class Decisions {
   }
   // Below `count`.
   size_t Choice(size_t count) { return Number<uint8_t>() % count; }
-  // A few bytes with their number before them.
+  // Up to 255 bytes, after a byte with their number.
   std::string Text() { return std::string(Bytes(Number<uint8_t>())); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a message of another rank: any bytes are refused with a reason, or are exactly what the encoder makes of it.
+// A message of another rank: any bytes are refused with a reason, or are what the encoder makes of the decoded header.
 #include "fuzz/fuzz.h"
 #include "tests/wire_samples.h"
 

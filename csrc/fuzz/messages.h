@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message of any kind, whose fields are whatever bytes come next.
+// Makes a message of any kind, whose fields are the next bytes of the input.
 #pragma once
 
 #include <type_traits>

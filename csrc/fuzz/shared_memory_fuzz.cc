@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a peer writes into the memory that both map: rings with records, and the list of slots. Whatever it is, nothing outside
-// is read or written, and a record lies within its ring.
+// Any bytes that a peer writes into shared memory, as a ring of records or a list of slots: nothing outside of it is read or written,
+// and each record lies within its ring.
 #include <memory>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kBytes = 1 << 10;
 
-// As in the real one, where something follows each ring.
+// As in the real memory, something follows each ring.
 struct Rings {
   Ring<kBytes> ring;
   char behind[64];
@@ -45,7 +45,7 @@ void TryRing(Decisions from) {
 }
 
 void TrySlots(Decisions from) {
-  static Slots* const slots = new Slots();  // 2 MiB: made once, and the parts that are used are set anew
+  static Slots* const slots = new Slots();  // 2 MiB: made once; the used parts are set again
   auto* const words = reinterpret_cast<uint32_t*>(slots);
   words[0] = from.Number<uint32_t>();
   const size_t used = 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint says of a trainer's iterator and of a verified epoch, and what readers say to a trainer that goes on from it.
+// The states of a trainer's iterator and of a verified epoch in a checkpoint, and readers' messages to a trainer that resumes from it.
 #include <map>
 #include <memory>
 #include <variant>
@@ -35,7 +35,7 @@ void TryReport(std::string_view bytes) {
   FUZZ_EXPECT(record.find('\n') == std::string::npos);
 }
 
-// One trainer of two. Whenever it waits, it hears the next message.
+// One trainer of two. When it waits it gets the next message.
 class Trainer {
  public:
   explicit Trainer(Decisions from) : from_(from) {
@@ -86,10 +86,10 @@ class Trainer {
     state->epoch = from_.Number<uint64_t>();
     state->number = from_.Number<uint64_t>();
     state->trainers = from_.Choice(2) == 0 ? 2 : from_.Number<uint64_t>();
-    state->tail_taken = from_.Choice(2) == 0 ? 0 : from_.Number<uint64_t>();
+    state->tail_taken = TailStep(from_.Choice(2) == 0 ? 0 : from_.Number<uint64_t>());
     state->lanes.resize(from_.Choice(4));
     for (SinkState::Lane& lane : state->lanes) {
-      lane.position = from_.Number<uint64_t>();
+      lane.position = Position(from_.Number<uint64_t>());
       lane.turn = Turn(from_.Number<uint64_t>());
       lane.reader_state = from_.Text();
     }

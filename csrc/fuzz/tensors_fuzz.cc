@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares that come in, from their components to tensors (ops/bundle.h): what is announced is refused, or it is a tensor of just
-// those bytes.
+// Shares that come in become tensors (ops/bundle.h): a component is refused, or is a tensor of just these bytes.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -13,7 +12,7 @@
 
 namespace hvdata {
 
-// Of the engine bundle.cc wants no more than this.
+// bundle.cc needs only this of the engine.
 Hooks& TheHooks() {
   static Hooks hooks;
   return hooks;
@@ -21,7 +20,7 @@ Hooks& TheHooks() {
 
 namespace {
 
-constexpr uint64_t kMostBytes = 1 << 16;  // shortage of memory is another matter
+constexpr uint64_t kMostBytes = 1 << 16;  // a lack of memory is not tested here
 
 wire::Component ReadComponent(Decisions* from) {
   const tensorflow::DataType kUsual[] = {tensorflow::DT_STRING, tensorflow::DT_FLOAT, tensorflow::DT_INT64,
@@ -61,9 +60,9 @@ void Try(Decisions from) {
     found[i] = {there->data(), from.Choice(8) > 0 ? there->size() : there->size() / 2, there};
   }
   Destination destination = TheHooks().make_destination(components, std::move(found));
-  if (destination.places.empty()) return;  // the end of the job; or there was nothing
+  if (destination.places.empty()) return;  // this ends the job; or there are no components
   FUZZ_EXPECT(destination.places.size() == components.size());
-  for (size_t i = 0; i < components.size(); ++i) {  // as who receives it does
+  for (size_t i = 0; i < components.size(); ++i) {  // as the receiving thread does
     if (components[i].where != wire::Where::kArena && components[i].bytes > 0) {
       std::memcpy(destination.places[i], payloads[i].data(), components[i].bytes);
     }

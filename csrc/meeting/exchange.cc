@@ -13,10 +13,17 @@ constexpr auto kAskEvery = std::chrono::milliseconds(500);
 
 bool Begins(const std::string& name, char kind) { return name.size() > 1 && name[0] == '\0' && name[1] == kind; }
 bool IsGather(const std::string& name) { return Begins(name, 'G'); }
+bool IsAudit(const std::string& name) { return Begins(name, 'A'); }
 
-const char* Kind(const std::string& name) { return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter"; }
+const char* Kind(const std::string& name) {
+  if (IsAudit(name)) return "audit";
+  return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter";
+}
 
 std::string Same(const std::string& name) {
+  if (IsAudit(name)) {
+    return "All ranks must make the same calls of audit(), and the same number of iterations over what it returns";
+  }
   return std::string("Every rank must make the same ") + Kind(name) + " calls";
 }
 
@@ -29,6 +36,7 @@ std::string Quoted(const std::string& name) {
 std::string CallName(const std::string& name) {
   if (IsGather(name)) return "gather" + Quoted(name.substr(2));
   if (Begins(name, 'B')) return "gradient of gather" + Quoted(name.substr(2));
+  if (IsAudit(name)) return name.substr(2);
   return "scatter" + Quoted(name);
 }
 
@@ -36,7 +44,8 @@ Exchange::Exchange(const World* world, double stall_seconds, double timeout_seco
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  return Place(world_->Name(world_->self), CallName(key.first) + ", call " + std::to_string(key.second));
+  const std::string call = IsAudit(key.first) ? "" : ", call " + std::to_string(key.second);
+  return Place(world_->Name(world_->self), CallName(key.first) + call);
 }
 
 void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
@@ -121,8 +130,7 @@ void Exchange::Heed(const Key& key, Arrived* came) {
     Abandon(key, {kInvalidArgument, Disagreement(key.first, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    const Outcome error(part->code, part->text);
-    if (!error.message.empty()) return arrived.trainer == call.root ? Finish(key, error) : Abandon(key, error);
+    if (!part->text.empty()) return Abandon(key, {part->code, part->text});
     if (part->root != call.root) return disagree(part->root);
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
@@ -172,8 +180,8 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
          ". " + Same(name) + ", with the same root";
 }
 
-// Ends the call with an error, and sends it to trainer `from` and to the ranks that wait for this one, or this one for them. Each of
-// these does the same. `before`: stands before the error on the other ranks.
+// Ends the call with an error, and sends it to trainer `from`, to the ranks that wait for this one, and to those that this one waits
+// for. Each of these does the same. `before`: stands before the error on the other ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.at(key).root;
   const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
@@ -314,8 +322,10 @@ void Exchange::EndWaitsForDeparted() {
 
 // The ranks that this rank waits for, and what they have not done.
 std::string Exchange::Missing(const std::string& name, const Call& call) const {
+  const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
   const std::string not_sent =
       IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
+  if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
   std::string crossed;
@@ -325,7 +335,7 @@ std::string Exchange::Missing(const std::string& name, const Call& call) const {
     if (crossed.empty()) crossed = Crossed(t);
   }
   if (names.empty()) return call.looking ? "its own look at the parts" : "its own part";
-  return JoinNames(names) + ", which has not made this call" + crossed;
+  return JoinNames(names) + not_made + crossed;
 }
 
 // Ranks that make blocking calls in different orders wait for each other. Returns which other call a trainer waits in, if it has sent
@@ -335,7 +345,7 @@ std::string Exchange::Crossed(int trainer) const {
     const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
       return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
     });
-    if (!waits) continue;
+    if (!waits || IsAudit(key.first)) continue;  // an audit calls on a thread of its own, so no call waits for it
     return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " +
            std::to_string(key.second) +
            ", which this rank has not made: where calls block, all ranks must make them in the same order";

@@ -29,7 +29,8 @@
 namespace hvdata {
 
 // For texts: "scatter 'name'". Users' names begin with no NUL: "\0G" and a name is a gather, "\0B" and a name the gradient of a gather,
-// and a NUL instead of a name stands for calls without a name.
+// and a NUL instead of a name stands for calls without a name. "\0A" and "audit 1" is a scatter of that audit. The program has not
+// made such a scatter, so texts name the audit.
 std::string CallName(const std::string& name);
 
 // What came for a call: this rank's part, or the root's status with its error, or the part of another trainer.

@@ -36,8 +36,8 @@ struct Audience {
 std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // Copies an element's tensors into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the originals. Except:
-// strings. `but_shared`: neither those that the pipeline holds too. MakeShare copies only the shares of these that need it. Of a tensor
-// that only we hold, one share would keep the whole tensor.
+// strings. `but_shared`: neither tensors that the pipeline holds, too; MakeShare copies only the shares of these that need it. One share
+// would keep the whole of a tensor that only we hold.
 void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool but_shared, int member, int parts, Post* post);
 
 // The tensors of a bundle, ready for use. They stay in the bundle, too: a share to our own process may be needed again.

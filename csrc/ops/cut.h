@@ -35,7 +35,7 @@ class Cutter {
   // Makes a share of one per-rank batch.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
 
-  // What CutEmpty needs to know of one component of a share, but for the weight.
+  // CutEmpty needs this of each component of a share, without the weight.
   struct Part {
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;

@@ -154,7 +154,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     });
   }
 
-  // Runs `run`, and aborts the job if it throws: other ranks wait for the rest of the call, and nothing may be left that ends it.
+  // Runs `run`, and aborts the job if it throws. Other ranks wait for the rest of the call, and nothing may be left that ends it.
   template <typename Run>
   static void OrEnd(Run run) {
     const Outcome thrown = Guarded([&] { return run(), Outcome(); });

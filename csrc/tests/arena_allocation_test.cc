@@ -19,7 +19,7 @@ namespace {
 std::atomic<bool> short_of_memory{false};
 }
 
-// In front of the C library's own: a system without memory, when a test wants one.
+// Replaces the C library's function: a test can have the system refuse memory.
 extern "C" __attribute__((visibility("default"))) int fallocate(int fd, int mode, off_t offset, off_t size) {
   if (!short_of_memory) return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, size));
   errno = ENOSPC;
@@ -51,7 +51,7 @@ class ArenaTest : public testing::Test {
   char* Copy(uint64_t bytes) { return arena_->Allocate(bytes, Arena::For::kCopy); }
   char* Pipeline(uint64_t bytes) { return arena_->Allocate(bytes, Arena::For::kPipeline); }
   uint64_t Taken() { return arena_->Read().taken; }
-  // Memory that really lies behind the batches.
+  // The memory that the kernel has set aside.
   uint64_t Backed() const {
     struct stat status;
     EXPECT_EQ(fstat(arena_->fd(), &status), 0);
@@ -106,7 +106,7 @@ TEST_F(ArenaTest, ThePipelineNeverHasMoreThanHalf) {
   while (char* const memory = Pipeline(kMiB)) made.push_back(memory);
   EXPECT_EQ(made.size(), 4u);
   EXPECT_TRUE(Copy(4 * kMiB)) << "the other half is there for copies";
-  // What is dealt is no longer the pipeline's, though it still takes room.
+  // Dealt memory is not the pipeline's any more, but it still takes room.
   ASSERT_TRUE(arena_->Share(made[0]));
   EXPECT_FALSE(Pipeline(kMiB)) << "the arena itself is full";
   arena_->Free(made[1]);
@@ -154,7 +154,7 @@ TEST_F(ArenaTest, ComesBackOnlyAfterTheReaderAndEveryTrainer) {
   EXPECT_EQ(Taken(), kMiB);
   copy.reset();
   EXPECT_EQ(Taken(), kMiB);
-  view.reset();  // an owner keeps it
+  view.reset();  // the owner keeps the view
   owners[1].reset();
   EXPECT_EQ(Taken(), 0u);
 }
@@ -186,7 +186,7 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   EXPECT_NE(why, "");
 }
 
-// The sum of the sizes that are told wraps, and is then that of the memory handed over.
+// The sum of the announced sizes wraps, and is then the size of the memory that is handed over.
 TEST_F(ArenaTest, AttachesNoMoreThanThereIs) {
   Segment segment;
   segment.peers = 2;
@@ -262,7 +262,7 @@ TEST_F(ArenaTest, WhatIsFreedAfterTheEndGoesBackAtOnce) {
   EXPECT_LE(Backed() + 30 * kMiB, before);
 }
 
-// Memory that is not set aside can end in SIGBUS when it is written.
+// A write to memory that is not set aside may end with SIGBUS.
 TEST_F(ArenaTest, GivesNoMemoryThatTheSystemHasNotSetAside) {
   arena_ = Make(128 * kMiB);
   char* const a = Copy(10 * kMiB);
@@ -295,7 +295,7 @@ TEST_F(ArenaTest, RefusesWhenThereAreNoMoreSlots) {
   EXPECT_EQ(Copy(1), pieces[5]);
 }
 
-// A reader's thread deals batches to trainers' threads, which keep some for a while.
+// A reader's thread deals batches to threads of trainers, which keep some for a while.
 TEST_F(ArenaTest, NeverOverwritesWhatSomebodyUses) {
   struct Dealt {
     Arena::Location place;

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// Longer than any sleep below should last: one that lasts as long has missed its wake-up.
+// Longer than any sleep below should last. A sleep of this length has missed its ring.
 constexpr auto kTooLong = seconds(20);
 
 TEST(Bell, WhatWasRungBeforeTheSleepEndsIt) {
@@ -52,7 +52,7 @@ TEST(Bell, OneRingWakesAllSleepers) {
 
 struct Table {
   Bell bells[2];
-  std::atomic<int> ball;  // whose turn it is: even the first player's
+  std::atomic<int> ball;  // even: it is the first player's turn
 };
 
 void Play(Table* table, int player, int balls) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that no two batches share, and a checksum that every one of them changes.
+// Bytes that differ in all batches, and a checksum that depends on each byte.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 Handover::Deadline Soon() { return Clock::now() + milliseconds(50); }
 Handover::Deadline Later() { return Clock::now() + seconds(20); }
 
-// What `wait` takes until its deadline, and not for ever.
+// Expects that `wait` ends at its deadline.
 template <typename Wait>
 void ExpectTimesOut(Handover::Deadline deadline, Wait wait) {
   EXPECT_FALSE(wait());
@@ -85,7 +85,7 @@ TEST(Handover, CallersAreServedInTheOrderInWhichTheyCalled) {
   }
 }
 
-// As on systems that let no more than 128 callers wait, whatever the listener asks for.
+// As on systems that let at most 128 callers wait, whatever backlog the listener asks for.
 TEST(HandoverBetweenProcesses, ABacklogTooShortForAllWhoCall) {
   Process small([] {
     if (!ShortBacklog(4)) return;

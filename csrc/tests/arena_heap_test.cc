@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kUnit = Heap::kAlignment;
 using Pieces = std::map<uint64_t, uint64_t>;
 
-// The same by looking at every unit.
+// A heap that looks at every unit, to compare with.
 class NaiveHeap {
  public:
   explicit NaiveHeap(size_t units) : taken_(units, false) {}
@@ -52,7 +52,7 @@ TEST(Heap, DoesWhatANaiveOneDoes) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
     const size_t units = 1 + random() % 120;
-    // Large or small pieces, a full or an empty heap.
+    // Rounds with large or small pieces, and with a full or an empty heap.
     const unsigned most = 1 + random() % 24, eager = 1 + random() % 3;
     Heap heap(units * kUnit);
     NaiveHeap naive(units);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other processes, and memory that is shared with them.
+// Starts processes, and makes memory that is shared with them.
 #pragma once
 
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 
 namespace hvdata {
 
-// A T of zeros that the processes started from now on share with us.
+// A T of zeros that later processes share with this one.
 template <typename T>
 std::shared_ptr<T> SharedWithChildren() {
   void* const memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -22,10 +22,10 @@ std::shared_ptr<T> SharedWithChildren() {
   return {static_cast<T*>(memory), [](T* t) { munmap(static_cast<void*>(t), sizeof(T)); }};
 }
 
-// Does `work`, which should leave by _exit(), in a process that dies with us. Only while we have one thread.
+// Calls `work`, which must end with _exit(), in a process that dies with this one. Only while this process has one thread.
 inline pid_t StartProcess(const std::function<void()>& work) {
   std::fflush(nullptr);
-  // Not fork(): a child of that kind changes nothing that is shared, by design. This one stands for another rank.
+  // Not fork(): a forked child can't change shared memory (base/fork.h), and this process is another rank.
   const pid_t pid = _Fork();
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other processes in tests of GoogleTest.
+// Processes for tests with GoogleTest.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace hvdata {
 
 constexpr uid_t kNobody = 65534;
 
-// Does `work` in a process of its own, which succeeds if no expectation failed there.
+// Calls `work` in a process of its own. Its status is 0 if no expectation failed there.
 class Process {
  public:
   explicit Process(const std::function<void()>& work)
@@ -47,7 +47,7 @@ class Process {
   pid_t pid_;
 };
 
-// Has no more than so many callers wait at a listener in this process; false where that needs root.
+// From now on at most so many callers wait at a listener of this process. False: that needs root.
 inline bool ShortBacklog(int callers) {
   if (unshare(CLONE_NEWNET) != 0) return false;
   std::ofstream somaxconn("/proc/sys/net/core/somaxconn");  // of the network namespace
@@ -56,7 +56,7 @@ inline bool ShortBacklog(int callers) {
   return !somaxconn.fail();
 }
 
-// Descriptors that this process has open.
+// The number of open descriptors of this process.
 inline int OpenFds() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<int>(std::distance(begin(all), end(all)));

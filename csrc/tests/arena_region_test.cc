@@ -90,7 +90,7 @@ TEST(Region, ReservesAndReleasesMemory) {
   EXPECT_EQ(BytesBehind(*region), kSize / 4);
   std::fill_n(region->data() + kSize / 2, kSize / 4, 'x');
   EXPECT_EQ(BytesBehind(*region), kSize / 4);
-  region->Release(kSize / 2 + 1, kSize / 8);  // not its first page, of which one byte is to be kept
+  region->Release(kSize / 2 + 1, kSize / 8);  // without its first page, of which one byte must stay
   const char* const kept = region->data() + kSize / 2;
   EXPECT_EQ(kept[0], 'x');
   EXPECT_EQ(kept[kSize / 8 - 1], 0);
@@ -157,7 +157,7 @@ TEST(RegionBetweenProcesses, NoOtherUserCanOpenIt) {
   Process other([&] {
     const int fd = open(path.c_str(), O_RDONLY);
     EXPECT_GE(fd, 0) << "the same user can: " << path;
-    // Nor where it is lent a directory entry that it may pass: the file's own mode says no.
+    // Also with a directory that it may enter: the file's mode refuses it.
     const std::string own = "/proc/self/fd/" + std::to_string(fd);
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
     prctl(PR_SET_DUMPABLE, 1);

@@ -93,7 +93,7 @@ TEST(Ring, KeepsOrderAndBytesAcrossItsEdge) {
   EXPECT_GT(refused, 1000u);
 }
 
-// What a writer gone mad may leave. The ring lies as it is declared: begin, end, bytes, each on its own cache line.
+// Any bytes that a broken writer may leave. In memory the ring is begin, end and bytes, each on its own cache line.
 class BrokenRing : public testing::Test {
  protected:
   void Begin(uint64_t value) { Write(0, value); }

@@ -52,7 +52,7 @@ TEST(Slots, AVisitMayPutTheSlotToUseAgain) {
   EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{0, 1, 2, 3, 4}));
 }
 
-// The list's head lies in front, then 8 bytes for each slot from byte 64 on: its uses and the next slot plus one.
+// In memory the list's head stands first. From byte 64 on each slot has 8 bytes: its uses, and the next slot plus one.
 void SetNext(Slots* slots, uint32_t slot, uint32_t next) {
   std::memcpy(reinterpret_cast<char*>(slots) + 64 + 8 * slot + 4, &next, sizeof next);
 }
@@ -69,8 +69,8 @@ TEST(Slots, AListThatMakesNoSenseEnds) {
   EXPECT_EQ(Returned(slots.get()).size(), Slots::kCount) << "a circle";
 }
 
-// One who puts slots to use for three others, and takes back what all of them have dropped. Each slot has a note, which
-// is written anew at every use: who reads another one there, reads what was overwritten too early.
+// A lender uses slots for three others, and takes back those that all have dropped. Each use writes a new note into the slot. Another
+// note there means that it was overwritten too early.
 constexpr int kOthers = 3;
 constexpr uint32_t kSlots = 64;
 
@@ -110,7 +110,7 @@ void Lend(Board* board, uint64_t loans) {
     }
     board->slots.Drop(slot);
   }
-  // With one that is lost the test ends in its time limit.
+  // A lost slot makes the test run into its time limit.
   for (collect(); free.size() < kSlots; collect()) std::this_thread::yield();
 }
 

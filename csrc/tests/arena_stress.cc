@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches from one process to three others through rings and the arena, with every byte checked:
 //   arena_stress SMALL LARGE
-// SMALL batches have up to 256 bytes a share, which mostly travel in the ring; LARGE ones have 1 byte to 4 MiB in all.
-// Trainers keep some batches for a while and look at them again before they let go.
+// SMALL batches have up to 256 bytes a share, most of which are sent in the ring. LARGE ones have 1 byte to 4 MiB in all. Trainers keep
+// some batches for a while, and check them again before they free them.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace hvdata {
 namespace {
 
 constexpr uint32_t kTrainers = 3;
-constexpr uint64_t kArena = 128 << 20;  // room for a batch of 4 MiB however the 15 that are kept lie
+constexpr uint64_t kArena = 128 << 20;  // enough for a batch of 4 MiB wherever the 15 kept ones lie
 constexpr uint64_t kMostInRing = 256;
 constexpr auto kSlice = std::chrono::seconds(1);
 
@@ -37,7 +37,7 @@ constexpr auto kSlice = std::chrono::seconds(1);
     }                                                                                 \
   } while (0)
 
-// What all processes share besides the arena.
+// What all processes share beside the arena.
 struct Table {
   Bell reader, trainers[kTrainers];
 };
@@ -48,7 +48,7 @@ struct Record {
   Arena::Location place;
 };
 
-// What came while nobody rang, in this process. A machine that stands still for a slice may seem to have lost a ring, too.
+// Messages of this process that came without a ring. If the machine stops for a moment, a ring may seem lost, too.
 int lost = 0;
 constexpr int kMostLost = 10;
 
@@ -110,7 +110,7 @@ void Train(Table* table, uint32_t self, int fd, const Segment& segment, uint64_t
       REQUIRE(Checksum(batch.data, batch.bytes) == batch.sum);
       kept.push_back(std::move(batch));
     }
-    if (number % 64 == 0) table->reader.Ring();  // it may wait for room in the ring
+    if (number % 64 == 0) table->reader.Ring();  // the reader may wait for room in the ring
   }
   while (!kept.empty()) let_go(kept.size() - 1);
 }
@@ -121,7 +121,7 @@ class Reader {
  public:
   Reader(Table* table, Arena* arena) : table_(table), arena_(arena) {}
 
-  // A batch of `bytes`, cut in aligned shares as nearly equal as can be.
+  // A batch of `bytes`, in aligned shares of nearly one size.
   void Deal(uint64_t bytes) {
     const uint64_t share = (bytes / kTrainers + 63) / 64 * 64;
     char small[kTrainers * (kMostInRing + 64)];

@@ -11,7 +11,7 @@
 namespace hvdata {
 namespace {
 
-// The descriptor that a watch made now would get.
+// The descriptor that the next watch will get.
 int NextDescriptor() {
   const int fd = dup(0);
   close(fd);

@@ -16,7 +16,7 @@ using std::chrono::nanoseconds;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A wait at whose clock the test turns.
+// A wait whose clock the test sets.
 struct Wait {
   Wait(double stall, double timeout) : patience(stall, timeout, begun) {}
   Patience::Clock::time_point At(double seconds) const {
@@ -62,7 +62,7 @@ TEST(Patience, ReportsALittleAfterWhoeverReportsBesideIt) {
   EXPECT_TRUE(wait.patience.ReportDue(wait.At(281))) << "when the other one is silent";
 }
 
-// A process that was stopped doesn't make up for the reports that it missed.
+// A process that was stopped doesn't make up for missed reports.
 TEST(Patience, ReportsOnceAfterALongSleep) {
   Wait wait(30, 0);
   EXPECT_TRUE(wait.patience.ReportDue(wait.At(3000)));
@@ -101,7 +101,7 @@ TEST(Patience, SleepsUntilTheNextReportOrTheError) {
   EXPECT_NEAR(wait.Slice(30), 10, 1e-6);
 }
 
-// Whatever comes from outside: nothing overflows, nobody spins, and nothing is due that should not be.
+// Any numbers from outside: nothing overflows, no wait spins, and nothing is due too early.
 TEST(Patience, TakesAnyNumber) {
   const double kAny[] = {
       0,         -0.0,       -1,          1e-300, 1e-9, 1e10, 1e18, 1e300, std::numeric_limits<double>::max(),

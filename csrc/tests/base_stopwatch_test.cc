@@ -35,7 +35,7 @@ TEST(Stopwatch, EveryMomentCountsOnce) {
   EXPECT_GE(At(watch.Read(), Does::kWorks), worked + 2000000);
 }
 
-// Sums never go back, and what one loses no other gains: they are the time that has passed.
+// Sums never decrease, and together they are the time that has passed.
 TEST(Stopwatch, IsReadWhileItTurns) {
   const auto earlier = std::chrono::steady_clock::now();
   Watch watch;
@@ -59,13 +59,13 @@ TEST(Stopwatch, IsReadWhileItTurns) {
   owner.join();
 }
 
-// Else the timeline would show a phase for as long as the thread that asked was held up, in place of all that came after it.
+// A reader that is held up between two looks must not report the old activity up to now.
 TEST(Stopwatch, WhatIsUnderWayIsNotLongerThanItWas) {
   Watch watch;
   std::atomic<bool> over{false};
   std::vector<Watch::Lap> laps;
   std::thread owner([&] {
-    // Turns without a pause would leave no moment for a look.
+    // Without a pause between turns a reader would never see a whole lap.
     for (int i = 0; !over; ++i, std::this_thread::yield()) laps.push_back(watch.TurnTo(static_cast<Does>(i % 3)));
   });
   std::vector<Watch::Lap> seen;

@@ -19,13 +19,13 @@ inline Member Rank(const std::string& host, int trainer, int reader = -1, int gr
   return {host, 0, 0, reader, trainer, group};
 }
 
-// Member `by` is shown `name` as what member `of` has given as its name.
+// Member `by` sees `name` instead of the name that member `of` gave.
 struct Lie {
   int by = -1, of = -1;
   std::string name;
 };
 
-// Collectives of threads, one for each rank, that all call them in the same order.
+// Collectives for threads, one for each rank. All threads call them in the same order.
 class ThreadCollectives {
  public:
   ThreadCollectives(size_t ranks, Lie lie) : ranks_(ranks), lie_(std::move(lie)) {}
@@ -58,7 +58,7 @@ class ThreadCollectives {
       changed_.notify_all();
     }
     changed_.wait(lock, [&] { return round_ != round; });
-    return all_;  // the next round can't end before we come to it
+    return all_;  // still valid: the next round needs this thread
   }
 
   const size_t ranks_;
@@ -69,7 +69,7 @@ class ThreadCollectives {
   std::vector<std::string> texts_, all_;
 };
 
-// The link to this member; null where there is none.
+// The link to this member; may be null.
 inline HostLink* To(const HostLinks& links, int member) {
   const auto found = links.links.find(member);
   return found == links.links.end() ? nullptr : found->second.get();

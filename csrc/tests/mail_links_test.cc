@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kArenaBytes = 1 << 20;
 
-// "0-1 0-2": who has a link with whom. The one who lends first. Both ends have to agree.
+// The links, as "0-1 0-2": the lender stands first. Expects that both ends agree.
 std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
   std::string pairs;
   const auto count = static_cast<int>(links.size());
@@ -39,7 +39,7 @@ std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
   return pairs;
 }
 
-// What comes of `record` when it is sent through the link.
+// What arrives when `record` is sent through the link.
 std::string Through(HostLink* from, HostLink* to, const std::string& record) {
   EXPECT_TRUE(to->Empty());
   EXPECT_TRUE(from->Put({record}));
@@ -87,7 +87,7 @@ TEST(HostLinks, NoneWithoutSharedMemory) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
   EXPECT_EQ(Pairs(Connect(members, Payload::kMessage, kArenaBytes)), "");
   EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArenaBytes)), "");
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
   const std::string said = CapturedLines();
   EXPECT_EQ(Pairs(links), "");
@@ -121,10 +121,10 @@ TEST(HostLinks, ABellOutlivesTheLinks) {
   EXPECT_EQ(bell->rung, 1u);
 }
 
-// In another network namespace nobody listens under the reader's name.
+// In another network namespace no process listens under the reader's name.
 TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect(members, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting was refused): batches "
@@ -134,7 +134,7 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
 }
 
 TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links =
       Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
   EXPECT_NE(CapturedLines(), "");
@@ -142,7 +142,7 @@ TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
   EXPECT_EQ(links[0]->arena, nullptr);
 }
 
-// ---- Real processes: a reader, and two trainers of which one is to be refused. They meet through pairs of sockets.
+// ---- Real processes: a reader, and two trainers of which one is refused. Their collectives use pairs of sockets.
 
 class ProcessCollectives {
  public:
@@ -193,7 +193,7 @@ uint64_t MappedBytes() {
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Trainer 2 does `refuse` before it connects, and gets no link; everybody else gets what they should.
+// Trainer 2 calls `refuse` before it connects, and gets no link. Trainer 1 gets its link.
 void ExpectRefused(uint64_t arena_bytes, const std::function<void()>& refuse) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
   ProcessCollectives collectives;
@@ -228,7 +228,7 @@ TEST(LinksBetweenProcesses, AnotherUserGetsNoneAndNobodyWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
 }
 
-// A host of 200 ranks under an old kernel, and a container that is stricter still.
+// A host of 200 ranks with the backlog of an old kernel, and a container with a smaller one.
 TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
   for (const auto& [ranks, backlog] : {std::pair{200, 128}, std::pair{20, 4}}) {
     constexpr int kNotHere = 77;

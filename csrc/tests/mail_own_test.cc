@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process sends to itself, and whose turn it is to deliver.
+// Messages of a process to itself, and the choice of the thread that delivers.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -66,7 +66,7 @@ TEST_F(OwnPostTest, SendDeliversNothingAndFetchAllOfItInOrder) {
   Share share;
   share.bundle = std::make_shared<int>(7);
   {
-    const MutexLock lock(&mu_);  // the handler would want it, too
+    const MutexLock lock(&mu_);  // the handler locks it, too
     for (uint64_t number = 1; number <= 3; ++number) Send(number, 0, &share);
   }
   EXPECT_EQ(Got(), Numbers());
@@ -192,9 +192,9 @@ TEST_F(OwnPostTest, AHandlerWithoutMemoryBreaksThePostAndBlocksNobody) {
   EXPECT_EQ(std::count(broken_.begin(), broken_.end(), '\n'), 1) << "it is said once: " << broken_;
 }
 
-// ---- What is behind everything else.
+// ---- Errors and races.
 
-// Also without memory: what lies in a ring.
+// A message in a ring that can't be delivered for lack of memory.
 TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
   Start(Payload::kAuto);
   on_deliver_ = [](int, const Header&) { throw std::bad_alloc(); };
@@ -209,7 +209,7 @@ TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
       << parties_[1].broken;
 }
 
-// The one at work has looked at the rings already, and another thread leaves what it finds there to it.
+// The delivering thread has looked at the rings, and another thread leaves a later message there to it.
 TEST_F(PostTest, ARecordThatComesDuringADeliveryIsNotLeftBehind) {
   Start(Payload::kAuto);
   Post& post = *parties_[1].post;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader on one host, three ranks on another: what comes by their porter, and what straight.
+// A reader on one host and three ranks on another: which messages take the porter, and which come straight.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -49,7 +49,7 @@ TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
 }
 
 TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
   EXPECT_EQ(CapturedLines(),
@@ -121,7 +121,7 @@ class PorterTest : public testing::Test {
     party(from).sent.pop_front();
     return sent;
   }
-  // As MPI would bring it, straight.
+  // Delivers it as MPI would, without the porter.
   void Arrive(int from, Sent sent) {
     Destination destination = post(sent.to).DestinationFor(from, sent.packet.header);
     for (size_t i = 0; i < sent.packet.blocks.size(); ++i) {
@@ -134,7 +134,7 @@ class PorterTest : public testing::Test {
     for (const Block& block : sent.packet.blocks) message.append(block.data, block.size);
     return message;
   }
-  // As it comes to the porter.
+  // Gives the porter these messages for `to`.
   void PassOn(int from, int to, const std::vector<std::string>& messages) {
     wire::Envelope envelope;
     for (const std::string& message : messages) envelope.Add(from, uint32_t{1} << kChannel)->append(message);
@@ -165,7 +165,7 @@ TEST_F(PorterTest, OnlyWhatAReaderSendsToAnotherHostIsForThePorter) {
   }
 }
 
-// Rows of a scatter belong to no channel: they go straight, and may still be on their way when what is behind them comes by another.
+// Rows of a scatter belong to no channel, so they avoid the porter, and a BYE by the porter could overtake them.
 TEST_F(PorterTest, AByeTakesTheWayOfWhatMustBeThereBeforeIt) {
   Send(kReader, kFirst, 1, 10);
   post(kReader).Send(kFirst, MakeHeader(0, 0, wire::Bye{{0}, ""}));
@@ -218,7 +218,7 @@ TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
 }
 
 TEST_F(PorterTest, AFullRingLosesNothing) {
-  constexpr uint64_t kMany = 2000;  // of about 300 bytes: more than the ring takes
+  constexpr uint64_t kMany = 2000;  // each of about 300 bytes: more than the ring takes
   for (uint64_t number = 1; number <= kMany; ++number) {
     Send(kReader, kFirst, number, 200);
     PassOn(kReader, kFirst, {BytesOf(TakeSent(kReader))});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two members of one host with their posts: 0 reads and trains, 1 trains. Between them are links, and an MPI that
-// delivers late and in any order.
+// Two members of one host with their posts: 0 reads and trains, 1 trains. Between them are links, and a simulated MPI that delivers
+// late and in any order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Sums {
   }
 };
 
-// What was landed: memory of our own, or the arena's.
+// The memory of a received share: our own, or the arena's.
 using Blocks = std::vector<Block>;
 
 inline Destination DestinationFor(const std::vector<wire::Component>& components, Blocks found) {
@@ -70,12 +70,12 @@ class PostTest : public testing::Test {
     std::vector<Got> got;            // under mu
     std::unique_ptr<Signal> signal;  // a channel's waiting thread
     std::string broken;              // under mu
-    // MPI towards us.
+    // MPI to this member.
     std::mutex flying_mu;
     std::condition_variable flying_changed;
     std::vector<InFlight> flying;
-    bool landed = false;  // nothing more will be sent
-    bool held = false;    // by a test
+    bool landed = false;  // no more will be sent
+    bool held = false;    // the test holds messages back
     std::thread mpi;
   };
   static constexpr uint32_t kChannel = 5;
@@ -110,7 +110,7 @@ class PostTest : public testing::Test {
         party.signal->NotifyAll();
       };
       party.post = std::make_unique<Post>(&party.world, std::move(links[static_cast<size_t>(self)]), std::move(ways));
-      // The reader waits in its source for what comes up, the trainer in its sink for what comes down.
+      // The reader waits in its source for the trainer's messages, the trainer in its sink for the reader's.
       party.signal =
           std::make_unique<Signal>(self == 0 ? party.post->source_door(kChannel) : party.post->sink_door(kChannel));
       party.mpi = std::thread([this, self, seed] { Carry(self, seed * 2 + static_cast<unsigned>(self)); });
@@ -128,7 +128,7 @@ class PostTest : public testing::Test {
     }
   }
 
-  // The thread that receives by MPI: any packet that flies may land first. It fetches now and then, as after its naps.
+  // The thread that receives by MPI: any packet under way may arrive first. It fetches now and then, as after its naps.
   void Carry(int self, unsigned seed) {
     Party& party = parties_[self];
     std::mt19937 random(seed);
@@ -138,9 +138,9 @@ class PostTest : public testing::Test {
         std::unique_lock<std::mutex> lock(party.flying_mu);
         party.flying_changed.wait(lock, [&] { return !party.held && (party.landed || !party.flying.empty()); });
         if (party.flying.empty()) return;
-        const size_t most = std::min<size_t>(party.flying.size(), 50);  // no packet is left behind for ever
+        const size_t most = std::min<size_t>(party.flying.size(), 50);  // so that each packet arrives at some time
         size_t pick = random() % most;
-        // What belongs to no channel comes in the order in which it was sent, as by the transport.
+        // Messages of no channel arrive in the order in which they were sent, as by the transport.
         const auto first = std::find_if(party.flying.begin(), party.flying.end(),
                                         [](const InFlight& one) { return one.header.channel == 0; });
         if (party.flying[pick].header.channel == 0) pick = static_cast<size_t>(first - party.flying.begin());
@@ -168,7 +168,7 @@ class PostTest : public testing::Test {
     return parties_[self].flying.size();
   }
 
-  // The checksum travels as the component's dimension.
+  // The component's dimension is the checksum.
   static int64_t Sum(const char* data, size_t size) { return static_cast<int64_t>(Checksum(data, size) >> 1); }
 
   static Packet Make(uint64_t number, const std::vector<size_t>& sizes) {

@@ -103,7 +103,7 @@ TEST_F(PostTest, WithoutLinksEverythingGoesByMpiWithoutASequence) {
 
 TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
   Start(Payload::kAuto, 1 << 20);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   std::vector<Got> kept;
   for (uint64_t number = 1; number <= 5; ++number) {
     Send(0, Make(number, {300 << 10}));
@@ -130,7 +130,7 @@ TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
   EXPECT_EQ(InFlightTo(1), 5u);
   auto got = Take(1, sent - 5);
   EXPECT_EQ(got.size(), sent - 5);
-  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must wait for the five
+  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must be delivered after the five
   parties_[1].post->Fetch();
   {
     const MutexLock lock(&parties_[1].mu);
@@ -173,7 +173,7 @@ TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   EXPECT_EQ(rings(kChannel), 1u);
 }
 
-// A reader that waits for one of two trainers after the other, and is woken by that one alone.
+// A reader waits for one trainer after the other, and only that one wakes it.
 TEST(PostBetweenThree, NoWakeUpIsLost) {
   constexpr uint64_t kSteps = 20000, kWindow = 3;
   constexpr uint32_t kChannel = 1;
@@ -237,7 +237,7 @@ TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
   EXPECT_TRUE(parties_[1].got.empty());
 }
 
-// From a rank that counts wrongly: neither kept for ever nor delivered twice.
+// Wrong sequence numbers: a message is neither kept for ever nor delivered twice.
 TEST_F(PostTest, ANumberThatCannotBeIsReported) {
   for (const uint64_t number : {uint64_t{1}, uint64_t{3}}) {
     Start(Payload::kAuto);
@@ -275,7 +275,7 @@ TEST_F(PostTest, MessagesThatAreAheadOfOneThatNeverComesAreBounded) {
   FAIL() << kMost << " messages are kept";
 }
 
-// What one member sends the other: how many packets, of what sizes.
+// How many packets of which sizes one member sends the other.
 struct Mix {
   uint64_t packets;
   unsigned large, huge;  // one of so many has a component of up to 64 KiB, up to 1 MiB
@@ -290,7 +290,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     if ((*random)() % mix.huge == 0) sizes.push_back((*random)() % (1 << 20));
     return sizes;
   }
-  // Sends them all, from two threads that keep their order between them.
+  // Sends all of them, in order, from two threads.
   void SendAll(int self, const Mix& mix) {
     std::mutex mu;
     std::mt19937 random(static_cast<unsigned>(self));
@@ -308,7 +308,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     send();
     other.join();
   }
-  // Takes them all, looks at every byte, and keeps some for a while to look at them again.
+  // Takes all of them and checks every byte. Keeps some for a while and checks them again.
   void TakeAll(int self, uint64_t packets) {
     std::mt19937 random(static_cast<unsigned>(self));
     std::vector<Got> kept;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that are not of the job, and ranks that say what makes no sense, call while the ranks of a host connect.
+// Strangers, and ranks that send nonsense, call while the ranks of a host connect.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <chrono>
 #include <cstddef>
@@ -10,6 +8,7 @@
 #include <random>
 
 #include "arena/region.h"
+#include "tests/arena_calls.h"
 #include "tests/arena_process.h"
 #include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
@@ -19,37 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t kName = 32, kSecret = 32;
-
-// A stranger's end of a connection to the listener of this name; -1: refused.
-int Call(const std::string& name) {
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-// With so many descriptors of standard error, which nobody can harm by closing his own. False: he has been turned away already.
-bool Say(int fd, const std::string& bytes, size_t fds = 0) {
-  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fds > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
-  }
-  return sendmsg(fd, &message, MSG_NOSIGNAL) > 0;
-}
 
 std::string Greeting(std::string secret, int32_t member) {
   return secret.append(reinterpret_cast<const char*>(&member), sizeof member);
@@ -61,14 +29,16 @@ struct Met {
   std::chrono::duration<double> seconds;
 };
 
-// The ranks 0 (which reads), 1 and 2 of a host connect. `meddle` is called with the name and the secret of the listener before
-// any rank knows them.
-Met MeetWhile(const std::function<void(const std::string& name, const std::string& secret)>& meddle) {
+// Ranks 0 (which reads), 1 and 2 of a host connect. Before any rank knows the listener's name and secret, `meddle` is called with them.
+// `later` is called when rank 0 has served the others.
+Met MeetWhile(
+    const std::function<void(const std::string& name, const std::string& secret)>& meddle,
+    const std::function<void()>& later = [] {}) {
   const std::vector<Member> members = {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"a", 0, 0, -1, 2}};
   ThreadCollectives collectives(members.size(), {});
   Met met;
   met.links.resize(members.size());
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto begun = Clock::now();
   std::vector<std::thread> ranks;
   for (int self = 0; self < 3; ++self) {
@@ -79,6 +49,10 @@ Met MeetWhile(const std::function<void(const std::string& name, const std::strin
           EXPECT_EQ(mine.size(), kName + kSecret);
           meddle(mine.substr(0, kName), mine.substr(kName));
           return gather(mine);
+        };
+        own.swap = [&later, swap = own.swap, calls = 0](const std::vector<uint8_t>& mine) mutable {
+          if (++calls == 2) later();
+          return swap(mine);
         };
       }
       met.links[static_cast<size_t>(self)] =
@@ -104,7 +78,7 @@ void ExpectAllLinked(const Met& met) {
   }
 }
 
-// One line, with this number in it.
+// Expects one line, with this number of strangers.
 void ExpectOneLine(const std::string& said, size_t strangers) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_NE(said.find("[rank 0 on a] " + std::to_string(strangers) + " connection(s) to the socket"), std::string::npos)
@@ -158,7 +132,7 @@ TEST(Strangers, WhoSaysAnythingElseIsTurnedAway) {
   EXPECT_EQ(OpenFds(), open) << "descriptors that nobody will close";
 }
 
-// Who knows the secret is a rank: it may be wrong in whatever it says, but takes no other rank's place.
+// A caller with the secret but a wrong member gets no other rank's place.
 TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
   std::vector<int> fds;
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
@@ -172,7 +146,7 @@ TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
   for (const int fd : fds) close(fd);
 }
 
-// With what is no memory in its hands a rank gets no link. The others have theirs.
+// A rank that hands over no memory gets no link. The others get theirs.
 TEST(Strangers, ARankWithoutBells) {
   int fd = -1;
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
@@ -184,6 +158,23 @@ TEST(Strangers, ARankWithoutBells) {
   EXPECT_NE(To(*met.links[2], 0), nullptr);
   EXPECT_NE(met.said.find("[rank 1 on a] can't use the shared memory of rank 0 on a"), std::string::npos) << met.said;
   close(fd);
+}
+
+// The line could not count them.
+TEST(Strangers, CallsAfterTheLastRankAreRefused) {
+  std::string listener;
+  int early = -1, late = -1;
+  const Met met = MeetWhile(
+      [&](const std::string& name, const auto&) {
+        listener = name;
+        early = Call(name);
+      },
+      [&] { late = Call(listener); });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, 1);
+  EXPECT_GE(early, 0);
+  EXPECT_EQ(late, -1);
+  close(early);
 }
 
 // From another thread, before, while and after the ranks connect. The line counts every call that connected.

@@ -14,7 +14,7 @@ namespace {
 
 using wire::Header;
 
-// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network that the test empties.
+// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network whose messages the test delivers.
 class AgreementsTest : public testing::Test {
  protected:
   void Make(double stall, double timeout) {
@@ -93,7 +93,7 @@ TEST_F(AgreementsTest, SeveralAtATimeAreMatchedByNumber) {
 
 TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
   Make(0.05, 3);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   At(1).Begin("x", "distribute_dataset 'train'");
   Deliver();
   At(0).Tick();
@@ -127,7 +127,7 @@ TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
 TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
   Make(0.05, 2);
   At(1).Begin("x", "distribute_dataset 'train'");
-  testing::internal::CaptureStderr();
+  CaptureLines();
   std::optional<Outcome> result;
   for (int i = 0; i < 1000 && !result; ++i)
     result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
@@ -191,12 +191,12 @@ TEST(JoinNames, BeyondEight) {
   EXPECT_EQ(JoinNames(std::vector<std::string>(11, "a")), "a, a, a, a, a, a, a, a and 3 more");
 }
 
-// Whoever brings all ranks together has spoken, and is stopped then: the time that a rank has waited before counts.
+// The coordinator reports once and then stops: a rank's limit counts from the beginning of its wait.
 TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   Make(0.05, 2);  // a rank's own limit: twice as much
   At(1).Begin("x", "distribute_dataset");
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  testing::internal::CaptureStderr();
+  CaptureLines();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
   EXPECT_EQ(CapturedLines(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that scatter and gather, in one process: messages from each to each are delivered when a test says so.
+// Ranks that scatter and gather, in one process. The test delivers their messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace hvdata {
 
 using wire::Header;
 
-// A job of trainers, the last of which also reads; parcels are delivered in order from each to each, otherwise at random.
+// A job of trainers. The last one also reads. Messages from one rank to another are delivered in order, otherwise at random.
 class Jobs {
  public:
   explicit Jobs(int trainers, unsigned seed = 0, double stall = 10, double timeout = 10) : random_(seed) {
@@ -42,7 +42,7 @@ class Jobs {
 
   Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
 
-  // The root's parts are 100 * root + the trainer they are for.
+  // The root's part for trainer t is 100 * root + t.
   void Scatter(int trainer, const std::string& name, int root) {
     Exchange::Parts parts;
     for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
@@ -53,7 +53,7 @@ class Jobs {
     (*this)[trainer].Scatter(name, root, std::move(parts), Note(trainer, name));
   }
 
-  // The rank's part is 100 * root + its number. The root lets all go when it has the parts, or refuses them.
+  // The part of trainer t is 100 * root + t. When the root has all parts it ends the call, or refuses them.
   void Gather(int trainer, const std::string& name, int root, bool refuse = false) {
     Share share;
     share.bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + trainer), -1});
@@ -83,7 +83,7 @@ class Jobs {
     };
   }
 
-  // One message, if there is any: the next from somebody to somebody, or to `only`.
+  // Delivers one message, to any rank or to `only`. False: there is none.
   bool DeliverOne(int only = -1) {
     std::vector<std::pair<int, int>> ways;
     for (auto& [way, queue] : flying_) {
@@ -105,8 +105,7 @@ class Jobs {
     }
   }
 
-  // As the engine does it: the last message goes to the reader, and to all that this rank has told something, behind
-  // everything else.
+  // As the engine does: BYE goes to the reader and to all ranks to which this rank has sent something, as the last message.
   void Leave(int trainer) {
     const wire::Bye bye{(*this)[trainer].SentTo(), ""};
     std::set<int> members(bye.told.begin(), bye.told.end());
@@ -115,19 +114,19 @@ class Jobs {
     departed_.insert(trainer);
   }
 
-  // Those who are there; without waiting for the next question.
+  // Ticks all ranks that have not departed, without waiting for their next WHO LEFT.
   void Tick() {
     for (size_t t = 0; t < exchanges_.size(); ++t) {
       if (!departed_.count(static_cast<int>(t))) exchanges_[t]->Tick();
     }
   }
   void TickAll() {
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // the first question
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // until the first WHO LEFT is due
     Tick();
     DeliverAll();
   }
 
-  bool hasty = false;  // whoever has its answer leaves the job; but for the reader
+  bool hasty = false;  // a rank departs when its call has ended, except for the reader
 
   Texts Got(int trainer) {
     Texts got = std::exchange(got_[static_cast<size_t>(trainer)], {});

@@ -28,7 +28,7 @@ TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
   }
 }
 
-// Parts and a BYE, or the reader's word of it, are under way at the same time, in any order but that between two ranks.
+// Parts, a BYE, and the reader's LEFT are under way at the same time. Only the order between two ranks is kept.
 TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     Jobs jobs(4, seed);
@@ -109,7 +109,7 @@ TEST(ExchangeTest, ARootThatHasCalledFirstFailsToo) {
   Jobs jobs(2);
   jobs.Scatter(0, "a", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.Scatter(1, "a", 1);
   jobs.DeliverAll();
   for (int t : {0, 1}) {
@@ -156,7 +156,7 @@ TEST(ExchangeTest, OneWhoHasCalledAndLeftIsNotMissing) {
   for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #" + std::to_string(t)}));
 }
 
-// It has told nobody of the others anything: they hear of it from the reader, while they wait.
+// It has sent nothing to the other ranks: they learn from the reader that it has departed.
 TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
   for (const int root : {1, 2}) {
     Jobs jobs(3);
@@ -185,13 +185,13 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
   }
 }
 
-// Calls that block, made in another order on each rank: the lines name both ranks and both calls.
+// Ranks make blocking calls in different orders: the lines name both ranks and both calls.
 TEST(ExchangeTest, CrossedCallsAreExplained) {
   Jobs jobs(2, 0, 0.05, 10);
   jobs.Scatter(0, "a", 0);
   jobs.Scatter(1, "b", 1);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   const std::string order =
       ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
@@ -206,13 +206,37 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
                 order);
 }
 
-// The same where each waits for the other's part, because neither is the root of its own call.
+// Texts speak of the audit, because the program has not made its scatters.
+TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
+  const std::string name = std::string("\0A", 2) + "audit 1";
+  Jobs jobs(2, 0, 0.05, 10);
+  jobs.Scatter(0, name, 0);
+  jobs.Scatter(1, "b", 0);
+  jobs.DeliverAll();
+  CaptureLines();
+  jobs.TickAll();
+  EXPECT_EQ(
+      AnySeconds(CapturedLines()),
+      "horovod_data: [rank 0 on node0, audit 1] has waited N s for rank 1 on node1, which has not come as far"
+      "; rank 1 on node1 waits in scatter 'b', call 0, which this rank has not made: where calls block, all ranks "
+      "must make them in the same order\n"
+      "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent "
+      "its part\n");
+  jobs.Leave(1);
+  jobs.TickAll();
+  EXPECT_EQ(
+      jobs.Got(0),
+      (Texts{"14 [rank 0 on node0, audit 1] rank 1 on node1 has shut down and takes no part in this audit. All ranks "
+             "must make the same calls of audit(), and the same number of iterations over what it returns"}));
+}
+
+// The same, when each rank waits for the other's part because neither is the root of its own call.
 TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
   Jobs jobs(2, 0, 0.05, 10);
   jobs.Scatter(0, "a", 1);
   jobs.Scatter(1, "b", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   const std::string order =
       ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
@@ -227,7 +251,7 @@ TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
           order);
 }
 
-// A root that has made both calls at once waits for a third rank, as does who waits for its part; a refusal waits for nobody.
+// A root that has made both calls waits for a third rank, and so does a rank that waits for its part. A refusal waits for no rank.
 TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   Jobs jobs(3, 0, 0.05, 10);
   jobs.Scatter(0, "a", 0);
@@ -237,7 +261,7 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   text.bundle = std::make_shared<Token>(Token{7, -1});
   jobs[2].Refuse("c", 2, kInvalidArgument, text);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(
       AnySeconds(CapturedLines()),
@@ -305,7 +329,7 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   jobs.Scatter(0, "a", 0);
   jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   jobs.TickAll();
   EXPECT_EQ(
@@ -334,7 +358,7 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
       << "the late one does not wait as long again";
 }
 
-// It came much later than the root, and has its own limit long before it: so has whoever it waits for.
+// Rank 1 calls much later than the root, so its own limit is far away when the root gives up.
 TEST(ExchangeTest, ARootThatGivesACallUpTellsThoseWhoWait) {
   Jobs jobs(3, 0, 0, 0.4);
   jobs.Scatter(0, "a", 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of any kind with any numbers, between calls of any kind: nothing may crash, and no callback may be lost or called
-// twice. Made for the sanitizers.
+// Messages of any kind with any numbers, between calls of any kind. Nothing may crash, and each callback is called exactly once. Made
+// for the sanitizers.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSteps = 20000;
 
-// Most of them fit to what is there: one of few names, calls and ranks.
+// A message with one of few names, calls and ranks, so most fit a call.
 wire::Message AnyMessage(std::mt19937_64* random) {
   const auto few = [random] { return static_cast<int>((*random)() % 6) - 1; };
   const wire::Filler filler{wire::Filler::kRandom, random};

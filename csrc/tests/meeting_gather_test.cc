@@ -23,7 +23,7 @@ TEST(GatherTest, TheRootGetsAllPartsWhoeverComesFirst) {
       for (unsigned some = seed % 5; some > 0; --some) jobs.DeliverOne();
     }
     jobs.DeliverAll();
-    // A call ends when the root has looked, which may be at the second before the first has ended everywhere.
+    // The root may check the parts of the second call before the first one has ended on all ranks.
     for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #0", "a 1 #0"})) << "seed " << seed;
     Texts root = jobs.Got(1);
     std::sort(root.begin(), root.end());
@@ -115,7 +115,7 @@ TEST(GatherTest, WhoeverIsMissingIsReported) {
   jobs.Gather(0, kA, 0);
   jobs.Gather(1, kA, 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(
       CapturedLines(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bundle that is not what it should be is an error, and no crash.
+// A wrong bundle is an error and no crash.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace hvdata {
 
-// Of the engine bundle.cc wants no more than this.
+// bundle.cc needs only this of the engine.
 Hooks& TheHooks() {
   static Hooks hooks;
   return hooks;

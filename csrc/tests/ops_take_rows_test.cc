@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TensorFlow itself would not let through, but a state that was damaged may hold: an error, and no read beyond the values.
+// Tensors that TensorFlow itself would refuse, but that a damaged state may hold: an error, and no read outside of the values.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -23,7 +23,7 @@ Tensor Vector(const std::vector<T>& values) {
 
 template <typename T>
 std::vector<T> Listed(const Tensor& tensor) {
-  const auto* data = static_cast<const T*>(tensor.data());  // not flat(): a view's first element may be anywhere
+  const auto* data = static_cast<const T*>(tensor.data());  // not flat(): a view may be unaligned
   return {data, data + tensor.NumElements()};
 }
 

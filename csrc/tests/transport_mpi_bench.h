@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measurements of the bare transport, shaped like the real thing: rank 0 deals shares to the others within a window.
+// Measures the transport alone: rank 0 deals shares to the others within a window, as a reader does.
 #pragma once
 
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ inline double CpuSeconds() {
   return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-// Receive memory that is used again, as the engine's is.
+// Memory for received shares, used again as in the engine.
 class Recycler : public std::enable_shared_from_this<Recycler> {
  public:
   std::shared_ptr<char> Take(size_t size) {
@@ -46,7 +46,7 @@ class Recycler : public std::enable_shared_from_this<Recycler> {
   std::vector<std::unique_ptr<char[]>> free_;
 };
 
-// Rank 0 sends `steps` shares of `size` bytes to every other rank, each once the one `window` steps before was taken.
+// Rank 0 sends `steps` shares of `size` bytes to every other rank. Each rank has at most `window` shares that it has not taken.
 inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
   std::mutex mutex;
   std::condition_variable changed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the transport's test and its measurements share: an inbox that keeps or checks what comes in, and packets.
+// For the transport's tests and measurements: packets, and an inbox that keeps or checks what comes in.
 #pragma once
 
 #include <mpi.h>
@@ -31,7 +31,7 @@ inline std::shared_ptr<char> Allocate(size_t size) {
   });
 }
 
-// Bytes that tell where they belong: a function of the seed and the position.
+// Bytes that are a function of the seed and of their place.
 inline uint64_t WordAt(uint64_t seed, uint64_t i) {
   return (seed + 1) * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull;
 }
@@ -59,7 +59,7 @@ inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
 inline Packet FilledPacket(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step, const std::vector<size_t>& sizes,
                            std::string text = "") {
   Packet packet;
-  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // so that it has a text
+  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // an END with a text needs one
   packet.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
   for (size_t size : sizes) {
     wire::Component component;
@@ -122,7 +122,7 @@ class Mailbox : public Inbox {
     changed_.notify_all();
   }
 
-  // Waits for `count` deliveries, and for `passed` envelopes to pass on, or for the end of all; false after 120 s.
+  // Waits for `count` deliveries and `passed` envelopes to pass on, for 120 s at most. False: they have not come, or the line is broken.
   bool WaitFor(size_t count, size_t passed = 0) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(120), [&] {
@@ -147,7 +147,7 @@ class Mailbox : public Inbox {
     return std::exchange(passed_, {});
   }
   int Ticks() const { return ticks_; }
-  void Spoil() { spoil_ = true; }  // from now on Place breaks its contract
+  void Spoil() { spoil_ = true; }  // from now on DestinationFor returns too few places
   void AllocateWith(std::function<std::shared_ptr<char>(size_t)> allocate) { allocate_ = std::move(allocate); }
 
  private:
@@ -162,7 +162,7 @@ class Mailbox : public Inbox {
   std::vector<Passed> passed_;
 };
 
-// A communicator of the transport's own.
+// A communicator for the transport alone.
 inline MPI_Comm Duplicate(MPI_Comm comm = MPI_COMM_WORLD) {
   MPI_Comm duplicate;
   MPI_Comm_dup(comm, &duplicate);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport between real processes: mpirun -np 1..4 transport_mpi_test [--quick | --huge | --bench]
 //   --quick  less traffic, for sanitizers   --huge  only a component of 3 GiB   --bench  only measurements
-// Built with a small HVDATA_PIECE_BYTES it shows that messages are cut and joined as they would be at 1 GiB.
+// With a small HVDATA_PIECE_BYTES it tests that messages are cut and joined.
 #include <dirent.h>
 #include <mpi.h>
 
@@ -36,13 +36,13 @@ void NotSo(int line, const char* condition, const std::string& detail) {
   std::fprintf(stderr, "r%d transport_mpi_test.cc:%d: not so: %s  %s\n", rank, line, condition, detail.c_str());
 }
 
-// The second argument, if any, is a string that helps to understand a failure.
+// The optional second argument is printed at a failure.
 #define EXPECT(condition, ...)                                               \
   do {                                                                       \
     if (!(condition)) NotSo(__LINE__, #condition, std::string{__VA_ARGS__}); \
   } while (0)
 
-// Everybody but us; a lone rank talks to itself.
+// All other ranks; a single rank has itself.
 std::vector<int> Peers() {
   std::vector<int> peers;
   for (int r = 0; r < ranks; ++r) {
@@ -86,7 +86,7 @@ size_t RandomSize(std::mt19937_64* random) {
   }
 }
 
-// Several threads on every rank send everything to everybody, each on its own channel.
+// Several threads on every rank send to all ranks, each on its own channel.
 void TestAllToAll() {
   constexpr int kThreads = 3;
   const int each = quick ? 10 : 40;
@@ -113,7 +113,7 @@ void TestAllToAll() {
   EXPECT(Count().bytes_received > 0 && Count().bytes_sent > 0);
 }
 
-// Where payloads go: small ones inline until the limit, and every header comes out as it went in.
+// Small payloads are inline up to the limit, and every header arrives as it was sent.
 void TestMixedPlacement() {
   const std::string nul("a\0b", 3);
   const std::vector<std::string_view> words = {"", nul, "\xff\xfe", "word"};
@@ -163,7 +163,7 @@ void TestManyComponents() {
   EXPECT(mailbox.WaitFor(Peers().size()));
 }
 
-// A header message longer than an inline load, and longer than several pieces where pieces are small.
+// A header message that is longer than an inline load, and than several small pieces.
 void TestLongText() {
   Mailbox mailbox{Sequence()};
   Transport transport(Duplicate(), &mailbox);
@@ -177,8 +177,8 @@ void TestLongText() {
   for (const wire::Header& header : mailbox.Headers()) EXPECT(TextIn(header) == (StepOf(header) == 1 ? text : "short"));
 }
 
-// Rank 0 sends to all others, of which rank 1 is the porter: what waits together comes to it in one message, and what is for it
-// alone, large, or for one rank alone, comes straight there.
+// Rank 0 sends to all others, and rank 1 is their porter. Small packets that wait together come to it in one message. Large packets,
+// and those for one rank alone, come straight.
 void TestPorter() {
   if (ranks < 3) return;
   constexpr int kEach = 20;
@@ -203,7 +203,7 @@ void TestPorter() {
       transport.Resume();
     }
     if (rank == 1) {
-      EXPECT(mailbox.WaitFor(kEach, static_cast<size_t>(ranks - 2)));  // its own comes first
+      EXPECT(mailbox.WaitFor(kEach, static_cast<size_t>(ranks - 2)));  // its own packets come first
       const std::vector<Mailbox::Passed> passed = mailbox.TakePassed();
       EXPECT(static_cast<int>(passed.size()) == ranks - 2, std::to_string(passed.size()));
       for (size_t i = 0; i < passed.size(); ++i) {
@@ -224,7 +224,7 @@ void TestPorter() {
       EXPECT(Count().messages_sent - sent_before == 1 && Count().bags_sent - bags_before == 1);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0) {  // for one alone, and what has messages of its own
+    if (rank == 0) {  // packets for one rank alone, and one with a payload of its own
       transport.Hush();
       for (uint64_t step = 0; step < 3; ++step) send(2, 1, step, {10});
       send(2, 1, 3, {100000});
@@ -239,7 +239,7 @@ void TestPorter() {
   EXPECT(live_owners == 0, std::to_string(live_owners));
 }
 
-// Leave() right behind the last Send(): all of it still arrives, also when nobody calls Leave() but the destructor.
+// Leave() right after the last Send(): all packets still arrive, also when only the destructor calls Leave().
 void TestLeaveWithTrafficInFlight(bool destroy) {
   constexpr int kPackets = 40;
   std::atomic<size_t> came{0};
@@ -262,7 +262,7 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
   EXPECT(live_owners == 0, std::to_string(live_owners));
 }
 
-// Join() doesn't end before all have left.
+// Join() doesn't return before all ranks have called Leave().
 void TestJoinWaitsForAll() {
   if (ranks < 2) return;
   Mailbox mailbox;
@@ -303,7 +303,7 @@ void TestSendFromCallbacks() {
   while (released < Peers().size()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// An unfinished transfer holds up its own channel and no other. Rank 1 speaks MPI by hand, to be that slow.
+// An unfinished transfer delays its own channel only. Rank 1 calls MPI by hand, to be slow.
 void TestOvertaking() {
   if (ranks < 2) return;
   MPI_Comm pair;
@@ -335,7 +335,7 @@ void TestOvertaking() {
     send(2, 10);
     MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Send(Filled(5, 1000).data, 1000, MPI_BYTE, 0, kPayloadTag, pair);
-    // What is behind the barrier must still be waited for.
+    // The transport must still wait for messages that come after the barrier.
     const uint64_t sent[2] = {4, 0};
     uint64_t expected = 0;
     MPI_Request request;
@@ -380,8 +380,8 @@ void TestIdle() {
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   bool idle = false, ticked = false;
-  // It never wakes, and never ticks, more often than it should, whatever it costs. What else runs on the machine makes every wake-up
-  // dearer, and keeps it from ticking: the best second counts. So does valgrind, which runs this quickly: there its cost does not.
+  // It never wakes or ticks more often than it should. Other work on the machine makes each wake-up more expensive and delays ticks, so
+  // the best second counts. Under valgrind the cost is not checked.
   for (int second = 0; second < 10 && !(idle && ticked); ++second) {
     const auto begun = std::chrono::steady_clock::now();
     const int ticks_before = mailbox.Ticks();
@@ -408,8 +408,8 @@ void TestIdle() {
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Each way in which the line can break is reported once, and then everything that was queued is let go. A neighbour
-// does its harm by MPI calls of its own, because its transport may break before it has sent anything.
+// Each way in which the line can break is reported once. Then all queued packets are freed. A neighbour breaks the line with MPI calls
+// of its own, because its transport may break before it has sent anything.
 void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mailbox*, Transport*)>& harm) {
   MPI_Comm comm = Duplicate();
   {
@@ -452,6 +452,9 @@ void TestBrokenInAllWays() {
   TestBroken("MPI_Isend with process 99 failed", [](MPI_Comm, Mailbox*, Transport* transport) {
     transport->Send(99, FilledPacket(Kind::kBye, 0, 0, 0, {}));
   });
+  Packet packet = FilledPacket(Kind::kData, 0, 0, 0, {1000});
+  packet.header.components[0].where = wire::Where::kInline;
+  const std::string whole = wire::Encode(packet.header) + std::string(1000, 'x');
   TestBroken("no place was made", [&](MPI_Comm comm, Mailbox* mailbox, Transport*) {
     mailbox->Spoil();
     MPI_Barrier(MPI_COMM_WORLD);
@@ -463,7 +466,7 @@ void TestBrokenInAllWays() {
     by_hand(comm, header, kHeaderTag);
     by_hand(comm, std::string(400, 'x'), kPayloadTag);
   });
-#ifndef MPICH_VERSION  // which ends the job itself when a message is too long
+#ifndef MPICH_VERSION  // MPICH ends the job itself when a message is too long
   TestBroken("MPI_Irecv with process", [&](MPI_Comm comm, Mailbox*, Transport*) {
     by_hand(comm, header, kHeaderTag);
     by_hand(comm, std::string(1001, 'x'), kPayloadTag);
@@ -471,8 +474,8 @@ void TestBrokenInAllWays() {
 #endif
 }
 
-// What waits when the thread comes round goes as few messages, on the way back into its order by rank and channel: small
-// packets before, between and behind such as need messages of their own, and those that are too long for an envelope.
+// Packets that wait together are sent as few messages, and arrive in order by rank and channel: small ones before, between and after
+// packets that have payloads of their own or are too long for an envelope.
 void TestEnvelopes() {
   constexpr int kSteps = 60;
   const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;
@@ -484,7 +487,7 @@ void TestEnvelopes() {
     for (const int dest : Peers()) {
       const auto channel = static_cast<uint32_t>(step % 3);
       const uint64_t number = static_cast<uint64_t>(step) / 3;
-      if (step % 20 == 7) {  // a payload of its own, behind which others of the same channel and of other ones follow
+      if (step % 20 == 7) {  // a payload of its own; packets of the same and of other channels follow
         transport.Send(dest, FilledPacket(Kind::kData, channel, 4, number, {100, 2 * kInlineLimit}));
         ++payloads, ++alone;
       } else if (step % 20 == 13) {
@@ -508,7 +511,7 @@ void TestEnvelopes() {
   }
 }
 
-// A thread that is hushed calls nobody; afterwards nothing is missing.
+// A hushed thread calls neither MPI nor the inbox; afterwards nothing is missing.
 void TestHush() {
   Mailbox mailbox{Sequence()};
   Transport transport(Duplicate(), &mailbox);
@@ -523,7 +526,7 @@ void TestHush() {
   EXPECT(mailbox.Ticks() == ticks);
   transport.Resume();
   EXPECT(mailbox.WaitFor(2 * Peers().size()));
-  transport.Hush();  // and is let go while it is
+  transport.Hush();  // it is destroyed in this state
 }
 
 void TestHuge() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches from rank 0 to all others as MPI messages, with every byte checked:
 //   mpirun -np 3 transport_stress SMALL LARGE
-// SMALL batches have up to 256 bytes a share, LARGE ones 1 byte to 4 MiB; they come mixed. Each byte of a share is a
-// function of its step and its place, so the receiver needs no checksum to know it.
+// SMALL batches have up to 256 bytes a share, LARGE ones 1 byte to 4 MiB, in mixed order. Each byte of a share is a function of its step
+// and its place, so the receiver can check it.
 #include <mpi.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace hvdata {
 namespace {
 
-constexpr uint64_t kWindow = 256, kWindowBytes = 64 << 20;  // what a trainer may be behind by
+constexpr uint64_t kWindow = 256, kWindowBytes = 64 << 20;  // the most that a trainer has not taken
 constexpr uint64_t kEveryTold = 32;
 
 #define REQUIRE(condition)                                                                \
@@ -88,7 +88,7 @@ class Reader : public Mailbox {
   std::string Name(int) const override { return ""; }
   void Broken(const std::string& what) override { REQUIRE(what.empty()); }
 
-  // Until rank `dest` has all but `steps` and `bytes` of what it was sent.
+  // Waits until rank `dest` has taken all but `steps` steps and `bytes` bytes.
   void WaitFor(int dest, uint64_t sent, uint64_t sent_bytes, uint64_t steps, uint64_t bytes) {
     std::unique_lock<std::mutex> lock(mu_);
     REQUIRE(changed_.wait_for(lock, std::chrono::seconds(120), [&] {

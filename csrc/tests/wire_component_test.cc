@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another process says of a tensor is not believed. The property is what receiving relies on: memory is allocated and
-// written by what has passed, and nothing else looks again.
+// Descriptions of tensors by other processes are checked. Receiving relies on that: memory is allocated and written by a description
+// that has passed, without another check.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings as they travel, in a buffer of their own.
+// Encodes strings into a buffer.
 #pragma once
 
 #include <string>

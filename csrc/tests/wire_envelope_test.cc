@@ -10,16 +10,16 @@
 namespace hvdata::wire {
 namespace {
 
-struct Message {
+struct Entry {
   int member;
   uint32_t bells;
   std::string text;
 };
 
-std::string Packed(const std::vector<Message>& messages, int* member = nullptr) {
+std::string PackedEntries(const std::vector<Entry>& messages, int* member = nullptr) {
   Envelope envelope;
   uint32_t bells = 0;
-  for (const Message& message : messages) {
+  for (const Entry& message : messages) {
     envelope.Add(message.member, message.bells)->append(message.text);
     bells |= message.bells;
   }
@@ -34,7 +34,7 @@ std::string Packed(const std::vector<Message>& messages, int* member = nullptr) 
 }
 
 // Its error, or nothing where it was opened. It lies in memory of just its size.
-std::string Refusal(std::string_view envelope, std::vector<Message>* found = nullptr) {
+std::string EnvelopeRefusal(std::string_view envelope, std::vector<Entry>* found = nullptr) {
   const std::unique_ptr<char[]> exact(new char[envelope.size()]);
   std::memcpy(exact.get(), envelope.data(), envelope.size());
   std::string error;
@@ -49,20 +49,20 @@ std::string Refusal(std::string_view envelope, std::vector<Message>* found = nul
 }
 
 TEST(Envelope, LayoutIsFixed) {
-  EXPECT_EQ(Packed({{3, 2, "abc"}, {5, 0x80000001, "d"}}), std::string("HVDE\5\0"
-                                                                       "\3\0\0\0"
-                                                                       "\2\0\0\0"
-                                                                       "\3\0\0\0"
-                                                                       "abc"
-                                                                       "\5\0\0\0"
-                                                                       "\1\0\0\x80"
-                                                                       "\1\0\0\0"
-                                                                       "d",
-                                                                       34));
+  EXPECT_EQ(PackedEntries({{3, 2, "abc"}, {5, 0x80000001, "d"}}), std::string("HVDE\5\0"
+                                                                              "\3\0\0\0"
+                                                                              "\2\0\0\0"
+                                                                              "\3\0\0\0"
+                                                                              "abc"
+                                                                              "\5\0\0\0"
+                                                                              "\1\0\0\x80"
+                                                                              "\1\0\0\0"
+                                                                              "d",
+                                                                              34));
 }
 
 TEST(Envelope, AMessageAloneStandsBehindFrameAndLabel) {
-  const std::string one = Packed({{7, 1, "HVDW and the rest"}});
+  const std::string one = PackedEntries({{7, 1, "HVDW and the rest"}});
   EXPECT_TRUE(IsEnvelope(one));
   const std::string alone = one.substr(Envelope::kFrameBytes + Envelope::kLabelBytes);
   EXPECT_EQ(alone, "HVDW and the rest");
@@ -71,25 +71,25 @@ TEST(Envelope, AMessageAloneStandsBehindFrameAndLabel) {
 
 TEST(Envelope, KnowsWhetherAllIsForOneMember) {
   int member = 0;
-  Packed({{7, 1, "a"}, {7, 2, "b"}}, &member);
+  PackedEntries({{7, 1, "a"}, {7, 2, "b"}}, &member);
   EXPECT_EQ(member, 7);
-  Packed({{7, 1, "a"}, {8, 2, "b"}, {8, 2, "c"}}, &member);
+  PackedEntries({{7, 1, "a"}, {8, 2, "b"}, {8, 2, "c"}}, &member);
   EXPECT_EQ(member, -1);
-  Packed({{7, 1, "a"}, {8, 2, "b"}, {7, 2, "c"}}, &member);
+  PackedEntries({{7, 1, "a"}, {8, 2, "b"}, {7, 2, "c"}}, &member);
   EXPECT_EQ(member, -1);
 }
 
 TEST(Envelope, KeepsOrderAndBytes) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 200; ++round) {
-    std::vector<Message> messages(1 + random() % 30);
-    for (Message& message : messages) {
+    std::vector<Entry> messages(1 + random() % 30);
+    for (Entry& message : messages) {
       message = {static_cast<int>(random() % 5), static_cast<uint32_t>(random()),
                  std::string(1 + random() % (round % 10 == 0 ? 5000 : 50), ' ')};
       for (char& c : message.text) c = static_cast<char>(random());
     }
-    std::vector<Message> found;
-    ASSERT_EQ(Refusal(Packed(messages), &found), "");
+    std::vector<Entry> found;
+    ASSERT_EQ(EnvelopeRefusal(PackedEntries(messages), &found), "");
     ASSERT_EQ(found.size(), messages.size());
     for (size_t i = 0; i < found.size(); ++i) {
       EXPECT_EQ(found[i].member, messages[i].member);
@@ -112,28 +112,29 @@ TEST(Envelope, IsUsedAgain) {
 }
 
 TEST(Envelope, RefusedWithAReason) {
-  const std::string good = Packed({{3, 1, "abc"}, {5, 2, "d"}});
+  const std::string good = PackedEntries({{3, 1, "abc"}, {5, 2, "d"}});
   const std::string start = "not a valid horovod_data envelope: ";
   ASSERT_EQ(good.size(), 34u);
   for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_EQ(Refusal(good.substr(0, size)).empty(), size == 21) << size;  // an envelope with the first message alone
+    EXPECT_EQ(EnvelopeRefusal(good.substr(0, size)).empty(), size == 21)
+        << size;  // an envelope with the first message alone
   }
-  EXPECT_EQ(Refusal(good.substr(0, 6)), start + "it ends within its member, after 6 bytes");
-  EXPECT_EQ(Refusal(good.substr(0, 12)), start + "it ends within its bells, after 12 bytes");
-  EXPECT_EQ(Refusal(good.substr(0, 16)), start + "it ends within its message size, after 16 bytes");
-  EXPECT_EQ(Refusal(good.substr(0, 20)), start + "it ends within its message, after 20 bytes");
-  EXPECT_EQ(Refusal("HVDW" + good.substr(4)), start + "it does not begin as one");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 6)), start + "it ends within its member, after 6 bytes");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 12)), start + "it ends within its bells, after 12 bytes");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 16)), start + "it ends within its message size, after 16 bytes");
+  EXPECT_EQ(EnvelopeRefusal(good.substr(0, 20)), start + "it ends within its message, after 20 bytes");
+  EXPECT_EQ(EnvelopeRefusal("HVDW" + good.substr(4)), start + "it does not begin as one");
   std::string bad = good;
   bad[4] = 1;
-  EXPECT_EQ(Refusal(bad),
+  EXPECT_EQ(EnvelopeRefusal(bad),
             start + "it is of wire version 1, this process speaks 5; install the same horovod_data on every host");
   bad = good;
   bad[14] = 0;
-  EXPECT_EQ(Refusal(bad), start + "a message in it is empty");
+  EXPECT_EQ(EnvelopeRefusal(bad), start + "a message in it is empty");
   for (const char edge : {'\x7f', '\x80', '\xff'}) {
     bad = good;
     bad[17] = edge;
-    EXPECT_EQ(Refusal(bad), start + "it ends within its message, after 34 bytes");
+    EXPECT_EQ(EnvelopeRefusal(bad), start + "it ends within its message, after 34 bytes");
   }
   std::string error;
   std::vector<Enclosed> kept(1);

@@ -92,7 +92,7 @@ TEST(Header, LayoutIsFixed) {
       << "a list, a text, no components";
 }
 
-// The kinds' numbers, and how long each is when all of its texts and lists are empty: a field that is not listed shows here.
+// The number of each kind, and its length with empty texts and lists: a field that Fields() does not list shows here.
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
       {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                 //
@@ -101,8 +101,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"DATA", 40},    {"END", 53},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                //
       {"NUMBERED", 8}, {"READY", 21},    {"GO", 21},                                                      //
       {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},  //
-      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 8},     {"PING", 8},    {"PONG", 32},
-      {"EVENTS", 25}};
+      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 8},     {"PING", 8},    {"PONG", 32}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {
@@ -151,15 +150,14 @@ TEST(Header, RoundTripOfExtremes) {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// The saved state of a reader holds its shuffle buffer, which may be above 2 GiB. A size of more than 32 bits is read as what
-// it is, too.
+// A reader's state contains its shuffle buffer, which may be larger than 2 GiB. Sizes of more than 32 bits are read correctly, too.
 TEST(Header, ATextMayBeAboveTwoGiB) {
   Header header;
   header.message = State{1, 0, ""};
   const std::string start = Encode(header);
   const uint64_t text = (uint64_t{1} << 31) + 1, longer = uint64_t{1} << 32;
   const size_t size = start.size() + text;
-  // Pages that nobody writes to: they read as zeros.
+  // Pages that are never written read as zeros.
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   char* const message = static_cast<char*>(memory);

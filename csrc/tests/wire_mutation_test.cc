@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hostile messages: the same ones in every run, made for the sanitizers. csrc/fuzz goes on where these stop.
+// Hostile messages, the same ones in every run, for the sanitizers. The fuzz targets try more.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -37,7 +37,7 @@ NOINLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { st
 namespace hvdata::wire {
 namespace {
 
-// Checks one message, in a block of its exact size, and what decoding it allocates. True when it was accepted.
+// Checks one message, in a block of its exact size, and how much decoding it allocates. True: it was accepted.
 bool Try(std::string_view message) {
   const std::unique_ptr<char[]> exact(new char[message.size()]);
   std::memcpy(exact.get(), message.data(), message.size());

@@ -16,7 +16,7 @@
 
 namespace hvdata::wire {
 
-// Encoded, with inline payloads as it announces.
+// The encoded header, with inline payloads of the sizes in it.
 inline std::string Whole(const Header& header) {
   std::string message = Encode(header);
   for (const Component& component : header.components) {
@@ -35,14 +35,14 @@ Message EmptyMessage(size_t kind) {
   return Message(std::in_place_index<kIndex>);
 }
 
-// Walks a message's fields as a Writer and a Reader do, and sets them.
+// Sets a message's fields. It has the members of Writer and Reader.
 struct Filler {
   enum How { kLeast, kMost, kRandom };
   How how;
   std::mt19937_64* random = nullptr;
   size_t text_size = 300;
 
-  // Small numbers, large numbers and the ones at the edge alike.
+  // Small numbers, large numbers and limits.
   uint64_t Number() const { return (*random)() >> ((*random)() % 64); }
 
   template <typename T>
@@ -76,7 +76,7 @@ struct Filler {
   }
 };
 
-// The same walk, to tell what a message says: "TAKEN taken=3 limit=5".
+// Describes a message: "TAKEN taken=3 limit=5". It has the members of Writer and Reader.
 struct Teller {
   std::string* out;
   template <typename T>
@@ -115,7 +115,7 @@ inline std::string Told(const Header& header) {
   return out;
 }
 
-// One of this kind that uses every field and every way to carry a payload.
+// A header of this kind that uses every field and every place of a payload.
 inline Header FullHeader(size_t kind) {
   Header header;
   header.message = Filled(kind, {Filler::kMost, nullptr, 3});
@@ -157,8 +157,8 @@ inline Header RandomHeader(std::mt19937_64* random) {
   return header;
 }
 
-// What holds for any bytes whatever: they are refused with a reason, or they are exactly what the encoder makes of the
-// decoded header, followed by the inline payloads it announces. Returns what is wrong, or nothing.
+// Any bytes are refused with a reason, or are what the encoder makes of the decoded header, and inline payloads of the sizes in it.
+// Returns what does not hold; empty: nothing.
 inline std::string Broken(std::string_view message, bool* accepted) {
   Header header;
   std::string_view payload;
@@ -174,7 +174,7 @@ inline std::string Broken(std::string_view message, bool* accepted) {
   return in_line == payload.size() ? "" : "the inline payload has another size than announced";
 }
 
-// Numbers at the edges, of which many products wrap; every other one with the bytes that wrapped products give.
+// Components with limits as dims, whose products often wrap. Half of them have the number of bytes that the wrapped product gives.
 inline Component HostileComponent(std::mt19937_64* random) {
   const auto pick = [random](const std::vector<uint64_t>& from) { return from[(*random)() % from.size()]; };
   Component c;
@@ -190,7 +190,7 @@ inline Component HostileComponent(std::mt19937_64* random) {
   return c;
 }
 
-// What holds for any component that has passed, by arithmetic that can't wrap. Returns what is wrong, or nothing.
+// What holds for any component that has passed, by arithmetic that can't wrap. Returns what does not hold; empty: nothing.
 inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool strings, int64_t found) {
   if (!WhatIsWrong(c, item_bytes, strings, found).empty()) return "";
   __uint128_t count = 1;

@@ -13,7 +13,7 @@
 namespace hvdata::wire {
 namespace {
 
-using Strings = std::vector<std::string_view>;
+using Views = std::vector<std::string_view>;
 
 TEST(Strings, LayoutIsFixed) {
   EXPECT_EQ(EncodeStrings({}), "");
@@ -26,19 +26,19 @@ TEST(Strings, LayoutIsFixed) {
 
 TEST(Strings, RoundTrip) {
   const std::string large(100000, '\xff');
-  for (const Strings& strings :
-       {Strings{}, Strings{""}, Strings{"", "", ""}, Strings{std::string_view("a\0b\0", 4), large, "", "z"}}) {
+  for (const Views& strings :
+       {Views{}, Views{""}, Views{"", "", ""}, Views{std::string_view("a\0b\0", 4), large, "", "z"}}) {
     const std::string bytes = EncodeStrings(strings);
-    Strings decoded = {"left over"};
+    Views decoded = {"left over"};
     ASSERT_TRUE(DecodeStrings(bytes, strings.size(), &decoded));
     EXPECT_EQ(decoded, strings);
   }
 }
 
 TEST(Strings, RefusedWhenCutLongerOrOfAnotherCount) {
-  const Strings strings = {"ab", "", "cde"};
+  const Views strings = {"ab", "", "cde"};
   const std::string bytes = EncodeStrings(strings);
-  Strings decoded;
+  Views decoded;
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeStrings(std::string(bytes, 0, size), strings.size(), &decoded)) << size;
   }
@@ -55,7 +55,7 @@ TEST(Strings, RefusedWhenCutLongerOrOfAnotherCount) {
 }
 
 TEST(Strings, RefusedWhenLengthsOverflow) {
-  Strings decoded;
+  Views decoded;
   EXPECT_FALSE(DecodeStrings(std::string(8, '\xff'), 1, &decoded));
   // 2^63 + 2^63 is 0 modulo 2^64.
   const std::string half("\0\0\0\0\0\0\0\x80", 8);
@@ -73,7 +73,7 @@ TEST(Strings, MutatedOnesAreRefusedOrEncodeBack) {
     }
     if (random() % 4 == 0) bytes.resize(random() % (bytes.size() + 8));
     const size_t count = random() % 2 ? 4 : random() % 8;
-    Strings decoded;
+    Views decoded;
     if (!DecodeStrings(bytes, count, &decoded)) continue;
     ASSERT_EQ(decoded.size(), count);
     ASSERT_EQ(EncodeStrings(decoded), bytes);

@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr int kFormat = 1;
 constexpr auto kEvery = milliseconds(250);
-constexpr auto kPatience = milliseconds(5000);  // for the last answer of reader 0
+constexpr auto kPatience = milliseconds(2000);  // for the first answers of reader 0
 constexpr int kQuestions = 4;                   // one after the other, because the first one finds sleeping threads
 constexpr uint64_t kBytesOfAnEvent = 150;       // in the merged file
 
@@ -102,7 +102,7 @@ void Timeline::Run() {
   }
 }
 
-void Timeline::JoinThread() {
+void Timeline::Halt() {
   {
     MutexLock lock(&mu_);
     ending_ = true;
@@ -111,28 +111,16 @@ void Timeline::JoinThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Timeline::Halt() {
-  GiveUp();
-  JoinThread();
-}
-
-void Timeline::GiveUp() {
-  MutexLock lock(&mu_);
-  given_up_ = true;
-  changed_.NotifyAll();
-}
-
 void Timeline::End() {
   {
     MutexLock lock(&mu_);
     if (ending_) return;
   }
-  JoinThread();
+  Halt();
   WriteEvents();
-  AskForTime();
   {
     MutexLock lock(&mu_);
-    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), (asked_ == 0 && to_ask_ == 0) || given_up_; });
+    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });
   }
   Write("ENDS", BytesOf(left_out_));
   FileWriter().Add(1, [file = file_] { file->Close(); });
@@ -207,6 +195,7 @@ void Timeline::On(const wire::Pong& pong) {
     }
     WriteClock(*best_);
   }
+  known_ = true;
   changed_.NotifyAll();
 }
 

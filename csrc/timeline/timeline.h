@@ -37,11 +37,9 @@ class Timeline {
   void NameChannel(uint32_t number, const std::string& name);
   // From now on messages can be sent. Before each look at the log, `note` adds the events that are under way.
   void Begin(std::function<void()> note = [] {});
-  // Hands over what is in the log, and the file's end. Waits some seconds at most, for reader 0's clock. Once.
+  // Hands over what is in the log, and the file's end. Waits for some seconds if reader 0 has never answered. Once.
   void End() EXCLUDES(mu_);
-  // A process was lost: End() waits for nobody.
-  void GiveUp() EXCLUDES(mu_);
-  // The thread ends, and sends nothing more.
+  // Ends the thread, which sends nothing more.
   void Halt() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);
@@ -50,7 +48,6 @@ class Timeline {
  private:
   bool is_reader_0() const { return world_->readers[0] == world_->self; }
   void Run();
-  void JoinThread() EXCLUDES(mu_);
   void AskForTime() EXCLUDES(mu_);
   void WriteEvents();
   // False: the file's queue is full.
@@ -75,9 +72,9 @@ class Timeline {
   int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING that waits for an answer was sent. 0: there is none
   int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs after that one
   std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer of these
+  bool known_ GUARDED_BY(mu_) = false;         // what reader 0's clock shows
   bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock: there is nothing more to ask
   bool ending_ GUARDED_BY(mu_) = false;
-  bool given_up_ GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

@@ -24,57 +24,53 @@ _numbers = itertools.count(1)  # of audits: calls are collective, so the numbers
 
 
 def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
-    """Passes the elements of a loader through, unchanged, and reports after each epoch which rows the job saw: never, once,
-    n times, on which ranks. For any loader, whoever made it: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a
-    Keras sequence, a generator.
+    """Passes the elements of a loader through, unchanged. After each epoch it reports which rows the job saw: never, once, n
+    times, on which ranks. Any loader will do: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a Keras sequence, a
+    generator.
 
-    Collective among trainers: every rank makes the same calls in the same order; each passes its own loader. An iteration is
-    an epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the
-    latest when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make
-    different numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns
-    it on every rank. An epoch under way at shutdown(), or at the end of the program, or where nothing holds the audit any
-    more, ends there.
+    Collective among trainers: every rank makes the same calls in the same order, and passes its own loader. An iteration is
+    an epoch, and all ranks make the same number of them. An epoch ends where the loader ends or where the loop is left, at
+    the latest when the next one begins. It also ends at shutdown(), at the end of the program, and when nothing holds the
+    audit any more. A thread then brings the ranks' keys together. Nobody waits for it, and ranks may make different numbers
+    of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns it on every rank.
 
-    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
-    reference, which stay as long as something holds the audit); up to five times the first while the report is made, and 100 MiB.
+    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N). Rows of the reference take
+    24 instead, as long as something holds the audit. While the report is made, the first are there up to five times, and
+    100 MiB more.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
         arrays, tensors, numbers and texts.
-      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
-        or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`); or a function of it.
-        The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
-        a tuple of such arrays, which are the key together; or a single one: then the element is one row. Without a key the
-        rows of an element are counted along axis 0 if all components have one of the same length; otherwise the element is one
-        row.
-      reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
-        or texts), with a key; or a dataset, or other iterable, of elements to make keys of, also one that has only
-        `__getitem__` and `__len__`; or a function that returns one of these. Rank 0's counts, is read there, once, in this
-        call; other ranks may pass None. None: what was never seen isn't known.
+      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. Or the
+        name or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`), or a function of
+        the element. The key is an array with one entry for each row: whole numbers, texts, or anything else along whose axis
+        0 the rows are. It may be a tuple of such arrays, which are the key together. If it is a single value, the element is
+        one row. Without a key the rows are counted along axis 0 if all components have one of the same length. Otherwise the
+        element is one row.
+      reference: the rows that there should be. Either their number; or their keys (a set, range, list or 1-d array of whole
+        numbers or texts), with a key; or a dataset or another iterable of elements to make keys of, also one that has only
+        `__getitem__` and `__len__`; or a function that returns one of these. Rank 0's counts, and is read there, once, in
+        this call. Other ranks may pass None. None: what was never seen isn't known.
 
     Returns:
-      What yields the same elements: of a tf.data.Dataset one with the same element_spec and cardinality, which does in
-      model.fit what the given one would; of an iterator or generator an iterator; of a Keras sequence a sequence; of
-      anything else an iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes
-      no part: what was given.
+      What yields the same elements. Of a tf.data.Dataset: one with the same element_spec and cardinality, which does the same
+      in model.fit. Of an iterator or a generator: an iterator. Of a Keras sequence: a sequence. Of anything else: an
+      iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes no part: what was
+      given.
 
     Raises:
       TypeError, ValueError: a wrong argument, or ranks that disagree; on every rank, with the rank that had it.
       RuntimeError: before init(), after shutdown(), inside tf.function, or in a TF1 graph.
       Errors of the reference: on rank 0 as they are, elsewhere one of the same class that quotes them.
-      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come.
+      tf.errors.UnavailableError, DeadlineExceededError: a rank has departed, or does not come.
     """
     job = state.current("audit()")
     if job.trainer is None:
         return dataset_or_iterable
     if tf.inside_function() or not tf.executing_eagerly():
-        raise RuntimeError(
-            explain(
-                "audit() was called inside tf.function, or where a TF1 graph is being built",
-                "Call it in eager mode, before; the dataset it returns may be used inside",
-                job.where,
-            )
-        )
+        what = "audit() was called inside tf.function, or where a TF1 graph is being built"
+        to_do = "Call it in eager mode, before; the dataset it returns may be used inside"
+        raise RuntimeError(explain(what, to_do, job.where))
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
@@ -135,13 +131,8 @@ def _checked_key(key: Any, given: Any) -> Any:
             one if isinstance(one, str) else whole(one) for one in (key if isinstance(key, tuple) else (key,))
         )
         if not steps or None in steps:
-            raise TypeError(
-                explain(
-                    f"key={key!r} is no key",
-                    "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
-                    "row of an element",
-                )
-            )
+            to_do = "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
+            raise TypeError(explain(f"key={key!r} is no key", f"{to_do}row of an element"))
         key = steps if isinstance(key, tuple) else steps[0]
     if not isinstance(given, tf.data.Dataset) or callable(key):
         return key

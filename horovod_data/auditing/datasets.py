@@ -42,13 +42,9 @@ def check_spec(spec: Any) -> None:
     for name, leaf in elements.leaves(spec):
         tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
-            raise TypeError(
-                explain(
-                    f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
-                    "audit() can't make an array",
-                    "Pass as key= the name or place of a component that says which row it is",
-                )
-            )
+            what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which audit() can't "
+            to_do = "Pass as key= the name or place of a component that says which row it is"
+            raise TypeError(explain(f"{what}make an array", to_do))
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:

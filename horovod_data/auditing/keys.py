@@ -104,13 +104,11 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         if dtype == EXACT and array.ndim > 1:
             raise NoArray
     except NoArray as error:
-        raise TypeError(
-            explain(
-                f"{what} is {_described(given, str(error))}, and no array of one kind",
-                "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several "
-                "values that are a key together",
-            )
-        ) from None
+        what = f"{what} is {_described(given, str(error))}, and no array of one kind"
+        to_do = (
+            "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several "
+        )
+        raise TypeError(explain(what, f"{to_do}values that are a key together")) from None
     if array.ndim > 1 or (dtype not in ("string", EXACT) and array.dtype.kind not in "iub"):
         return Keys(content_keys(array))
     values = np.atleast_1d(array)
@@ -167,26 +165,17 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     parts = _parts(value)
     if all(_is_single(part) for part in parts):
         if len(parts) > 1 and len(parts) != _known_rows(element):
-            kinds = _described(value, "")
-            raise TypeError(
-                explain(
-                    f"the key is {kinds}: are they one key together, or the keys of {len(parts)} rows?",
-                    "Make one text of several values that are a key together; let the keys of several rows be a list or an "
-                    "array",
-                )
-            )
+            what = f"the key is {_described(value, '')}: are they one key together, or the keys of {len(parts)} rows?"
+            to_do = "Make one text of several values that are a key together; let the keys of several rows be a list or an array"
+            raise TypeError(explain(what, to_do))
         return given_keys(value)
     if len(parts) == 1:
         return given_keys(parts[0])
     made = [given_keys(part, f"part {i} of the key").words for i, part in enumerate(parts)]
     if len({(len(words), _is_single(part)) for words, part in zip(made, parts)}) > 1:
         told = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
-        raise ValueError(
-            explain(
-                f"the key is a tuple of parts of different lengths: {', '.join(told)}",
-                "Let each part of a key have one entry for each row",
-            )
-        )
+        what = f"the key is a tuple of parts of different lengths: {', '.join(told)}"
+        raise ValueError(explain(what, "Let each part of a key have one entry for each row"))
     return Keys(content_keys(np.concatenate(made, axis=1)))
 
 
@@ -226,12 +215,8 @@ def _check_number(element: Any, keys: int) -> None:
     if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return
     if any(tuple(shape)[1:2] != (keys,) for shape in _shapes(element)):
-        raise ValueError(
-            explain(
-                f"the function returned {keys} keys for an element of {rows} rows",
-                "Let it return one for each row; or a single one, not in an array, if the element is one row",
-            )
-        )
+        to_do = "Let it return one for each row; or a single one, not in an array, if the element is one row"
+        raise ValueError(explain(f"the function returned {keys} keys for an element of {rows} rows", to_do))
 
 
 # ---- What keys say.

@@ -37,7 +37,7 @@ class Reference(NamedTuple):
 
 
 def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
-    """Collective. What is `given` counts on rank 0 alone. Ctrl-C waits, except while rank 0 reads.
+    """Collective. Only rank 0 reads what is `given`. Ctrl-C waits, except while rank 0 reads.
 
     Raises:
       What the reading raises: on rank 0 as it is, elsewhere an error of the same class that quotes it.
@@ -46,7 +46,7 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
     tables: list[Array] = []
     names, rows = Names(), 0
     while True:
-        came = _next(chunks, ctrl_c)
+        came = _next(chunks, ctrl_c) if exchange.rank == 0 else None
         keys = came if isinstance(came, Keys) else Keys(np.empty((0, 2), np.uint64))
         names.add(keys.names, rows)
         table = _table(keys, rows)
@@ -95,12 +95,8 @@ def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
     if _is_function(given):
         returned = given()
         if returned is None or _is_function(returned):
-            raise TypeError(
-                explain(
-                    f"the function that reference= is returned {returned!r}",
-                    "Let it return a number of rows, keys, or an iterable of elements",
-                )
-            )
+            what = f"the function that reference= is returned {returned!r}"
+            raise TypeError(explain(what, "Let it return a number of rows, keys, or an iterable of elements"))
         check_reference(returned, key)
         given = returned
     if _is_number(given):
@@ -131,12 +127,9 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            error.args = (
-                explain(
-                    f"of an element of reference= no keys can be made: {without_place(str(error))}",
-                    "As keys, not elements, it takes a set, or a list or array of whole numbers or texts",
-                ),
-            )
+            what = f"of an element of reference= no keys can be made: {without_place(str(error))}"
+            to_do = "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"
+            error.args = (explain(what, to_do),)
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)
@@ -152,34 +145,31 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
 
 def check_reference(given: Any, key: Key) -> None:
     """Raises TypeError or ValueError if it can't be a reference."""
+    kind: type[Exception] = ValueError
+    what, to_do = "", ""
     if _is_number(given):
         if (whole(given) or 0) < 0:
-            raise ValueError(explain(f"reference={given!r} is less than 0", "It counts the rows that there are"))
+            what, to_do = f"reference={given!r} is less than 0", "It counts the rows that there are"
     elif _is_keys(given):
         if key is None:
-            raise ValueError(
-                explain(
-                    "reference= has keys, but audit() has no key=: rows are told apart by their content",
-                    "Pass key=, which says what a row's key is; or as reference= the elements themselves",
-                )
-            )
-    elif isinstance(given, tf.data.Dataset) and int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError(
-            explain(
-                "reference= is a dataset without an end, which would be read for ever",
-                "Pass it without repeat(), or with take()",
-            )
+            what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
+            to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
+    elif isinstance(given, tf.data.Dataset):
+        if int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            what = "reference= is a dataset without an end, which would be read for ever"
+            to_do = "Pass it without repeat(), or with take()"
+    elif given is not None and (isinstance(given, (str, bytes)) or not (_is_function(given) or _has_elements(given))):
+        kind, what = TypeError, f"reference={given!r} is no reference"
+        to_do = (
+            "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function "
         )
-    elif not (given is None or _is_map(given) or hasattr(given, "__iter__") or callable(given)) or isinstance(
-        given, (str, bytes)
-    ):
-        raise TypeError(
-            explain(
-                f"reference={given!r} is no reference",
-                "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function that "
-                "returns one of these",
-            )
-        )
+        to_do += "that returns one of these"
+    if what:
+        raise kind(explain(what, to_do))
+
+
+def _has_elements(given: Any) -> bool:
+    return hasattr(given, "__iter__") or _is_map(given)
 
 
 def _is_number(given: Any) -> bool:
@@ -187,11 +177,11 @@ def _is_number(given: Any) -> bool:
 
 
 def _is_function(given: Any) -> bool:
-    return callable(given) and not hasattr(given, "__iter__") and not _is_map(given)
+    return callable(given) and not _has_elements(given)
 
 
 def _is_map(given: Any) -> bool:
-    """Whether its elements are found by their numbers alone, as those of PyTorch's datasets and Keras 3's. Some of these raise no
+    """Returns whether its elements have numbers but no `__iter__`, as PyTorch's datasets and Keras 3's. Some of these raise no
     IndexError at their end, so Python does not know the end."""
     names = ("__getitem__", "__len__")
     found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
@@ -199,7 +189,7 @@ def _is_map(given: Any) -> bool:
 
 
 def _is_keys(given: Any) -> bool:
-    """Whether it is a collection of keys, and not of elements."""
+    """Returns whether it is a collection of keys. Otherwise it is one of elements."""
     if isinstance(given, (range, set, frozenset)):
         return True
     if isinstance(given, (list, tuple)):

@@ -12,7 +12,7 @@ _MOST_TIMES = 5  # a line for each number of times up to here
 
 
 class Seen(NamedTuple):
-    """Where a row was seen: on a rank, in a step of the epoch from 1, and which row of its element, from 0."""
+    """A place where a row was seen: the rank, the step of the epoch, from 1, and the row in its element, from 0."""
 
     rank: int
     step: int
@@ -37,7 +37,7 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What all ranks saw in an epoch; the same on every rank. `str()` of it is for people.
+    """The rows that all ranks saw in an epoch. All ranks have the same report. `str()` of it is for people.
 
     Rows are told apart by their keys (see audit()). `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
     different rows. `rows` and `repeats` count deliveries. Tuples have a number for each rank, in the order of the ranks.
@@ -126,8 +126,7 @@ class Report:
         return {times: rows for times, rows in known.items() if rows}
 
     def _whole(self) -> int:
-        """What shares are of: the rows of the reference; or those that came, if there is none, or if it is a number and more
-        came."""
+        """The rows of which shares are. Without a reference, and if more rows came than a number says: those that came."""
         return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
@@ -181,7 +180,7 @@ class Report:
         return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
 
     def _causes(self) -> list[str]:
-        """What such numbers come from."""
+        """The usual reasons for such numbers."""
         found = [self.hint] if self.hint else []
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):

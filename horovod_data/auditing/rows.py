@@ -175,6 +175,8 @@ def are_samples(rows: Any) -> bool:
     inside = [[leaf for _, leaf in leaves(row, of_row=True) if not _is_empty(leaf)] for row in rows]
     if len(forms) > 1 or not all(part and all(isinstance(leaf, (list, *SINGLE)) for leaf in part) for part in inside):
         return False
+    if not all(isinstance(leaf, (str, bytes, list)) for leaf in inside[0]):
+        return True  # it has numbers
     components = [leaf for _, leaf in leaves(rows)]
     texts = all(isinstance(leaf, list) and _are_texts(leaf) for leaf in components)
     return not texts or len({len(leaf) for leaf in components}) > 1
@@ -242,12 +244,8 @@ def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]
     except NoArray as error:
         why = str(error)
     where = f"component {path} of the element" if path else "the element"
-    raise TypeError(
-        explain(
-            f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why and f' ({why})'}",
-            "Pass key=, a function that returns one key for each row of an element",
-        )
-    )
+    what = f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why and f' ({why})'}"
+    raise TypeError(explain(what, "Pass key=, a function that returns one key for each row of an element"))
 
 
 def _rows_of_sparse(leaf: Any) -> list[Any]:
@@ -294,12 +292,13 @@ def array_of(leaf: Any) -> tuple[Array, str]:
         array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf, _dtype_for(leaf))
     except Exception as error:  # whatever the object's own conversion raises
         raise NoArray(str(error)) from error
-    if array.dtype.kind == "O" or (array.dtype.kind == "f" and isinstance(leaf, list)):
-        values = array if array.dtype.kind == "O" else np.array(leaf, object)
-        if (whole := _whole_numbers(values)) is not None:
-            return whole, EXACT
-        if array.dtype.kind == "O" and not _are_texts(array.ravel().tolist()):
-            raise NoArray
+    objects = array if array.dtype.kind == "O" else None
+    if array.dtype.kind == "f" and isinstance(leaf, list):  # also of whole numbers that no other dtype holds
+        objects = np.array(leaf, object)
+    if objects is not None and (whole := _whole_numbers(objects)) is not None:
+        return whole, EXACT
+    if array.dtype.kind == "O" and not _are_texts(array.ravel().tolist()):
+        raise NoArray
     if array.dtype.kind in "OSU":
         return array, "string"
     array = array.astype(array.dtype.newbyteorder("="), copy=False)  # the same numbers have the same bytes

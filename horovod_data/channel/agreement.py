@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks said in a call that they make together: they must mean the same, and an error of one is an error of all."""
+"""Compares what all ranks said in a call that they make together. An error of one rank is raised on all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import explain, placed, without_place
+from ..errors import explained, placed, without_place
 from ..job import state
 
 
@@ -18,7 +18,7 @@ def _ranks(job: state.Job, ranks: tuple[int, ...]) -> str:
 
 
 def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
-    """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
+    """Raises ValueError when the ranks' arguments differ, with the same text on every rank."""
     sides: list[str] = []
     for key in said[0][1]["arguments"]:
         values: dict[str, tuple[int, ...]] = {}
@@ -31,22 +31,21 @@ def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...],
                 for value, ranks in sorted(values.items(), key=lambda item: item[1])
             ]
     if sides:
-        raise ValueError(
-            explain(
-                f"the ranks disagree in {what}: {'; '.join(sides)}",
-                "Every rank must make the same calls in the same order with the same arguments",
-            )
+        raise explained(
+            ValueError,
+            f"the ranks disagree in {what}: {'; '.join(sides)}",
+            "Every rank must make the same calls in the same order with the same arguments",
         )
 
 
 def raised(kind: str, text: str) -> Exception:
-    """An error of the class that TensorFlow or Python has under this name; otherwise a RuntimeError."""
+    """An error of the class of this name in TensorFlow or Python. Otherwise a RuntimeError."""
     for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
         named = getattr(module, kind, None)
         if isinstance(named, type) and issubclass(named, Exception):
             try:
                 return named(*arguments)
-            except TypeError:  # it wants to be told more than a text
+            except TypeError:  # its constructor takes more than a text
                 break
     return RuntimeError(text)
 
@@ -54,12 +53,12 @@ def raised(kind: str, text: str) -> Exception:
 def check_errors(
     job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]], failure: Optional[BaseException]
 ) -> None:
-    """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
+    """Raises the error of the first rank that has one: there as it is, on other ranks with its class, if that is known there."""
     try:
         if failure is not None:
             raise failure
     finally:
-        failure = None  # or it would keep itself, and the program's frames, by this one
+        failure = None  # else this frame and the error would keep each other alive, with the program's frames
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]

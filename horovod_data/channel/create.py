@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A channel is made: its arguments, and what all ranks agree on."""
+"""Makes a channel: all ranks agree on it, and each creates its side."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 
 from ..ending import signals
-from ..errors import explain, say, words_of
+from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
 from ..native import tensorflow_private as private
 from ..observe.progress import watch
 from . import elements, reader_thread
 from .agreement import check_agreement, check_errors
-from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, UNLESS_SHARDED, Options
+from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
 from .shard.parts import PartSummary, ReaderPart, check_parts
 
@@ -38,11 +38,11 @@ class Channel:
     spec: Any  # of the reader's elements
     steps: int
     made_of: Callable[[], Any] = lambda: None  # the dataset function, while it lives
-    told: bool = False  # that another one is ignored
+    told: bool = False  # a line has said that another dataset is ignored
 
 
 def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
-    """Makes a channel, of which the caller is a user. Collective; the order in which all ranks call it is that of the channels.
+    """Makes a channel, of which the caller is a user. Collective: all ranks make their channels in the same order.
 
     Every rank takes part in the agreement, also one whose own work has failed: so all ranks raise that error. `ctrl_c` delivers
     signals only while the program's own code runs. From then on they wait until the channel is made on all ranks.
@@ -58,10 +58,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             if job.reader is not None:
                 reading = Reading.make(
                     dataset_or_fn,
-                    options.batch,
-                    options.remainder,
-                    options.shard is not None,
-                    options.shard == UNLESS_SHARDED,
+                    options,
                     job.reader,
                     len(job.layout.readers),
                     len(job.layout.trainers),
@@ -100,13 +97,17 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     finally:
         if dealer is not None and not made:
             dealer.cancel()
-        failure = None  # or it would keep itself, and the program's frames, by this one
+        failure = None  # else this frame and the error would keep each other alive, with the program's frames
 
 
 def _exchanged(
     mine: dict[str, Any], what: str, failure: Optional[BaseException]
 ) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
-    """The number of the agreement, and what all ranks say in it. Where nobody hears of this rank's own failure, raises that."""
+    """The number of the agreement, and what all ranks say in it.
+
+    Raises:
+      This rank's own failure, where the agreement failed before other ranks have seen it.
+    """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
     except Exception as error:
@@ -126,7 +127,7 @@ def _agreed(
     said: list[tuple[tuple[int, ...], dict[str, Any]]],
     reading: Optional[Reading],
 ) -> tuple[Channel, list[int]]:
-    """The channel, if what all ranks say fits; and of each reader how much shared memory it has."""
+    """The channel, and the bytes of shared memory of each reader. Raises ValueError where the readers' words don't fit."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:
@@ -174,12 +175,12 @@ def _component(part: elements.Component) -> bindings.Component:
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
-    """What may be on its way is a part of what the readers have for all channels, and for what ranks keep."""
+    """The bytes that may be on their way: never more than a quarter of a reader's shared memory, which serves all channels."""
     return min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
 
 
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
-    """The spec of the elements of all readers, from what each said of its own."""
+    """The spec that fits the elements of all readers."""
     specs = []
     for words in readers:
         proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
@@ -187,30 +188,27 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     try:
         spec = elements.common_spec(specs)
     except ValueError as error:
-        raise ValueError(
-            explain(
-                f"the readers' datasets in {what} have different elements: {error}",
-                "Let the dataset function return the same kind of dataset on every reader",
-            )
+        raise explained(
+            ValueError,
+            f"the readers' datasets in {what} have different elements: {error}",
+            "Let the dataset function return the same kind of dataset on every reader",
         ) from None
-    # A reader has the classes of its namedtuples.
+    # This reader knows the classes of its namedtuples.
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
 
 
 def _steps(job: state.Job, options: Options, spec: Any, counts: list[int]) -> int:
     """The cardinality that every trainer sees."""
-    if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # Keras would count on more than may come
+    if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # fewer elements may come
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 
     def steps(count: int, reader: int) -> int:
-        return steps_of(
-            count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader))
-        )
+        return steps_of(count, spec, options, len(job.layout.audience(reader)))
 
     if len(set(job.layout.group)) == 1:
         unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
         return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0])
-    if options.schedule == "dynamic":  # the hosts have nothing to do with each other
+    if options.schedule == "dynamic":  # each host has elements of its own
         return _UNKNOWN
     each = [steps(count, reader) for count, reader in zip(counts, job.layout.readers)]
     finite = [one for one in each if one != _INFINITE]
@@ -232,7 +230,7 @@ def _tell_part(job: state.Job, label: str, part: ReaderPart) -> None:
 
 
 def _warn_of_duplicates(job: state.Job, label: str, fingerprints: list[Optional[str]]) -> None:
-    """A line on the first of readers that seem to read the same, and so deliver everything several times."""
+    """Logs a line on the first of several readers that seem to read the same data."""
     mine = None if job.reader is None else fingerprints[job.reader]
     same = [reader for reader, one in enumerate(fingerprints) if mine is not None and one == mine]
     if len(same) < 2 or same[0] != job.reader:

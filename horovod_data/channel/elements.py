@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an element is made of: component tensors, their names, and the specs of the shares that trainers get.
+"""The component tensors of an element, their names, and the specs of the shares that trainers get.
 
-The C++ core knows plain tensors only. Ragged and sparse tensors are taken apart by a map on the reader and put together
-by one on the trainers. A None is structure alone: no tensor of an element stands for it.
+The C++ core knows plain tensors only. A map on the reader takes ragged and sparse tensors apart, and a map on the trainers puts them
+together. None is part of the structure: it has no tensor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..native import tensorflow_private as private
+from .options import Options
 
 
 class EmptyRule(enum.IntEnum):
-    """What a component is in a share that has no element of its own; the numbers are those of csrc/ops/leaves.h."""
+    """What a component becomes in a share without an element. The numbers are those of csrc/ops/leaves.h."""
 
     ROWS = 0
     ROW_SPLITS = 1
@@ -35,8 +36,8 @@ class Component:
     dtype: tf.DType
     shape: tf.TensorShape
     rule: EmptyRule
-    row_length: int = -1  # of the splits of a ragged tensor's axis that is not ragged: its size
-    says: Optional[tf.TensorShape] = None  # of a sparse tensor's dense shape: what it says
+    row_length: int = -1  # the size of an axis that has row splits in a ragged tensor and is not ragged
+    says: Optional[tf.TensorShape] = None  # the static shape, of the dense shape of a sparse tensor
 
 
 def is_none(leaf: Any) -> bool:
@@ -45,13 +46,13 @@ def is_none(leaf: Any) -> bool:
 
 
 def filled(spec: Any, parts: Sequence[Any]) -> Any:
-    """The structure of `spec` with `parts` in the places of its leaves, and each None as it stands there."""
+    """The structure of `spec` with `parts` in the places of its leaves. Each None stays."""
     rest = iter(parts)
     return tf.nest.pack_sequence_as(spec, [leaf if is_none(leaf) else next(rest) for leaf in tf.nest.flatten(spec)])
 
 
 def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
-    """The leaf specs of an element_spec with their paths, in tf.nest's order: `['image']`, `[1]['length']`; not those of None."""
+    """The leaf specs of an element_spec with their paths (`['image']`, `[1]['length']`), in tf.nest's order, without None."""
     if is_none(spec):
         return []
     if isinstance(spec, dict):
@@ -64,8 +65,7 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def by_place(spec: Any) -> Any:
-    """`spec` with the keys of its dicts replaced by their places, as text, and the specs of None by None: TensorFlow's proto of a
-    structure takes no others."""
+    """`spec` for TensorFlow's proto of a structure: places (as text) replace the keys of dicts, and None replaces the spec of None."""
     if is_none(spec):
         return None
     if isinstance(spec, dict):
@@ -77,7 +77,7 @@ def by_place(spec: Any) -> Any:
 
 
 def key_order(spec: Any) -> Any:
-    """The keys of every dict in `spec` in their order, as JSON can say it."""
+    """The keys of every dict in `spec` in their order, in a form for JSON."""
     if isinstance(spec, dict):
         return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
     if isinstance(spec, (tuple, list)):
@@ -86,7 +86,7 @@ def key_order(spec: Any) -> Any:
 
 
 def in_order(spec: Any, order: Any) -> Any:
-    """The spec of which by_place() is `spec` and key_order() is `order`."""
+    """The inverse of by_place() and key_order()."""
     if spec is None:
         return private.NoneTensorSpec()
     if isinstance(spec, dict):
@@ -118,39 +118,35 @@ def check_types(spec: Any) -> None:
     """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
     for key in _keys(spec):
         if not isinstance(key, (str, int, float)):
-            raise TypeError(
-                explain(
-                    f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
-                    "can't be sent to another rank",
-                    "Use strings or numbers as keys",
-                )
+            raise explained(
+                TypeError,
+                f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
+                "can't be sent to another rank",
+                "Use strings or numbers as keys",
             )
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
-        if not isinstance(
-            leaf, tf.TypeSpec
-        ):  # a Mapping, or of a class of attrs or dataclasses: other ranks don't have it
-            raise TypeError(
-                explain(
-                    f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
-                    "can't be sent to another rank",
-                    "Let a map() make dicts, tuples or namedtuples of such",
-                )
-            )
-        raise TypeError(
-            explain(
-                f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+        # A Mapping, or a class of attrs or dataclasses, which other ranks don't have.
+        if not isinstance(leaf, tf.TypeSpec):
+            raise explained(
+                TypeError,
+                f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
                 "can't be sent to another rank",
-                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
+                "Let a map() make dicts, tuples or namedtuples of such",
             )
+        raise explained(
+            TypeError,
+            f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+            "can't be sent to another rank",
+            "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
         )
 
 
 def components(spec: Any) -> list[Component]:
-    """The tensors that an element of this spec is taken apart into, in order."""
+    """The plain tensors of an element of this spec, in order."""
     found: list[Component] = []
     for name, leaf in leaves(spec):
         if isinstance(leaf, tf.SparseTensorSpec):
@@ -188,7 +184,7 @@ def components(spec: Any) -> list[Component]:
 
 
 def weight_component(spec: Any) -> int:
-    """The component whose rows the weights of remainder="pad" count: of the first leaf, the one that knows them."""
+    """The component whose rows have the weights of remainder="pad": the one of the first leaf that knows its rows."""
     first = leaves(spec)[0][1]
     if isinstance(first, tf.SparseTensorSpec):
         return 2
@@ -196,10 +192,10 @@ def weight_component(spec: Any) -> int:
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
-    """The spec that fits the elements of several readers: what they don't agree on in their shapes is unknown.
+    """The spec that fits the elements of several readers. Sizes that differ become unknown.
 
     Raises:
-      ValueError: they have other components, or components of another type; says which.
+      ValueError: the readers have other components, or components of another type. The text says which.
     """
     named = [leaves(spec) for spec in specs]
     for reader, others in enumerate(named):
@@ -234,7 +230,7 @@ def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def put_together(spec: Any) -> Callable[..., Any]:
-    """The inverse of take_apart, for Dataset.map. What the map makes needs `spec` in place of its own."""
+    """The inverse of take_apart, for Dataset.map. The mapped dataset then needs `spec` as its element_spec."""
 
     def pack(*tensors: tf.Tensor) -> Any:
         rest = list(tensors)
@@ -246,9 +242,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(
-                leaf, tf.RaggedTensorSpec
-            ):  # a row of a ragged tensor: boxed in a dataset, plain outside of it
+            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
                 parts.append(
                     tf.raw_ops.RaggedTensorToVariant(
                         rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
@@ -287,21 +281,23 @@ def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
     return tf.TensorSpec(shape, leaf.dtype, leaf.name)
 
 
-def share_spec(spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> Any:
+def share_spec(spec: Any, options: Options, trainers: int) -> Any:
     """The element_spec that every trainer sees, the weight of "pad" included."""
 
     def of_leaf(leaf: Any) -> Any:
         if is_none(leaf):
             return leaf
         rows = rows_of(leaf)
-        if batch == "per_rank":
-            return _replace_rows(leaf, None) if remainder == "partial" and schedule == "static" else leaf
-        if rows is None or remainder == "partial":
+        if options.batch == "per_rank":
+            return (
+                _replace_rows(leaf, None) if options.remainder == "partial" and options.schedule == "static" else leaf
+            )
+        if rows is None or options.remainder == "partial":
             return _replace_rows(leaf, None)
-        return _replace_rows(leaf, rows // trainers if remainder == "drop" else -(-rows // trainers))
+        return _replace_rows(leaf, rows // trainers if options.remainder == "drop" else -(-rows // trainers))
 
     shared = tf.nest.map_structure(of_leaf, spec)
-    if remainder != "pad":
+    if options.remainder != "pad":
         return shared
     first = leaves(shared)[0][1]
     shape = tf.TensorShape(None) if first.shape.rank is None else first.shape[:1]
@@ -309,34 +305,31 @@ def share_spec(spec: Any, batch: str, schedule: str, remainder: str, trainers: i
 
 
 def check_global(spec: Any, remainder: str, trainers: int) -> None:
-    """Raises ValueError where batch="global" can be seen to be wrong before the first element."""
+    """Raises ValueError where the spec alone shows that batch="global" is wrong."""
     named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
     for name, leaf in named:
         if leaf.shape.rank == 0:
-            raise ValueError(
-                explain(
-                    f'batch="global" cuts every component along axis 0, but {name} is a scalar',
-                    'Give it an axis 0, or use batch="per_rank"',
-                )
+            raise explained(
+                ValueError,
+                f'batch="global" cuts every component along axis 0, but {name} is a scalar',
+                'Give it an axis 0, or use batch="per_rank"',
             )
     known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
     for name, rows in known[1:]:
         if rows != known[0][1]:
-            raise ValueError(
-                explain(
-                    f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
-                    f"{known[0][1]} rows and {name} has {rows}",
-                    'Make them equal, or use batch="per_rank"',
-                )
+            raise explained(
+                ValueError,
+                f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
+                f"{known[0][1]} rows and {name} has {rows}",
+                'Make them equal, or use batch="per_rank"',
             )
     if known and remainder == "drop" and (known[0][1] or 0) % trainers:
         rows = known[0][1] or 0
-        raise ValueError(
-            explain(
-                f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
-                f"{rows % trainers} rows of every batch would be lost",
-                f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
-            )
+        raise explained(
+            ValueError,
+            f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
+            f"{rows % trainers} rows of every batch would be lost",
+            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader's end of a channel: the user's dataset, checked, taken apart where it must be, and the op that deals it."""
+"""The reader's end of a channel: checks the user's dataset, and runs the op that deals its elements."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..job import state
 from ..native import loader
 from ..native import tensorflow_private as private
 from . import elements
+from .options import UNLESS_SHARDED, Options
 from .receiver import ends_of_channels
 from .shard.fingerprint import fingerprint_of
 from .shard.parts import ReaderPart, part_of
@@ -25,12 +26,11 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
 @dataclasses.dataclass(frozen=True)
 class _Rules:
-    """What a channel asks of the datasets that are read for it."""
+    """The requirements of a channel for the datasets that are read for it."""
 
-    batch: str
-    remainder: str
-    audience: int  # of the job's trainers, those between which this reader's global batches are divided
-    shard: bool  # each reader takes a part of what all have
+    options: Options
+    audience: int  # the trainers for which this reader cuts its global batches
+    shard: bool  # each reader takes a part of the dataset
     reader: int = 0
     readers: int = 1
 
@@ -41,40 +41,31 @@ class Reading:
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
-    fingerprint: Optional[
-        str
-    ]  # equal ones stand for pipelines that yield the same, before they are sharded; None: not known
-    part: Optional[ReaderPart]  # of shard="auto"
-    deal: Callable[
-        [int, int, int], None
-    ]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
-    close: Callable[[], None]  # frees what it runs in
+    fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
+    part: Optional[ReaderPart]  # with shard="auto"
+    deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, until all trainers have ended it
+    close: Callable[[], None]  # frees the session that it runs in
 
     @classmethod
     def make(
         cls,
         dataset_or_fn: Any,
-        batch: str,
-        remainder: str,
-        shard: bool,
-        unless_sharded: bool,
+        options: Options,
         reader: int,
         readers: int,
         trainers: int,
         audience: int,
     ) -> "Reading":
-        """Calls the function if it is one, and checks what can be checked before the first element. `unless_sharded`: a function
-        that takes an InputContext gives each reader its own part itself."""
-        rules = _Rules(batch, remainder, audience, shard and readers > 1, reader, readers)
+        """Calls the function if it is one, and checks what can be checked before the first element."""
+        rules = _Rules(options, audience, options.shard is not None and readers > 1, reader, readers)
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
             graph = None if private.is_eager(variant) else variant.graph
             if graph is not None and rules.shard:
-                raise ValueError(
-                    explain(
-                        'shard="auto" cannot look into a dataset of a TF1 graph',
-                        "Pass a function that makes the dataset: it is called in eager mode",
-                    )
+                raise explained(
+                    ValueError,
+                    'shard="auto" cannot look into a dataset of a TF1 graph',
+                    "Pass a function that makes the dataset: it is called in eager mode",
                 )
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
@@ -84,7 +75,7 @@ class Reading:
         else:
             input_context = tf.distribute.InputContext(readers, reader, trainers)
             wants = _Wants.of(dataset_or_fn)
-            if unless_sharded and wants.context:
+            if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
                 rules = dataclasses.replace(rules, shard=False)
             first = _prepared(_call(dataset_or_fn, wants, input_context, 1), rules, None)
             anew = None
@@ -99,27 +90,24 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class _Wants:
-    """What a dataset function is called with."""
+    """The arguments that a dataset function takes."""
 
     context: bool  # an InputContext
-    context_name: (
-        str  # of its parameter, where it must be passed by name: it can't be otherwise, or `epoch` may come before it
-    )
-    epoch: bool  # the epoch's number, by this name: then it is called for every epoch
+    context_name: str  # of its parameter, where it must be passed by name
+    epoch: bool  # the epoch's number, by this name; then the function is called for every epoch
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "_Wants":
         try:
             parameters = inspect.signature(function).parameters.values()
-        except (TypeError, ValueError):  # a builtin that does not say
+        except (TypeError, ValueError):  # a builtin function without a signature
             return cls(False, "", False)
         if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-            raise TypeError(
-                explain(
-                    "the dataset function's parameter `epoch` can be passed by its position only, and the "
-                    "number of the epoch is passed by name",
-                    "Leave out the `/` behind it",
-                )
+            raise explained(
+                TypeError,
+                "the dataset function's parameter `epoch` can be passed by its position only, and the "
+                "number of the epoch is passed by name",
+                "Leave out the `/` behind it",
             )
         given = function.keywords if isinstance(function, functools.partial) else {}
         by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -129,11 +117,10 @@ class _Wants:
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name
         ]
         if len(needed) > 1:
-            raise TypeError(
-                explain(
-                    f"the dataset function needs the arguments {', '.join(needed)}",
-                    "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
-                )
+            raise explained(
+                TypeError,
+                f"the dataset function needs the arguments {', '.join(needed)}",
+                "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
             )
         named = [
             p.name
@@ -145,7 +132,7 @@ class _Wants:
 
 @dataclasses.dataclass
 class _Prepared:
-    """A dataset that was checked, and taken apart where it must be."""
+    """A dataset that was checked. `flat` has its elements as plain tensors."""
 
     dataset: tf.data.Dataset
     flat: tf.data.Dataset
@@ -156,12 +143,11 @@ class _Prepared:
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
     if ends_of_channels(dataset):
-        raise ValueError(
-            explain(
-                "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-                "reader would wait for itself",
-                "Distribute the dataset that it came from, and do the rest on every rank behind it",
-            )
+        raise explained(
+            ValueError,
+            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
+            "reader would wait for itself",
+            "Distribute the dataset that it came from, and do the rest on every rank behind it",
         )
     part = None
     if rules.shard:
@@ -170,8 +156,8 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     whole, dataset = dataset, part.dataset if part is not None else dataset
     spec = dataset.element_spec
     elements.check_types(spec)
-    if rules.batch == "global":
-        elements.check_global(spec, rules.remainder, rules.audience)
+    if rules.options.batch == "global":
+        elements.check_global(spec, rules.options.remainder, rules.audience)
     flat = dataset
     with _mode(graph), tf.device("/CPU:0"):
         if elements.has_composites(spec):
@@ -187,21 +173,22 @@ def _made_anew(
     spec: Any,
     number: int,
 ) -> _Prepared:
-    """The dataset of epoch `number`, whose elements must be of the kind that all ranks have been told of. With shard="auto" this
-    reader's part of it is not compared with those of the others, to whom it could say nothing before they deal."""
+    """The dataset of epoch `number`. Its elements must be of the kind that all ranks know.
+
+    With shard="auto" this reader's part is not compared with those of other readers, which don't wait for it.
+    """
     made = _prepared(_call(function, wants, input_context, number), rules, None)
     if not _fits(made.spec, spec):
-        raise ValueError(
-            explain(
-                f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
-                "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
-            )
+        raise explained(
+            ValueError,
+            f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
+            "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
         )
     return made
 
 
 def _fits(spec: Any, known: Any) -> bool:
-    """Says whether all elements of `spec` are elements of `known`, too."""
+    """Says whether all elements of `spec` fit `known`."""
     try:
         common = elements.common_spec([known, spec])
     except ValueError:
@@ -210,23 +197,21 @@ def _fits(spec: Any, known: Any) -> bool:
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
-    """Raises TypeError for anything but a dataset, a function, or, where it is not needed, None."""
+    """Raises TypeError unless this is a dataset, a function, or None where it is not needed."""
     if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn):
         return
     if dataset_or_fn is None:
         if needed:
-            raise TypeError(
-                explain(
-                    "dataset_or_fn is None on a reader",
-                    "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
-                )
+            raise explained(
+                TypeError,
+                "dataset_or_fn is None on a reader",
+                "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
             )
         return
-    raise TypeError(
-        explain(
-            f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
-            "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
-        )
+    raise explained(
+        TypeError,
+        f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
+        "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
     )
 
 
@@ -240,13 +225,15 @@ def _call(
     with _mode(None), tf.device("/CPU:0"), state.reads():
         dataset = function(*arguments, **keywords)
         if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))
+            raise explained(
+                TypeError, f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"
+            )
         return dataset
 
 
 @contextlib.contextmanager
 def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
-    """In which a dataset is made or extended: in its graph, or eagerly."""
+    """The context in which a dataset is made or extended: its graph, or eager mode."""
     with eagerly() if graph is None else graph.as_default():
         yield
 
@@ -256,14 +243,14 @@ def eagerly() -> Iterator[None]:
     """Eager mode, in TF1 programs as well."""
     if tf.executing_eagerly():
         yield
-    else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
+    else:  # a dataset keeps the default graph alive, which must not be the one that the program builds (see _graph_deal)
         private.begin_without_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
-    """`anew` makes the dataset of an epoch; `first` is that of epoch 1. Without it `first` is that of all epochs."""
+    """A function that deals an epoch. `anew` makes its dataset; `first` is that of epoch 1. Without `anew`, `first` is that of all."""
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
@@ -272,7 +259,7 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
         else:
             made = held.pop() if held and number == 1 else anew(number)
             held.clear()
-        # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
+        # `made` keeps alive the Python parts of the pipeline: generators, bodies of py_function.
         with private.eager_mode(), private.at_once(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)
 
@@ -283,9 +270,11 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
 def _graph_deal(
     graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor
 ) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
-    """A dataset that was made in a TF1 graph runs in a session of its own, on a copy of what it needs of that graph: as long
-    as the user's graph lives, this rank uses the channel, so the channel can't keep it alive. Also returns what closes the
-    session, and the length."""
+    """A function that deals an epoch of a dataset of a TF1 graph, one that closes its session, and the dataset's length.
+
+    The session runs a copy of the graph's part. While the user's graph lives, this rank uses the channel, so the channel must not keep
+    that graph alive.
+    """
     needed: set[str] = set()
     waiting = [variant.op, count.op]
     while waiting:
@@ -297,14 +286,13 @@ def _graph_deal(
     part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
     part.node.extend(node for node in whole.node if node.name in needed)
     for node in part.node:
-        node.attr.pop("_class", None)  # beside which ops it runs; they may not be there
+        node.attr.pop("_class", None)  # names ops that it must run beside; they may be missing
     with tf.Graph().as_default() as copy:
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-        op = loader.load().ops.horovod_data_deal(
-            copied, channel_in, epoch_in, anew=True
-        )  # a session makes it for each epoch
+        # A session makes the dataset anew for each epoch.
+        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
 
@@ -315,17 +303,17 @@ def _graph_deal(
 
 
 def _no_gpu() -> tf.compat.v1.ConfigProto:
-    """For sessions of our own: a pipeline is the host's work, and which GPUs this process uses is the program's affair."""
+    """The configuration of our sessions: pipelines run on the host, and the program alone decides about its GPUs."""
     return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
-def steps_of(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:
-    """The number of steps in an epoch of `count` elements, both as tf.data counts: INFINITE and UNKNOWN included."""
-    if count < 0 or schedule == "dynamic":
+def steps_of(count: int, spec: Any, options: Options, trainers: int) -> int:
+    """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data."""
+    if count < 0 or options.schedule == "dynamic":
         return _INFINITE if count == _INFINITE else _UNKNOWN
-    if batch == "per_rank":
-        return count // trainers if remainder == "drop" else -(-count // trainers)
+    if options.batch == "per_rank":
+        return count // trainers if options.remainder == "drop" else -(-count // trainers)
     rows = [elements.rows_of(leaf) for _, leaf in elements.leaves(spec)]
-    if remainder != "drop" or any(rows):  # what the ranks don't divide has been refused
+    if options.remainder != "drop" or any(rows):  # with "drop" the ranks divide the rows, as was checked
         return count
     return 0 if 0 in rows else _UNKNOWN  # a batch smaller than the number of ranks makes no step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reading process does in the background, and, if it is a dedicated reader, for the rest of its life."""
+"""The threads of a reader that run the epochs of its channels, and serve()."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Optional
 import tensorflow as tf
 
 from ..ending import exit_status, shutdown
-from ..errors import explain, here, say, show, start_thread, text_of, without_place
+from ..errors import explain, explained, here, say, show, start_thread, text_of, without_place
 from ..job import state
 from ..native import bindings
 from .reader_dataset import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
-# absl's codes of what Python raises, as TensorFlow's own py_function has them: a NotImplementedError in a pipeline is UNIMPLEMENTED.
+# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
-# What TensorFlow puts around an error of our own op.
+# The words that TensorFlow puts around an error of our op.
 _AROUND_OURS = re.compile(
     r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
 )
 
-# A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.
+# A generator that sleeps can't be interrupted, so the process waits for it only so long.
 _JOIN_SECONDS = 5.0
 
-# All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
+# All dealers that have not been joined. Also an idle one has objects that must not be freed while Python ends.
 _dealers: set[Dealer] = set()
 
 
 class Dealer:
     """The thread that runs the epochs of a channel as trainers open them.
 
-    It exists from the channel's start, because Python starts no thread any more when the main thread has ended, and other
-    ranks may open epochs then; and before the ranks agree on the channel, so that all of them hear it where it can't be had.
+    The thread starts before the ranks agree on the channel: if it can't be started, all ranks get that error. It lives as long as the
+    channel, because other ranks may open epochs after the main thread has ended, and Python starts no thread then.
     Between epochs it waits in C++.
 
     Raises:
@@ -64,13 +64,14 @@ class Dealer:
         _dealers.add(self)
 
     def begin(self, channel: int, label: str) -> None:
+        """Makes the thread run the epochs of this channel."""
         self.thread.name += f" {label}"
         self._label = label
         self._channel = channel
         self._told.set()
 
     def cancel(self) -> None:
-        """There will be no such channel."""
+        """Ends the thread: there will be no channel."""
         self._told.set()
 
     def _deal(self) -> None:
@@ -79,43 +80,38 @@ class Dealer:
             while self._channel is not None and (turn := bindings.source_wait(self._channel)):
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
-            self._reading.close()  # here, where shutdown() waits for it
-            if (
-                bindings.state() == bindings.State.RUNNING
-            ):  # the channel has ended, not the job: what it read may be large
+            self._reading.close()  # on this thread, which shutdown() joins
+            # The job may go on without this channel, whose dataset may be large.
+            if bindings.state() == bindings.State.RUNNING:
                 del self._reading
 
 
 def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: int) -> None:
     try:
         reading.deal(channel, epoch, number)
-    except SystemExit as error:  # of a dataset function that is called for every epoch
-        _leave(channel, label, epoch, error)
-    except (
-        BaseException
-    ) as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
+    except SystemExit as error:  # raised by a dataset function that is called for every epoch
+        _exit_job(channel, label, epoch, error)
+    except BaseException as error:  # the op did not begin, and the trainers wait
         bindings.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
 
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
-        with contextlib.suppress(Exception):  # of a class of the user's, perhaps, or made of anything
+        with contextlib.suppress(Exception):  # a class of the user's may have no such attribute
             code = int(error.error_code)
-            return (
-                _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code
-            )  # by which iterators say that they are at their end
+            return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
 def _text_of(error: BaseException) -> str:
-    text = without_place(text_of(error))  # the core says more of the place
+    text = without_place(text_of(error))  # the core adds a longer place
     return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
-def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
-    """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
+def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
+    """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
     if status := exit_status.status_of(error.code):
         if error.code is not status:
             with contextlib.suppress(Exception):  # it has no text
@@ -139,9 +135,9 @@ def _join_dealers() -> None:
 
 
 def serve() -> None:
-    """On a dedicated reader: serves until all trainers are done, and then leaves the process with status 0.
+    """On a dedicated reader: serves until all trainers are done, and then exits with status 0.
 
-    Elsewhere it does nothing. All channels are made before it. Not collective.
+    Elsewhere it does nothing. Make all channels before it. Not collective.
 
     Raises:
       SystemExit: on a dedicated reader, when the trainers are done.
@@ -158,6 +154,6 @@ def serve() -> None:
     )
     bindings.wait_all_bye()
     if bindings.state() == bindings.State.BROKEN:
-        raise RuntimeError(explain("a process of the job was lost while this reader served", where=job.where))
+        raise explained(RuntimeError, "a process of the job was lost while this reader served", where=job.where)
     shutdown.shutdown()
     sys.exit(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's end of a channel as a tf.data.Dataset."""
+"""A trainer's end of a channel as a tf.data.Dataset, and how to find such ends in a pipeline."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from . import elements
 
 
 class _ReceiverDataset(private.DatasetSource):
-    """This rank's shares, as flat tensors or in their structure."""
+    """The dataset of this rank's shares."""
 
     def __init__(self, channel: int, label: str, steps: int, spec: Any, whole: bool):
         self._spec = spec
         self.label = label
-        self.whole = whole  # all rows come, in order and without padding
+        self.whole = whole  # the ranks together get all rows, in order and without padding
         parts = elements.components(spec)
         types, shapes = elements.flat_types(parts)
         session = bindings.session()
-        with private.at_once(), tf.device("/CPU:0"):  # the caller's use of the channel may go next
+        with private.at_once(), tf.device("/CPU:0"):  # before the caller gives back its use of the channel
             variant = loader.load().ops.horovod_data_receiver(
                 tf.constant(channel, tf.int64),
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
@@ -39,7 +39,7 @@ class _ReceiverDataset(private.DatasetSource):
 
 
 class _Typed(private.UnaryDataset):
-    """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
+    """A mapped dataset with a better element_spec than TensorFlow finds for the map."""
 
     def __init__(self, dataset: tf.data.Dataset, spec: Any):
         self._spec = spec
@@ -51,8 +51,10 @@ class _Typed(private.UnaryDataset):
 
 
 def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.data.Dataset:
-    """This rank's shares of a channel, of which there are `steps` (as tf.data counts) with this spec. `whole`: those of all ranks
-    are all rows, in order and without padding."""
+    """The dataset of this rank's shares: `steps` elements (as tf.data counts) of this spec.
+
+    `whole`: the ranks together get all rows, in order and without padding.
+    """
     dataset: tf.data.Dataset
     if elements.has_composites(spec):
         flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
@@ -60,22 +62,22 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.
     else:
         dataset = _ReceiverDataset(channel, label, steps, spec, whole)
     settings = tf.data.Options()
-    # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
+    # Else Keras and tf.distribute would shard this rank's shares once more.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # TensorFlow would add a prefetch of its own: elements that count as taken but that nobody has, which breaks the bound
-    # on how far ranks run apart, and a checkpoint saved by rank 0 alone.
+    # Else TensorFlow adds a prefetch, whose elements count as taken while the program has not seen them. That breaks the bound on how
+    # far ranks run apart, and a checkpoint that rank 0 saves alone.
     settings.experimental_optimization.inject_prefetch = False
-    # Nothing here can be tuned, and the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it before it marks
-    # the cancellation as done): then the end of an iterator takes up to a minute.
+    # Nothing here can be tuned. And the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it too early). Then the
+    # end of an iterator takes up to a minute.
     settings.autotune.enabled = False
     dataset = dataset.with_options(settings)
-    if not private.tf2():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
+    if not private.tf2():  # programs with TF1 behaviour use make_one_shot_iterator() and its like
         dataset = private.DatasetV1Adapter(dataset)
     return dataset
 
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The stages of a pipeline, each once. There may be more of them than Python's stack has room for."""
+    """The stages of a pipeline, each once. Not recursive: there may be more stages than Python's stack has room for."""
     seen: dict[int, tf.data.Dataset] = {}
     waiting = [dataset]
     while waiting:
@@ -88,12 +90,12 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 def _givers(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
     """The stages from which this one gets its elements."""
-    audited = getattr(stage, "_audited", None)  # which its function captures
+    audited = getattr(stage, "_audited", None)  # a dataset that the stage's function captures
     return [*private.inputs(stage), *([audited] if isinstance(audited, tf.data.Dataset) else [])]
 
 
 def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """The stages of a pipeline that get what comes from these, the nearest first."""
+    """The stages of a pipeline that get elements of `ends`, the nearest first."""
     takers: dict[int, list[tf.data.Dataset]] = {}
     for stage in map(private.unwrapped, stages(dataset)):
         for given in map(private.unwrapped, _givers(stage)):
@@ -109,5 +111,5 @@ def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> 
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:
-    """The stages of a pipeline that are ends of channels. One that a function captures is not seen."""
+    """The stages of a pipeline that are ends of channels. Except: it does not see one that a function captures."""
     return [stage for stage in stages(dataset) if isinstance(stage, _ReceiverDataset)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""predict: a model's outputs for every row of a dataset, on rank 0, in the order in which the reader has the rows.
+"""predict(): a model's outputs for every row of a dataset, on rank 0, in the order in which the reader has the rows.
 
-Every rank predicts its shares and keeps the outputs for some steps. Then they go to rank 0 as one gather, and rank 0 says to all
-whether somebody failed and after how many steps the next gather is: so memory stays small and a rank that fails ends the call
-everywhere. Whatever fails on a rank goes that way, also what the reader's pipeline raises on all of them: a rank that left without
-would leave the others a gather that the next call would take for its own.
+Every rank predicts its shares and keeps the outputs of some steps. Then a gather brings them to rank 0. Rank 0 answers all ranks:
+whether a rank has failed, and after how many steps the next gather is. So memory stays small, and a failure of one rank ends
+the call on all. Every failure of a rank goes this way, also an error of the reader's pipeline, which all ranks raise. If a rank
+just raised, the other ranks would pair its next call with their gather.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..channel.create import DatasetOrFn
 from ..channel.distribute import distribute
 from ..channel.options import UNLESS_SHARDED, Options
 from ..ending import signals
-from ..errors import explain, placed, without_place, words_of
+from ..errors import explained, placed, without_place, words_of
 from ..job import state
 from ..native import tensorflow_private as private
 from .gather import gather
@@ -47,44 +47,43 @@ def predict(
     """Distributes a dataset, predicts on every rank, and gives rank 0 the outputs in the reader's order, each row's once.
 
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares are
-    those of distribute_dataset(..., remainder="partial"): nothing is dropped or padded, whatever the number of rows.
+    those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
 
-    With several readers the order is that of the steps, in which readers take turns. It is that of the dataset where they divide
-    its elements and batch="global"; with batch="per_rank" a step is made of elements of one reader, and where each has its own files
-    those take turns.
+    Several readers take turns, so the order is that of the steps. It is the order of the dataset where the readers divide its elements and
+    batch="global". With batch="per_rank" each step has elements of one reader. Where each reader has files of its own, they take turns.
 
     Args:
-      model_or_fn: a Keras model (anything with `predict_on_batch`): it gets the inputs of an element (x of a tuple x, y, weight). Or a
-        function: called as Dataset.map would call it, with the parts of a tuple as arguments. It returns a tensor or array, or a
-        nest of them, with a row for each row of the share. It isn't called for shares without rows.
+      model_or_fn: a Keras model (anything with `predict_on_batch`), which gets the inputs of an element (x of a tuple x, y, weight). Or a
+        function, which is called as Dataset.map would call it, with the parts of a tuple as arguments. It returns a tensor or
+        array, or a nest of them, with a row for each row of the share. It is not called for shares without rows.
       dataset: a tf.data.Dataset or a function that makes one, as distribute_dataset() takes it; None where nothing is read.
-        Its elements are batches, and it ends. Or what distribute_dataset(..., remainder="partial") returned, on every rank, also with
-        stages of the rank's own behind that leave each element what it is for all of its rows (map, prefetch, cache; batch,
-        unbatch, shuffle and their like are refused): so a dedicated reader, which takes no new datasets in serve(), can read for it. Then `batch`,
-        `name` and `shard` are those of that call.
-      batch: "global" or "per_rank", as of distribute_dataset().
+        Its elements are batches, and it ends. Or, on every rank, the result of distribute_dataset(..., remainder="partial"), so
+        that a dedicated reader, which takes no new dataset in serve(), can read it. Stages after it must leave the rows of each element
+        together (map, prefetch, cache). Others (batch, unbatch, shuffle) are refused. Then `batch`, `name` and `shard` are those of
+        that call.
+      batch: "global" or "per_rank", as in distribute_dataset().
       name: of the channel.
-      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: they do so, too, but where the dataset
-        function takes a tf.distribute.InputContext and thus gives each its own part.
+      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: they do so, too. Except: a dataset
+        function that takes a tf.distribute.InputContext gives each reader its own part.
 
     Returns:
       On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. Elsewhere None.
 
     Raises:
-      TypeError, ValueError: wrong arguments, a dataset that never ends or has no rows, outputs that have not one row for each or
-        whose rows have not one shape, ranks that come to different numbers of steps.
+      TypeError, ValueError: wrong arguments. The dataset never ends, or has no rows. The outputs have not one row for each row, or their
+        rows have different shapes. The ranks come to different numbers of steps.
       RuntimeError: before init(), after shutdown(), or where TensorFlow does not execute eagerly.
-      What model_or_fn raises: on its own rank as it is, on all others by the same class with that rank's name, where that class
-        is Python's or TensorFlow's. Errors of the pipeline as of distribute_dataset(). Ctrl-C is raised when the others have heard of it.
+      Errors of model_or_fn: on their own rank as they are. Other ranks raise the same class with that rank's name, if the class
+        is Python's or TensorFlow's. Errors of the pipeline are raised as by distribute_dataset().
+      KeyboardInterrupt: when the other ranks have heard of it.
     """
     job = state.current("predict()")
     if not tf.executing_eagerly():
-        raise RuntimeError(
-            explain(
-                "predict() was called where TensorFlow does not execute eagerly",
-                "Call it outside of tf.function and of TF1 graphs",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            "predict() was called where TensorFlow does not execute eagerly",
+            "Call it outside of tf.function and of TF1 graphs",
+            job.where,
         )
     channel = name
     ends: Sequence[Any] = ()
@@ -110,7 +109,7 @@ def _predict(
     rounds: _Rounds,
     ctrl_c: signals.Held,
 ) -> None:
-    """`ends`: of the channels that the shares come from, where others distributed them."""
+    """`ends`: the ends of channels in `shares`, where an earlier call distributed them."""
     outputs = _Outputs()
     function: Any = None
     iterator: Any = None
@@ -121,18 +120,15 @@ def _predict(
         try:
             try:
                 ctrl_c.open()
-                if (
-                    function is None
-                ):  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
+                if function is None:  # the first round only checks: a rank that fails here must not hold up an epoch
                     if ends:
                         _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
-                        raise ValueError(
-                            explain(
-                                "predict() was given a dataset that never ends",
-                                "Leave out repeat(), or add take()",
-                                job.where,
-                            )
+                        raise explained(
+                            ValueError,
+                            "predict() was given a dataset that never ends",
+                            "Leave out repeat(), or add take()",
+                            job.where,
                         )
                     function = _function(model_or_fn, job)
                 elif iterator is None:
@@ -145,51 +141,47 @@ def _predict(
                         step += 1
             finally:
                 ctrl_c.close()
-        except (
-            BaseException
-        ) as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
-            ctrl_c.close()  # another one may have come in between
+        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model, which the program may catch
+            ctrl_c.close()  # a second signal may have come before the first close()
             failure = error
             _let_go(error)
         if ended or failure is not None:
-            iterator = None  # closes it: the others go on without this rank
+            iterator = None  # closes it, so the other ranks go on without this one
         try:
             rounds.gather(outputs, step, ended, failure)
         finally:
-            failure = None  # or it would keep itself, and the program's frames, by this one
+            failure = None  # else this frame and the error would keep each other alive, with the program's frames
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
-    """Of what distribute_dataset() returned, and behind it: the outputs of each step's rows go to rank 0 as they come.
+    """Checks a dataset that an earlier call distributed, and the stages after it.
 
     Raises:
-      ValueError: they would not be those of all rows in the reader's order.
+      ValueError: its elements would not have all rows in the reader's order.
     """
     if not all(end.whole for end in ends):
-        raise ValueError(
-            explain(
-                "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-                'Distribute it with remainder="partial" and schedule="static"',
-                where,
-            )
+        raise explained(
+            ValueError,
+            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
+            'Distribute it with remainder="partial" and schedule="static"',
+            where,
         )
     behind = receiver.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
-            raise ValueError(
-                explain(
-                    "predict() was given what distribute_dataset() returned, and behind it a stage "
-                    f"({private.name(stage)}) after which rows don't come as the reader has them",
-                    "Put it before distribute_dataset(), or leave it out",
-                    where,
-                )
+            raise explained(
+                ValueError,
+                "predict() was given what distribute_dataset() returned, and behind it a stage "
+                f"({private.name(stage)}) after which rows don't come as the reader has them",
+                "Put it before distribute_dataset(), or leave it out",
+                where,
             )
 
 
 def _let_go(error: BaseException) -> None:
-    """Of what the frames hold that it came through: the iterator is among that."""
-    seen: list[BaseException] = []  # one may be its own cause
+    """Clears the frames of an error, which hold the iterator."""
+    seen: list[BaseException] = []  # an error may be its own cause
     waiting: list[Optional[BaseException]] = [error]
     while waiting:
         if (at := waiting.pop()) is not None and not any(at is one for one in seen):
@@ -199,18 +191,17 @@ def _let_go(error: BaseException) -> None:
 
 
 def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
-    """What takes an element."""
+    """The function that gets an element and predicts."""
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
         return lambda element: on_batch(
             element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element
         )
     if not callable(model_or_fn):
-        raise TypeError(
-            explain(
-                f"predict() takes a model or a function, not {model_or_fn!r}",
-                "Pass something with predict_on_batch(), as Keras models have it, or a function",
-                job.where,
-            )
+        raise explained(
+            TypeError,
+            f"predict() takes a model or a function, not {model_or_fn!r}",
+            "Pass something with predict_on_batch(), as Keras models have it, or a function",
+            job.where,
         )
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)
 
@@ -218,7 +209,7 @@ def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
 def _rows_of_element(element: Any) -> int:
     leaves = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
     if not leaves:
-        raise ValueError(explain("an element holds no tensor, so it has no rows", "Predict batches"))
+        raise explained(ValueError, "an element holds no tensor, so it has no rows", "Predict batches")
     if isinstance(leaves[0], tf.RaggedTensor):
         return int(leaves[0].nrows())
     if isinstance(leaves[0], tf.SparseTensor):
@@ -229,8 +220,10 @@ def _rows_of_element(element: Any) -> int:
 def _rows(leaf: Any, what: str) -> int:
     shape = leaf.shape
     if len(shape) == 0:
-        raise ValueError(
-            explain(f"{what} holds a scalar, which has no rows", "Predict batches, and return a row for each of theirs")
+        raise explained(
+            ValueError,
+            f"{what} holds a scalar, which has no rows",
+            "Predict batches, and return a row for each of theirs",
         )
     return int(shape[0])
 
@@ -238,27 +231,27 @@ def _rows(leaf: Any, what: str) -> int:
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        raise ValueError(
-            explain(
-                f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"
-            )
+        raise explained(
+            ValueError,
+            f"what predicts returned a {type(leaf).__name__}, whose parts have no rows",
+            f"{to_do}: pad it, say",
         )
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            explain(f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do)
+        raise explained(
+            ValueError, f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do
         ) from error
 
 
 def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
-    """The structure of outputs for another rank, or None for one of classes that only this program knows."""
+    """The structure of outputs in a form for other ranks. None: it has classes of the program's own."""
     spec = tf.nest.pack_sequence_as(made, [tf.TensorSpec(None, leaf.dtype) for leaf in leaves])
     try:
         proto = private.nested_structure_coder.encode_structure(elements.by_place(spec))
         words = [base64.b64encode(proto.SerializeToString(deterministic=True)).decode(), elements.key_order(spec)]
         json.dumps(words)
-    except Exception:  # NotEncodableError, and what keys and constructors of such classes raise
+    except Exception:  # NotEncodableError, or an error of such a class
         return None
     return words
 
@@ -269,7 +262,7 @@ def _of_words(words: list[Any]) -> Any:
 
 
 class _Outputs:
-    """Those of this rank that rank 0 has not got yet: of each step with rows a list of encoded tensors."""
+    """The outputs that this rank has not sent yet: for each step with rows a list of encoded tensors."""
 
     def __init__(self) -> None:
         self.structure: Any = None
@@ -286,10 +279,10 @@ class _Outputs:
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
             if (got := _rows(leaf, "what predicts")) != rows:
-                raise ValueError(
-                    explain(
-                        f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"
-                    )
+                raise explained(
+                    ValueError,
+                    f"what predicts returned {got} rows for a share of {rows}",
+                    "Return a row for each of its rows",
                 )
         if self.structure is None:
             self.structure, self.dtypes, self.words = (
@@ -301,7 +294,7 @@ class _Outputs:
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
     def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
-        """One row for a gather. Forgets them."""
+        """All of them as one row for a gather. Forgets them."""
         words = {
             "dtypes": self.dtypes,
             "structure": self.words,
@@ -316,7 +309,7 @@ class _Outputs:
 
 
 class _Rounds:
-    """The gathers, one after another, and what rank 0 has got by them."""
+    """The gathers, one after another, and the outputs that rank 0 has got."""
 
     def __init__(self, job: state.Job, channel: Optional[str]):
         self.next_step = 0  # behind how many steps the next one is
@@ -330,64 +323,63 @@ class _Rounds:
         self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
 
     def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
-        """Collective among trainers. Raises what was wrong on any of them."""
+        """Collective among trainers. Raises the first error of any of them."""
         try:
-            verdict, failure = self._exchange(outputs, step, ended, failure)
+            answer, failure = self._exchange(outputs, step, ended, failure)
             if failure is not None:
                 raise failure
-        except Exception as of_others:  # there are none any more, say
+        except Exception as of_others:  # for example: the other ranks have left
             if failure is not None and of_others is not failure:
                 raise failure from of_others
             raise
         finally:
-            failure = None  # or it would keep itself, and the program's frames, by this one
-        if "failure" in verdict:
-            rank, failed, kind, text = verdict["failure"]
+            failure = None  # else this frame and the error would keep each other alive, with the program's frames
+        if "failure" in answer:
+            rank, failed, kind, text = answer["failure"]
             member = self._job.layout.trainers[rank]
             whose = self._job.name(member)
             text = without_place(without_place(text, whose), whose + self.of_channel)
             raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
-        self.done, self.next_step = verdict["done"], verdict["next_step"]
+        self.done, self.next_step = answer["done"], answer["next_step"]
 
     def _exchange(
         self, outputs: _Outputs, step: int, ended: bool, failure: Optional[BaseException]
     ) -> tuple[dict[str, Any], Optional[BaseException]]:
-        """Rank 0's verdict, and what has failed here."""
+        """The answer of rank 0, and the failure of this rank."""
         try:
             try:
                 mine = outputs.taken(step, ended, failure)
-            except Exception as error:  # no memory for them, say
+            except Exception as error:  # for example: no memory
                 failure = failure or error
                 outputs.steps = []
                 mine = outputs.taken(step, ended, failure)
             parts = gather(mine, name=self._name)
-            verdict = {}
+            answer = {}
             if self._job.trainer == 0:
                 try:
-                    verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
+                    answer = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
                 except Exception as error:
-                    verdict = {"failure": [0, step, *words_of(error)]}
+                    answer = {"failure": [0, step, *words_of(error)]}
                     failure = failure or error
-            told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
+            told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
             return json.loads(told.numpy()[0]), failure
         finally:
-            failure = None  # as above
+            failure = None  # as in gather()
 
     def _take(self, outputs: _Outputs, parts: list[Any], step: int) -> dict[str, Any]:
-        """What all ranks sent for the same steps, and what to tell them."""
+        """Takes what all ranks sent for the same steps, and returns the answer."""
         heads = [json.loads(texts[0]) for texts in parts]
         if failed := [(head["step"], rank) for rank, head in enumerate(heads) if head["failure"] is not None]:
-            at, rank = min(failed)  # what came first
+            at, rank = min(failed)  # the first failure
             return {"failure": [rank, at, *heads[rank]["failure"]]}
         steps = [len(head["rows"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
-            raise ValueError(
-                explain(
-                    f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
-                    "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
-                    self._where(),
-                )
+            raise explained(
+                ValueError,
+                f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
+                "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
+                self._where(),
             )
         first = step - steps[0]
         for rank, head in enumerate(heads):
@@ -410,57 +402,53 @@ class _Rounds:
         return {"done": heads[0]["ended"], "next_step": step + more}
 
     def _check_kind(self, rank: int, head: dict[str, Any]) -> None:
-        """Types and structure of a rank's outputs, if it had any yet, must be those of all."""
+        """Checks that a rank's outputs have the types and the structure of all others."""
         if not head["dtypes"]:
             return
         self._dtypes = self._dtypes or head["dtypes"]
         self._structure = self._structure or head["structure"]
         if head["dtypes"] != self._dtypes:
-            raise TypeError(
-                explain(
-                    f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
-                    f"{', '.join(head['dtypes'])} on rank {rank}",
-                    "Use the same model on all ranks",
-                    self._where(),
-                )
+            raise explained(
+                TypeError,
+                f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
+                f"{', '.join(head['dtypes'])} on rank {rank}",
+                "Use the same model on all ranks",
+                self._where(),
             )
         if head["structure"] != self._structure:
-            raise TypeError(
-                explain(
-                    f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
-                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
-                    self._where(),
-                )
+            raise explained(
+                TypeError,
+                f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
+                "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
+                self._where(),
             )
 
     def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
         for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
             if leaf.shape[1:] != known.shape[1:]:
-                raise ValueError(
-                    explain(
-                        f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
-                        f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
-                        "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
-                        self._where(),
-                    )
+                raise explained(
+                    ValueError,
+                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
+                    f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
+                    "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
+                    self._where(),
                 )
         self._got.append(leaves)
 
     def _join(self, outputs: _Outputs) -> None:
-        """Before the others are told that all went well: what goes wrong here is everybody's error."""
+        """Joins the outputs. It runs before rank 0 answers, so all ranks raise an error of it."""
         if not self._got:
-            raise ValueError(
-                explain("predict() was given a dataset without rows", "Look at what the reader finds", self._where())
+            raise explained(
+                ValueError, "predict() was given a dataset without rows", "Look at what the reader finds", self._where()
             )
         structure = outputs.structure
-        if structure is None:  # this rank had no rows
+        if structure is None:  # rank 0 had no rows
             if self._structure is None:
-                raise TypeError(
-                    explain(
-                        "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
-                        "Return tuples, lists and dicts of tensors",
-                        self._where(),
-                    )
+                raise explained(
+                    TypeError,
+                    "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
+                    "Return tuples, lists and dicts of tensors",
+                    self._where(),
                 )
             structure = _of_words(self._structure)
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])

@@ -23,7 +23,7 @@ from ..job import launch_checks
 from . import environment, libraries, machine, selftest, sharing
 from .findings import Finding, as_json, as_text, error, ok, status
 
-_HEAD_START = 10.0  # seconds that rank 0 has to report in before another rank's status ends the job
+_HEAD_START = 10.0  # seconds; another rank's status ends the job, and rank 0 reports before that
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
@@ -48,7 +48,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
-    show_any_text()  # the environment may hold what is no text
+    show_any_text()  # values of the environment may be no text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)
@@ -61,12 +61,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         flush=True,
     )
     if launched and status(found) != 0 and _rank(os.environ) > 0:
-        time.sleep(_HEAD_START)  # mostly it ends this process before that
+        time.sleep(_HEAD_START)  # the end of rank 0 usually ends this process, too
     return status(found)
 
 
 def _command(text: str) -> list[str]:
-    """Its words, as a shell understands them."""
+    """The words of a command, as a shell takes them."""
     try:
         words = shlex.split(text)
     except ValueError as failure:
@@ -77,8 +77,8 @@ def _command(text: str) -> list[str]:
 
 
 def alone(given: argparse.Namespace) -> list[Finding]:
-    """This machine, and jobs that are started here."""
-    found = machine.check() + sharing.check()  # these fork: before there are threads
+    """The findings about this machine, and about jobs that are started here."""
+    found = machine.check() + sharing.check()  # first: these fork, so there must be no threads
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
     found += libraries.check(looks, environment.only_srun(os.environ)) + environment.check(os.environ, mpi)
@@ -93,23 +93,23 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     for payload in ("arena", "message"):
         told = selftest.run(payload, given.np, given.seconds, launcher, environ)
         found += selftest.judge(told, payload, launcher, mpi, environ)
-        if not told.get("started"):  # which has nothing to do with the payload
+        if not told.get("started"):  # with the other payload it would not start either
             break
     return found
 
 
 def in_job(seconds: float) -> Optional[list[Finding]]:
-    """The job that this process is a rank of; collective over it. None: rank 0 reports, and this is another one."""
+    """The findings about the job of which this process is a rank. Collective over that job. None: rank 0 reports, not this one."""
     mine = machine.check() + sharing.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")
     if ranks is None and told.get("done") and not told.ended:
         return None
     first = _rank(os.environ) == 0
-    if ranks is None and not first:  # what rank 0 has found is mostly the same
+    if ranks is None and not first:  # rank 0 reports the rest
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
         return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
-    # That process has loaded the core, so no other need: importing TensorFlow takes seconds. How it ended is the job's.
+    # That process has loaded the core, so no other needs to: importing TensorFlow takes seconds. Its end is judged with the job.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
     return [
@@ -121,7 +121,7 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
 
 
 def _rank(environ: Mapping[str, str]) -> int:
-    """By what the launcher says, which need not be what MPI says."""
+    """The rank of this process by its launcher, which may differ from MPI's."""
     return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
 
 
@@ -130,7 +130,7 @@ def _me(environ: Mapping[str, str]) -> str:
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:
-    """What the first rank of each host has found there; once where all hosts have found the same."""
+    """The findings of the first rank of each host. A finding that is the same on all hosts comes once."""
     hosts: dict[str, list[Finding]] = {}
     for rank in ranks:
         hosts.setdefault(rank["host"], [Finding(**one) for one in rank["findings"]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that do what may crash or hang, with a time limit, and say what they find out line by line."""
+"""Runs code that may crash or hang in processes of its own, with a time limit. They send what they find line by line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What came out of a process. `records` are complete up to its end, whichever that was."""
+    """The output of a process. It has all `records` up to its end, also after a crash."""
 
     records: list[dict[str, Any]]
-    ended: str  # "": well; else how: "with status 1", "by signal 11 (SIGSEGV)", "not within 60 s"
+    ended: str  # "" after status 0; else "with status 1", "by signal 11 (SIGSEGV)", "not within 60 s"
     stderr: str
 
     def get(self, key: str) -> Any:
@@ -34,21 +34,21 @@ class Told:
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def last_words(self, lines: int = 3) -> str:
-        """The last lines of stderr that are no decoration: the reason, mostly."""
+        """The last lines of stderr without decoration: usually the reason of an end."""
         said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
         telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
         return " / ".join((telling or said)[-lines:])
 
 
 def say(**record: Any) -> None:
-    """In such a process: tells the doctor."""
-    # In one write, after a line's end: others write to the same stdout.
+    """Called in such a process: sends a record to the doctor."""
+    # In one write, on a line of its own: other ranks write to the same stdout.
     sys.stdout.flush()
     os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
 
 
 def end_with_parent() -> None:
-    """In such a process: be killed when the process that started it is."""
+    """Called in such a process: kills it when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -58,7 +58,7 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
     Args:
       limit: in seconds.
       env: its whole environment; None: this process's.
-      in_job: it takes this process's place in a job: it needs its descriptors, and the launcher's signals.
+      in_job: it takes this process's place in a job, so it gets its descriptors and the launcher's signals.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -85,7 +85,7 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    """What was said() among the lines of a stdout."""
+    """The records among the lines of a stdout."""
     found = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
@@ -104,7 +104,7 @@ def _end(status: int) -> str:
 
 
 def _stop(child: subprocess.Popen[bytes], whole_session: bool) -> None:
-    """Ends a process that has not ended, and what it may have left behind."""
+    """Ends a process, and the processes that it may have left behind."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

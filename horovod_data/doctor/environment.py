@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the environment: the launcher in PATH, what launchers have set, and our own variables."""
+"""Checks the environment: the launcher in PATH, the variables of launchers, and our own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Mapping, Optional
 from ..job import launch_checks, settings
 from .findings import Finding, error, ok, sentences, warning
 
-# All that there are: tests compare with the sources.
+# All our variables. A test compares them with the sources.
 KNOWN = (
     "HOROVOD_DATA_ARENA_MB",
     "HOROVOD_DATA_AUDIT",
@@ -35,7 +35,7 @@ KNOWN = (
     "HOROVOD_DATA_VERIFY",
 )
 _OURS = "HOROVOD_DATA_"
-# What a launcher tells its processes about the job. MCA settings are Open MPI's, and people's.
+# Variables by which a launcher describes the job to its processes.
 _TELLING = (
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
@@ -64,12 +64,12 @@ _LAUNCHERS_OWN = re.compile(
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """Args: mpi: mpi_name() of the MPI that the core was built with; None if it is not known."""
+    """The findings. `mpi` is mpi_name() of the MPI that the core was built with; None if it is not known."""
     return [*launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
 
 
 def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """What has started this process, and what it and the user have set."""
+    """The launcher of this process, and the variables that it and the user have set."""
     launcher = launch_checks.find_launcher(environ)
     value = f"{launcher.name} ({launcher.evidence})" if launcher else "none: a plain process"
     found = [ok("environment.started by", value)]
@@ -97,7 +97,7 @@ def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
 
 
 def ours(environ: Mapping[str, str]) -> list[Finding]:
-    """HOROVOD_DATA_*: each one that is set, whether it is one, and whether all together make sense."""
+    """The HOROVOD_DATA_* variables that are set: whether each exists, and whether all together make sense."""
     found = []
     given = {name: environ[name] for name in sorted(environ) if name.startswith(_OURS)}
     for name in given:
@@ -139,7 +139,7 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def only_srun(environ: Mapping[str, str]) -> bool:
-    """Says whether Slurm's srun is in PATH, and no mpirun: then it alone starts jobs."""
+    """Says whether Slurm's srun is in PATH, and no mpirun."""
     path = environ.get("PATH", "")
     return shutil.which("mpirun", path=path) is None and shutil.which("srun", path=path) is not None
 
@@ -177,7 +177,7 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Fin
 
 
 def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
-    """Says whether an mpirun, by what `mpirun --version` says, belongs to the MPI `mpi`."""
+    """Says whether an mpirun belongs to the MPI `mpi`. `version_text` is the output of `mpirun --version`."""
     name = "environment.mpirun"
     version = (re.findall(r"\d+\.\d+(?:\.\d+)*", version_text) or [""])[0]
     vendor = (
@@ -193,7 +193,8 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
     if mpi is None or vendor == "an unknown MPI":
         return ok(name, value)
     family = "Open MPI" if mpi.startswith("Open MPI") else "Intel" if mpi.startswith("Intel") else "MPICH"
-    if vendor != family and not {vendor, family} == {"Intel", "MPICH"}:  # those two start each other's processes
+    # Launchers of Intel MPI and of MPICH start each other's processes.
+    if vendor != family and {vendor, family} != {"Intel", "MPICH"}:
         return error(
             name,
             value,
@@ -212,7 +213,7 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a process that is no rank of the job that this one may be in."""
+    """The environment without the launcher's variables, for a process that is no rank of this job."""
     drop = (
         "OMPI_COMM_WORLD_",
         "OMPI_UNIVERSE",
@@ -231,10 +232,10 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for the launcher of a self-test: Open MPI's leave for root and for more ranks than cores.
+    """The environment for the launcher of a self-test: it allows root, and more ranks than cores.
 
-    Ranks go to different hosts first, where there are several: lanes between hosts are what is to be measured. What is
-    reported of the environment anyway must not fail the job as well. Ranks set for themselves what they need.
+    Ranks go to different hosts first, because the self-test measures lanes between hosts. Our variables are left out: a wrong one has a
+    finding of its own, and must not fail the job as well. Ranks set the variables that they need.
     """
     given = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

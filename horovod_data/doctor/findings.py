@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check has found, and the report that is made of all findings."""
+"""The finding of a check, and the report of all findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME_WIDTH = 20
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report. `advice` says in one sentence what to do; only an "ok" may go without."""
+    """One line of the report. `advice` says in one sentence what to do. Only an "ok" has none."""
 
     name: str  # "mpi.thread level": the section and what was looked at
     value: str  # what was found
@@ -32,22 +32,22 @@ class Finding:
 
 
 def ok(name: str, value: object) -> Finding:
-    """All is well, or there is nothing to be said about it."""
+    """A finding without a problem."""
     return Finding(name, str(value))
 
 
 def warning(name: str, value: object, advice: str) -> Finding:
-    """It works, but less well."""
+    """A finding that costs speed or comfort."""
     return Finding(name, str(value), "warning", advice)
 
 
 def error(name: str, value: object, advice: str) -> Finding:
-    """It can't work like that."""
+    """A finding that stops horovod_data from working."""
     return Finding(name, str(value), "error", advice)
 
 
 def sentences(text: str) -> tuple[str, str]:
-    """An error text of ours, apart: what happened, and what to do."""
+    """The two parts of an error text of ours: what happened, and what to do."""
     what, *to_do = re.split(r"\.\s+(?=[A-Z])", text, maxsplit=1)
     return what.rstrip("."), " ".join(to_do).rstrip(".")
 
@@ -68,7 +68,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_text(findings: Sequence[Finding], width: int = 120) -> str:
-    """The report for people: by section, each problem with its advice below; and the number of problems."""
+    """The report for people: sections, with the advice below each problem, and the number of problems."""
     lines = [f"horovod_data {__version__}: doctor"]
     section = ""
     sections = list(dict.fromkeys(_section(finding) for finding in findings))
@@ -92,7 +92,7 @@ def _section(finding: Finding) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
-    """Texts of several lines keep them. Paths and commands stay whole."""
+    """The text in lines of this width. It keeps its own line breaks, and does not break paths and commands."""
     lines: list[str] = []
     for line in text.splitlines() or [""]:
         lines += textwrap.wrap(

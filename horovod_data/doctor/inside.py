@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may crash, in a process of its own: importing TensorFlow, our core, Horovod and mpi4py, and starting MPI.
+"""Runs in a process of its own, because it may crash: imports TensorFlow, our core, Horovod and mpi4py, and starts MPI.
 
     python -m horovod_data.doctor.inside core|horovod|mpi4py
 
-Says what it knows before each step that may be its last.
+It sends what it knows before each step that may crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import children
 
 
 def look_at_core() -> bool:
-    """TensorFlow, then our library. Returns whether they can be loaded; MPI is not started."""
+    """Loads TensorFlow, then our library, without MPI_Init. Returns whether both can be loaded."""
     children.say(step="import TensorFlow")
     try:
         import tensorflow as tf
@@ -47,14 +47,14 @@ def look_at_core() -> bool:
 
 
 def look_at_mpi() -> None:
-    """The core, then MPI, as a job of one."""
+    """Loads the core, then starts MPI as a job of one."""
     if look_at_core():
         bindings.mpi_init()
         children.say(thread_level=bindings.mpi_query().thread_level.name)
 
 
 def look_at_horovod() -> None:
-    """Horovod, and what it was built with."""
+    """Imports Horovod, and sends what it was built with."""
     try:
         import horovod
     except ImportError:
@@ -71,7 +71,7 @@ def look_at_horovod() -> None:
 
 
 def look_at_mpi4py() -> None:
-    """mpi4py, without starting MPI."""
+    """Imports mpi4py, without starting MPI."""
     try:
         import mpi4py
     except ImportError:
@@ -88,7 +88,7 @@ def look_at_mpi4py() -> None:
 
 
 def mpi_text() -> str:
-    """All that the MPI library says of itself: MPICH names its device there. "" where it can't be asked."""
+    """The MPI library's description of itself, in which MPICH names its device. Empty where there are several libraries, or none."""
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow, our core, MPI, Horovod and mpi4py: what there is, and whether all of it fits together."""
+"""Checks TensorFlow, our core, MPI, Horovod and mpi4py: whether they are there, and fit together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, T
     """Runs the looks of `inside` at the same time, each in a process of its own: "core", "horovod" and "mpi4py".
 
     Args:
-      core: what has been seen of the core already, where it has.
+      core: the result for "core", if it is known already.
     """
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
     looks = ("core", "horovod", "mpi4py") if core is None else ("horovod", "mpi4py")
@@ -44,7 +44,7 @@ def mpi_of(core: Told) -> Optional[str]:
 
 
 def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
-    """Everything that look() has seen. `only_srun`: there is no other launcher."""
+    """The findings about all results of look(). `only_srun`: there is no other launcher."""
     core = looks["core"]
     return [
         *tensorflow(core),
@@ -57,7 +57,7 @@ def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
 
 
 def tensorflow(core: Told) -> list[Finding]:
-    """The TensorFlow of this Python."""
+    """The findings about the TensorFlow of this Python."""
     name = "software.TensorFlow"
     python = ok("software.Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
     if core.get("tensorflow_error"):
@@ -83,7 +83,7 @@ def tensorflow(core: Told) -> list[Finding]:
 
 
 def ours(core: Told) -> list[Finding]:
-    """Our C++ core, and whether it was built for this TensorFlow."""
+    """The finding about our C++ core, and whether it was built for this TensorFlow."""
     name = "software.horovod_data"
     if core.get("core_error"):
         what, to_do = sentences(str(core.get("core_error")))
@@ -109,7 +109,7 @@ def ours(core: Told) -> list[Finding]:
 
 
 def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
-    """The MPI library: which, and the thread level that it gives when it is asked for the highest."""
+    """The findings about the MPI library, and about its thread level when the highest is asked for."""
     if not core.get("core"):
         return []
     text = str(core.get("mpi_text") or core.get("core")["mpi"])
@@ -144,7 +144,7 @@ def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
 
 
 def horovod(told: Told, core: Told) -> list[Finding]:
-    """Horovod: optional; but if it is there, it must be usable and have MPI."""
+    """The finding about Horovod. It is optional. If it is installed, it must work and have MPI."""
     name = "software.Horovod"
     if told.get("installed") and not core.get("tensorflow"):
         return [warning(name, f"{told.get('version')}, can't be tried without TensorFlow", "Mend TensorFlow first")]
@@ -178,7 +178,7 @@ def horovod(told: Told, core: Told) -> list[Finding]:
 
 
 def mpi4py(told: Told) -> list[Finding]:
-    """mpi4py: optional, for init(comm=...)."""
+    """The finding about mpi4py, which only init(comm=...) needs."""
     name = "software.mpi4py"
     if told.get("installed") is False:
         return [ok(name, "not installed: only init(comm=...) needs it")]
@@ -196,7 +196,7 @@ def mpi4py(told: Told) -> list[Finding]:
 
 
 def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
-    """Says whether all that were built with MPI use the same library. Two in one process see two jobs."""
+    """Says whether all of them use the same MPI library. Two libraries in one process see two jobs."""
     name = "MPI.one library"
     uses = {what: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
     users = {what: paths for what, paths in uses.items() if paths}

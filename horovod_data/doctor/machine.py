@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cores and memory: are they enough for TensorFlow and for a pipeline?"""
+"""Checks whether cores and memory suffice for TensorFlow and for a pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LITTLE_MEMORY = 1 << 30
 
 
 def check() -> list[Finding]:
-    """This machine."""
+    """The findings about this machine."""
     return [
         ok("machine.host", f"{socket.gethostname()}, {platform.system()} {platform.release()}, {platform.machine()}"),
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, quota()),
@@ -24,7 +24,7 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """Args: cores that this process may use, cores of the machine, and the container's share of time, in cores."""
+    """The finding about the cores that this process may use, those of the machine, and the container's quota, in cores."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
         return warning(
@@ -43,7 +43,7 @@ def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
 
 
 def memory(total: int, available: int) -> Finding:
-    """Args: bytes that this machine or container has, and that are free."""
+    """The finding about the bytes of memory of this machine or container, and those that are free."""
     name, value = "machine.memory", f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     if available < _LITTLE_MEMORY:
         return warning(

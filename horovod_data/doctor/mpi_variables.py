@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control variables of the MPI library that runs in this process, with the values that they have now (MPI_T)."""
+"""Reads control variables of the MPI library of this process (MPI_T)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _ROOM = 4096  # bytes: more than any variable that is asked for
 
 
 def read(names: Sequence[str]) -> dict[str, int]:
-    """The values of those that there are. For variables that are numbers, switches or enumerations.
+    """The values of the variables that exist. They must be numbers, switches or enumerations.
 
-    A value is what the library acts on: it sets the single-copy mechanism to another one when it finds that the one
-    that was asked for is not permitted.
+    The library may have changed a value: it takes another single-copy mechanism where the one that was set is not permitted.
     """
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:

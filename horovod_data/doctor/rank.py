@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the self-test's job: starts, delivers in both ways, checks what arrives, measures each lane.
+"""A rank of the self-test's job: starts, delivers both ways, checks the rows that arrive, measures each lane.
 
     python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
-FINDINGS come from a doctor whose place in a job this process takes: then those read who read in that job. In the self-test
-rank 0 does. Rank 0, which always trains, says what all ranks have seen. Ranks are those of MPI_COMM_WORLD.
-What the job needs in the environment is set here, on every rank: a launcher need not hand the doctor's environment on.
+FINDINGS come from a doctor whose place in a job this process takes. The readers are those of that job. In the self-test rank 0
+reads. Rank 0, which always trains, sends the results of all ranks. Ranks are those of MPI_COMM_WORLD. This module sets the variables that
+the job needs, because a launcher may not pass the doctor's environment on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from . import children, inside, mpi_variables, transports
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
-# Files and lines of the training, where the doctor runs in its place.
+# Variables for files and lines of the training, whose place the doctor takes.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
-# Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
+# With these Open MPI logs on stderr which transport it takes to which rank, and UCX which transports it uses.
 _VERBOSE = {
     "OMPI_MCA_btl_base_verbose": "1",
     "OMPI_MCA_pml_base_verbose": "10",
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
-    """Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
+    """The work of a rank. Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
     if findings:
         inside.look_at_core()
     loader.load()
@@ -115,18 +115,18 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
 
 
 def check_delivery(rank: int, layout: Layout) -> str:
-    """What arrived wrong with batch="per_rank" and "global"; empty if nothing did. Collective."""
+    """Checks the rows that arrive with batch="per_rank" and "global". Returns what is wrong; empty: nothing. Collective."""
     import tensorflow as tf
 
     audience, of_all = layout.audience(rank), len(layout.readers)
     readers = [layout.reader_index[other] for other in layout.readers if layout.group[other] == layout.group[rank]]
 
     def numbers(count: int, context: Any) -> Any:
-        """`count` numbers that no other reader has."""
+        """`count` numbers of this reader alone."""
         return tf.data.Dataset.range(count * of_all).shard(of_all, context.input_pipeline_id)
 
     def elements(context: Any) -> Any:
-        # All that can be left over: with one more there would be another step.
+        # The most elements that make no further step.
         left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
         return numbers(_STEPS * len(audience) + left_over, context).map(
             lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i))
@@ -164,16 +164,16 @@ def check_delivery(rank: int, layout: Layout) -> str:
 
 
 def lanes_of(layout: Layout) -> list[tuple[int, int]]:
-    """The lanes that are measured, (reader, rank): of many, some that lie as far from each other as can be."""
+    """The lanes to measure, as (reader, rank). Of many it takes some that are evenly spread."""
     lanes = [(reader, to) for reader in layout.readers for to in layout.audience(reader) if to != reader]
     count = min(len(lanes), _MOST_LANES)
     return [lanes[i * len(lanes) // count] for i in range(count)]
 
 
 def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -> dict[str, Any]:
-    """Batches of one reader, whose number is `number`, to one rank alone. Collective.
+    """Measures batches of one reader, whose number is `number`, to one rank alone. Collective.
 
-    That one returns its bytes per second, the reader what it sent in which way.
+    The rank returns its bytes per second, and the reader the bytes that it sent each way.
     """
 
     def elements(context: Any) -> Any:
@@ -189,7 +189,7 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
 
 
 def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
-    """Steps per second of all ranks, each with a batch of `length` bytes; 0 where none arrive. Collective."""
+    """Measures steps per second of all ranks, each with a batch of `length` bytes; 0 where none arrive. Collective."""
     dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
     rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
@@ -198,7 +198,7 @@ def measure_together(name: str, length: int, seconds: float) -> dict[str, float]
 
 
 def _iterated(dataset: Any) -> Any:
-    """What arrives here: nothing at a dedicated reader."""
+    """The dataset to iterate: empty on a dedicated reader."""
     return dataset if roles.is_trainer() else ()
 
 
@@ -211,7 +211,7 @@ def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
 def _ready_made(length: int, context: Any) -> Any:
     import tensorflow as tf
 
-    # Equal pipelines of several readers would be warned of.
+    # The pipelines of several readers must differ: a line warns of equal ones.
     return tf.data.Dataset.from_tensors(tf.fill([length // 4], float(context.input_pipeline_id))).repeat()
 
 
@@ -226,7 +226,7 @@ def _bytes_per_second(dataset: Any, seconds: float) -> float:
 
 
 def _stderr() -> str:
-    """What this process has said so far, where that goes into a file of its doctor's; in the self-test the launcher has it."""
+    """This process's stderr so far, if the doctor has it in a file. In the self-test the launcher has it, so it is empty."""
     try:
         return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     except OSError:
@@ -234,7 +234,7 @@ def _stderr() -> str:
 
 
 def _horovod_threads() -> Optional[bool]:
-    """Says whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
+    """Says whether Horovod finds that several threads may use MPI. None: there is no Horovod."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real job: that it starts, that what arrives is right, how fast each lane is, and which way its batches go."""
+"""Runs a real job, and judges it: whether it starts, whether the right rows arrive, the pace of each lane, and the way of its batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .findings import Finding, error, ok, sentences, warning
 
 _LIMIT = 120.0  # seconds for a whole job; a wait inside of it ends before that
 _RANK = f"{__package__}.rank"
-# What a launcher says when it can't start anything, and what helps.
+# Texts of launchers that can't start a job, and what helps.
 _REASONS = (
     (
         r"not enough slots",
@@ -56,7 +56,7 @@ def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
 
 
 def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
-    """What it means that there is no such launcher. `only_srun`: jobs are started by Slurm's."""
+    """The finding where the launcher is missing. `only_srun`: Slurm's srun starts jobs here."""
     name, value = "self-test.skipped", f"there is no {launcher[0]} in PATH"
     if only_srun and launcher[0] == "mpirun":
         how = launch_checks.command(mpi, 2, slurm=True, program="-m horovod_data.doctor")
@@ -65,14 +65,14 @@ def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
 
 
 def default_np() -> int:
-    """2 to 4 ranks, as cores allow."""
+    """The default number of ranks: 2 to 4, by the number of cores."""
     return min(4, max(2, len(os.sched_getaffinity(0))))
 
 
 def judge(
     told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str], environ: Mapping[str, str]
 ) -> list[Finding]:
-    """What a job with this payload ("auto": the job that the doctor itself is in) has shown."""
+    """The findings about a job with this payload ("auto": the job of which the doctor itself is a rank)."""
     section = "this job" if payload == "auto" else f"self-test, {payload}"
     failed = [record for record in told.records if "failed" in record]
     ranks = told.get("ranks")
@@ -146,7 +146,7 @@ def _threads(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str]) 
             f"{value}, but Horovod says that its MPI has no thread support",
             f"Rebuild Horovod with {mpi or 'the MPI of horovod_data'}",
         )
-    return ok(f"{section}.threads", value)  # init() refuses what is not enough
+    return ok(f"{section}.threads", value)  # init() refuses a lower level
 
 
 def _delivered(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
@@ -175,7 +175,7 @@ def _lanes(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _sent(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lanes that were measured: what the reader says of each, and the rate that the other end says."""
+    """The lanes that were measured: the reader's counts of each, and the rate that the rank measured."""
     return [
         {**ranks[lane["reader"]]["lanes"][i], "rate": ranks[lane["to"]]["lanes"][i]["rate"]}
         for i, lane in enumerate(ranks[0]["lanes"])

@@ -30,12 +30,12 @@ _MEMFD_ADVICE = (
 
 
 def check() -> list[Finding]:
-    """Our shared memory, /dev/shm."""
+    """The findings about our shared memory and /dev/shm."""
     return [arena(try_arena()), *dev_shm("/dev/shm", len(os.sched_getaffinity(0)))]
 
 
 def arena(failure: str) -> Finding:
-    """Args: what went wrong in try_arena(); empty if nothing did."""
+    """The finding about our shared memory. `failure` is the result of try_arena()."""
     name = "shared memory.arena"
     if failure:
         return warning(name, f"not possible: {failure}", _MEMFD_ADVICE)
@@ -43,7 +43,7 @@ def arena(failure: str) -> Finding:
 
 
 def dev_shm(path: str, ranks: int) -> list[Finding]:
-    """Args: where POSIX shared memory lies, and how many ranks this host may have."""
+    """The finding about the folder of POSIX shared memory, for so many ranks on this host."""
     name = f"shared memory.{path}"
     try:
         total, _, free = shutil.disk_usage(path)
@@ -69,7 +69,7 @@ def dev_shm(path: str, ranks: int) -> list[Finding]:
 
 
 def try_arena() -> str:
-    """Does what the arena does: a sealed memfd whose descriptor goes to another process over an abstract socket."""
+    """Sends a sealed memfd to another process over an abstract socket, as the arena does. Returns what failed; empty: nothing."""
     size = 1 << 20
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -102,7 +102,7 @@ def try_arena() -> str:
 
 
 def _accept(server: socket.socket, pid: int) -> socket.socket:
-    """The connection of this process: others of the host may call, too. The server's timeout ends the wait for it."""
+    """The connection from process `pid`. Other processes of the host may call, too. The server's timeout ends the wait."""
     deadline = time.monotonic() + (server.gettimeout() or 0)
     while time.monotonic() < deadline:
         peer, _ = server.accept()
@@ -132,7 +132,7 @@ def _attach(address: bytes, size: int) -> int:
 
 
 def _forked(work: Callable[[], int]) -> int:
-    """Runs `work` in a child, which leaves with what it returns. Returns the child's id."""
+    """Runs `work` in a child, whose status is its result. Returns the child's id."""
     pid = os.fork()
     if pid:
         return pid

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way MPI takes from a reader to each of its ranks: what MPI itself has said about it, and no more than that.
+"""The transport of MPI from a reader to each of its ranks, as far as MPI itself tells.
 
-Open MPI's ob1 says on stderr, for each pair, which transport ("btl") it has chosen. Where UCX works below an MPI, it says
-which transports it uses, but not between whom. Other MPIs say nothing.
+Open MPI's ob1 logs on stderr, for each pair of ranks, which transport ("btl") it has chosen. UCX logs which transports it uses, but
+not between which ranks. Other MPIs log nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _UCX = re.compile(r"\[[^\]\s]*:(\d+)\s*:\d+\].* ep_cfg\[\d+\]:?(.*)")
 
 
 def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> list[Finding]:
-    """What was said by the readers whose lanes were measured, and the single-copy mechanism that MPI has ended up with.
+    """The findings about the readers whose lanes were measured, and about the single-copy mechanism that MPI uses.
 
     Args:
-      stderr: of the job; in one that the doctor is in, each reader has sent what it said.
-      ranks: what `rank` told of each; `rank` is the one in MPI_COMM_WORLD.
+      stderr: of the job. In a job of which the doctor is a rank, each reader has sent its own.
+      ranks: the record of each rank of the job; `rank` in it is the one in MPI_COMM_WORLD.
     """
     measured = {lane["reader"] for lane in ranks[0]["lanes"]}
     readers = [rank for rank in ranks if rank["rank"] in measured] or [rank for rank in ranks if rank["reads"]][:1]
@@ -42,12 +42,12 @@ def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> l
 
 
 def telling(stderr: str) -> str:
-    """The lines of it that are of use to check()."""
+    """The lines of stderr that check() needs."""
     return "\n".join(line for line in stderr.splitlines() if any(one.match(line) for one in (_BTL, _PML, _UCX)))
 
 
 def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> Finding:
-    """The way from a reader to each of the others that it serves."""
+    """The finding about the way from a reader to each other rank that it serves."""
     name = f"transports.from rank {reader['rank']}"
     served = {rank["rank"] for rank in ranks if rank["trains"] and rank["group"] == reader["group"]} - {reader["rank"]}
     chosen, pml, ucx = btls_of(stderr, reader["pid"]), pml_of(stderr, reader["pid"]), ucx_of(stderr, reader["pid"])
@@ -81,7 +81,7 @@ def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, An
 
 
 def single_copy(mechanism: str) -> Finding:
-    """How MPI's shared memory moves large messages: what the library has ended up with."""
+    """The finding about the mechanism by which MPI's shared memory moves large messages."""
     name = "transports.single copy"
     if mechanism in _COPIES_TWICE:
         return warning(
@@ -95,7 +95,7 @@ def single_copy(mechanism: str) -> Finding:
 
 
 def btls_of(stderr: str, pid: int) -> dict[int, set[str]]:
-    """Rank in MPI_COMM_WORLD to the transports that process `pid` takes to it."""
+    """The transports that process `pid` takes to each rank of MPI_COMM_WORLD."""
     found: dict[int, set[str]] = {}
     for who, btl, rank in _BTL.findall(stderr):
         if int(who) == pid:
@@ -104,12 +104,12 @@ def btls_of(stderr: str, pid: int) -> dict[int, set[str]]:
 
 
 def pml_of(stderr: str, pid: int) -> Optional[str]:
-    """The layer of Open MPI that process `pid` sends messages with."""
+    """The layer of Open MPI by which process `pid` sends messages."""
     return next((pml for who, pml in _PML.findall(stderr) if int(who) == pid), None)
 
 
 def ucx_of(stderr: str, pid: int) -> list[str]:
-    """The transports that UCX has set up in process `pid`, to whomever."""
+    """The transports that UCX has set up in process `pid`, to any rank."""
     found: dict[str, None] = {}
     for who, text in _UCX.findall(stderr):
         if int(who) == pid:
@@ -126,5 +126,5 @@ def _by_host(ranks: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """Ranks for people: of many, eight."""
+    """Ranks as text; of many the first eight."""
     return ", ".join(map(str, sorted(ranks)[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

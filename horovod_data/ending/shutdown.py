@@ -10,9 +10,9 @@ from typing import Callable, Optional
 from ..errors import explain, say, text_of
 from ..job.state import Job, joined, known
 from ..native import bindings
-from ..observe import timeline_parts
 from ..observe.progress import watch
 from ..observe.report import report
+from ..timeline import parts as timeline_parts
 from . import exit_status, horovod
 
 # When MPICH tells us that MPI_Finalize has begun, it takes no locks any more. If our communication thread were in a call of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RETURNN: its `dataset_pipeline` under Horovod. One process reads for all (docs/returnn.md).
+"""RETURNN's `dataset_pipeline` under Horovod: one process reads for all ranks (docs/returnn.md).
 
 use_horovod = horovod_data.integrations.returnn.attach()    # in the config; or config.set("use_horovod", attach())
 dataset_pipeline = True
@@ -14,14 +14,14 @@ from typing import Any, Callable
 
 from ..channel.distribute import distribute_dataset
 from ..channel.reader_thread import serve
-from ..errors import explain
+from ..errors import explained
 from ..job import roles, state
 from ..native import bindings
 from ..start import init
 
 
 class _Producer:
-    """What the generator of a RETURNN dataset sees of its provider: always that dataset, whichever RETURNN is at."""
+    """The provider as the generator of one RETURNN dataset sees it: that dataset is always the current one."""
 
     def __init__(self, context: Any) -> None:
         self._provider = context.parent
@@ -40,7 +40,7 @@ class _Producer:
 
 
 class _Epochs:
-    """The epoch that the trainers are at, on a dedicated reader, which has no Engine: as many as "train" was opened."""
+    """The trainers' epoch, on a dedicated reader, which has no Engine. It counts how often "train" was opened."""
 
     def __init__(self, start: int) -> None:
         self._start, self._opened = start, 0
@@ -50,23 +50,24 @@ class _Epochs:
         return self._start + max(self._opened - 1, 0)
 
 
-_epochs: list[_Epochs] = []  # of this process: none before the first pipeline is built, and one from then on
+_epochs: list[_Epochs] = []  # one, from the first pipeline on
 _options: dict[str, Any] = {}
 _attached: list[Any] = []
 
 
 def attach(**options: Any) -> bool:
-    """Lets RETURNN's tf.data pipeline, `dataset_pipeline` in its config, run under Horovod: one process reads for all ranks.
+    """Makes RETURNN's tf.data pipeline (`dataset_pipeline` in its config) run under Horovod: one process reads for all ranks.
 
-    Before the Engine is made, on every rank and dedicated reader; calls init() if nobody has. `map_producer_to_consumer` of
-    the pipeline then deals whole batches, and dedicated readers leave the process, with status 0, where it has been built.
+    Call it before the Engine is made, on every rank and dedicated reader. It calls init() if that has not been called. Then
+    `map_producer_to_consumer` of the pipeline deals whole batches, and dedicated readers exit with status 0 after they have
+    served.
 
     Args:
-      options: of distribute_dataset(), beside batch="per_rank" and remainder="partial", which keeps every sequence: in the
-        last step of an epoch some ranks may then have an empty batch.
+      options: arguments of distribute_dataset(). The defaults are batch="per_rank" and remainder="partial", which keeps every
+        sequence: in the last step of an epoch some ranks may have an empty batch.
 
     Returns:
-      What `use_horovod` in RETURNN's config is to be: False on a dedicated reader, which is no rank of Horovod.
+      The value for `use_horovod` in RETURNN's config: False on a dedicated reader, which is no rank of Horovod.
 
     Raises:
       ImportError: RETURNN, or its TensorFlow backend, is not installed.
@@ -77,8 +78,8 @@ def attach(**options: Any) -> bool:
 
     allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
     if wrong := options.keys() - allowed:
-        raise TypeError(
-            explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}")
+        raise explained(
+            TypeError, f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"
         )
     if bindings.state() is bindings.State.NEVER_STARTED:
         init()
@@ -101,7 +102,7 @@ def _init_context(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             original(self, *args, **kwargs)
-        except NotImplementedError:  # which says that nobody has mapped producers to consumers under Horovod
+        except NotImplementedError:  # RETURNN has no map_producer_to_consumer under Horovod
             if not self.horovod_enabled or self.config.is_true("distributed_tf"):
                 raise
             self.distributed_tf_enabled = False
@@ -117,14 +118,14 @@ def _get_returnn_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
         pinned.parent = _Producer(self)
         dataset = original(pinned, **kwargs)
         if roles.is_trainer():
-            return dataset  # its Engine has prepared the epoch before it asks for it
+            return dataset  # the Engine has prepared the epoch before it asks for it
         return _prepared(self, dataset)
 
     return get
 
 
 def _prepared(context: Any, dataset: Any) -> Any:
-    """The dataset, behind a call for its epoch's order whenever it is begun: what the Engine does where there is one."""
+    """The dataset, which prepares its epoch's order whenever an epoch begins. On trainers the Engine does that."""
     import tensorflow as tf
     from returnn.engine.base import EngineBase
 
@@ -155,6 +156,6 @@ def _init_provider(original: Callable[..., None]) -> Callable[..., None]:
 def _get_complete_frac(original: Callable[..., float]) -> Callable[..., float]:
     @functools.wraps(original)
     def get(self: Any) -> float:
-        return original(self) or 1.0  # known where the data is read; RETURNN divides by it
+        return original(self) or 1.0  # only readers know it, and RETURNN divides by it
 
     return get

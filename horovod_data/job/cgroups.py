@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process may use of its machine where a container, or a batch system, sets limits: cores' time, memory, and files.
+"""The processor time, memory and files that this process may use, where a container or a batch system sets limits.
 
-Control groups are nested, and each may set a limit for all below it: the least one counts.
+Control groups are nested. Each may set a limit for all groups below it, so the lowest limit counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def quota(root: Path = _ROOT, own: Path = _OWN) -> Optional[float]:
 
 
 def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own: Path = _OWN) -> tuple[int, int]:
-    """(total, available): a limit counts where it is the lower one."""
+    """(total, available) of the machine, or of a limit where that is lower."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     total, available = (int(lines[what].split()[0]) << 10 for what in ("MemTotal", "MemAvailable"))
     for group in _groups("memory", root, own):
@@ -49,17 +49,17 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
 
 
 def spare_files() -> tuple[int, int]:
-    """(how many more files this process may open, how many in all); sockets and shared memory count."""
+    """(how many more files this process may open, how many in all). Sockets and shared memory count as files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        used = len(os.listdir("/proc/self/fd")) - 1  # that of the folder
+        used = len(os.listdir("/proc/self/fd")) - 1  # listdir() has one open itself
     except OSError:  # none is left
         used = limit
     return (limit - used, limit) if limit != resource.RLIM_INFINITY else (1 << 30, 1 << 30)
 
 
 def _groups(controller: str, root: Path, own: Path) -> list[Path]:
-    """The folders of the groups that this process is in, from its own to the outermost one that can be seen."""
+    """The folders of the groups of this process, from its own to the outermost that it can see."""
     found = []
     for line in _read(own).splitlines():
         _, controllers, path = line.split(":", 2)

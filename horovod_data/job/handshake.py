@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first meeting of a job's processes, in init(): everybody introduces itself, and all check that they fit."""
+"""The first exchange between all processes of a job, in init(). They compare versions, settings, and what Horovod counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..errors import explain, place, placed, say, start_thread
-from ..observe import timeline_parts
+from ..errors import explained, place, placed, say, start_thread
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
@@ -27,7 +26,7 @@ _GRACE_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What every process tells the others."""
+    """The message of every process to all others."""
 
     host: str
     version: str
@@ -43,7 +42,7 @@ class Introduction:
 
     @classmethod
     def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
-        """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
+        """The introduction of this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
         return cls(
             host,
@@ -83,7 +82,7 @@ def meet(
     )
     said = [json.loads(one) for one in encoded]
     for field, name in (
-        ("version", "the version of horovod_data"),  # first: another one may say other things
+        ("version", "the version of horovod_data"),  # first: another version may have other fields
         ("readers", "readers"),
         ("readers_per_node", "readers_per_node"),
         ("embedded", "embedded"),
@@ -93,23 +92,22 @@ def meet(
     ):
         values = [one.get(field) for one in said]
         if len(set(values)) > 1:
-            raise RuntimeError(
-                explain(
-                    f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
-                    "Install the same version on all hosts"
-                    if field == "version"
-                    else "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
-                    place(rank, mine.host),
-                )
+            raise explained(
+                RuntimeError,
+                f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
+                "Install the same version on all hosts"
+                if field == "version"
+                else "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
+                place(rank, mine.host),
             )
     return [Introduction(**one) for one in said]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Requires that Horovod, where it has been initialised, counts exactly the trainers, and that all of them have it.
+    """Checks that all trainers have Horovod, or none, and that Horovod counts the trainers alone where it has been initialised.
 
     Raises:
-      RuntimeError: otherwise; on every rank.
+      RuntimeError: they don't. It is raised on every rank.
     """
     hosts = [one.host for one in everybody]
     trainers = layout.trainers
@@ -118,69 +116,37 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
         for one in everybody
     ]
     if len({states[rank] for rank in trainers}) > 1:
-        raise RuntimeError(
-            explain(
-                f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-                "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
+            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
+            where,
         )
     counted = [rank for rank, one in enumerate(everybody) if one.horovod_rank is not None]
     for rank in counted:
         if layout.trainer_index[rank] < 0:
-            raise RuntimeError(
-                explain(
-                    f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
-                    "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone",
-                    where,
-                )
+            raise explained(
+                RuntimeError,
+                f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
+                "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone",
+                where,
             )
     for rank in counted:
         theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
         ours = layout.trainer_index[rank], len(trainers)
         if theirs != ours:
-            raise RuntimeError(
-                explain(
-                    f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
-                    f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
-                    "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
-                    "has",
-                    where,
-                )
+            raise explained(
+                RuntimeError,
+                f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
+                f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
+                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
+                "has",
+                where,
             )
-
-
-def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
-    """Requires that the first reader, which has this rank, can write the timeline to `path`; empties it there. Collective.
-
-    Raises:
-      ValueError: otherwise; on every rank.
-    """
-    trouble = ""
-    if rank == reader:
-        horovods = os.environ.get("HOROVOD_TIMELINE")
-        try:
-            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
-                trouble = explain(
-                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
-                    "Give each its own",
-                    where="",
-                )
-            else:
-                timeline_parts.begin(path)
-        except (OSError, ValueError) as error:
-            trouble = explain(
-                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
-                f"{getattr(error, 'strerror', None) or error}",
-                "Name a file in a folder that is there on that host",
-                where="",
-            )
-    if said := exchange(trouble.encode())[reader].decode():
-        raise ValueError(said)
 
 
 def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
-    """Who has which value: `0 on ranks 0, 2 (host a, b); 1 on rank 1 (host a)`."""
+    """Says which ranks have which value: `0 on ranks 0, 2 (host a, b); 1 on rank 1 (host a)`."""
     parts = []
     for value in dict.fromkeys(values):
         ranks = [rank for rank, other in enumerate(values) if other == value]
@@ -211,7 +177,7 @@ def watched_start(where: str, size: int, settings: Settings) -> contextlib.Abstr
 
 @contextlib.contextmanager
 def _ends_at(wait: _Wait) -> Iterator[None]:
-    """Ends this process where this wait is an error."""
+    """Watches a wait on a thread, and ends this process where the wait becomes an error."""
     if wait.size == 1:
         yield
         return
@@ -223,9 +189,9 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
                 wait.look()
         except TimeoutError as error:
             say(str(error))
-            time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
+            time.sleep(_GRACE_SECONDS)  # the other ranks have the same error, and need a moment to print it
             if not over.is_set():
-                with contextlib.suppress(Exception):  # it is closed, there is none, or it is the program's own
+                with contextlib.suppress(Exception):  # stdout is closed, None, or an object of the program's own
                     sys.stdout.flush()
                 os._exit(1)
 
@@ -237,7 +203,7 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
 
 
 class _Exchange:
-    """A collective that can't be interrupted, in a thread of its own. Where init() was, and is called again, it is under way still."""
+    """A collective that can't be interrupted, on a thread of its own. It goes on where init() was interrupted."""
 
     under_way: Optional[_Exchange] = None
 
@@ -246,12 +212,12 @@ class _Exchange:
         self._mine = mine
         self.results: list[list[bytes]] = []
         self.failures: list[BaseException] = []
-        self.done = threading.Event()  # a thread whose join() was interrupted may say that it is not alive
+        self.done = threading.Event()  # after an interrupted join() a thread may claim to be dead
         self._exchange = exchange
         self._thread = threading.Thread(target=self._run, name="horovod_data init", daemon=True)
 
     def begin(self) -> None:
-        """Unless it has begun."""
+        """Starts the thread, unless it has been started."""
         if self._thread.ident is None and not self.done.is_set():
             start_thread(self._thread, self.of[1])
 
@@ -271,19 +237,18 @@ def _in_time(
     settings: Settings,
     between: Callable[[], object],
 ) -> list[bytes]:
-    """Waits for a collective that can't be interrupted, for what `between` raises, stall line and time limit."""
+    """Waits for a collective that can't be interrupted. Logs the stall line, and ends at the time limit."""
     wait = _Wait(where, size, settings)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
-        raise RuntimeError(
-            explain(
-                "init() was interrupted while it waited for the others, and is called again with other arguments or "
-                "another environment, or for another communicator: what was said of this rank stays said",
-                "Call it as before",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            "init() was interrupted while it waited for the others, and is called again with other arguments or "
+            "another environment, or for another communicator: what was said of this rank stays said",
+            "Call it as before",
+            where,
         )
-    _Exchange.under_way = under_way  # first: Ctrl-C may come while it begins
+    _Exchange.under_way = under_way  # before begin(): Ctrl-C may come in it
     under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
@@ -295,7 +260,7 @@ def _in_time(
 
 
 class _Wait:
-    """One wait for all processes: when to report it, and when it is an error."""
+    """A wait for all processes: when to log it, and when it is an error."""
 
     def __init__(self, where: str, size: int, settings: Settings, met: bool = False) -> None:
         self.where, self.size = where, size
@@ -313,10 +278,9 @@ class _Wait:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
-            raise TimeoutError(
-                explain(
-                    f"After {waited:.0f} s {self._missing}",
-                    "Look at what the others wait for" if self._met else "Call it on every rank",
-                    self.where,
-                )
+            raise explained(
+                TimeoutError,
+                f"After {waited:.0f} s {self._missing}",
+                "Look at what the others wait for" if self._met else "Call it on every rank",
+                self.where,
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was this process started in a way that can work? Pure: looks at what it is given, says what to do.
+"""Checks whether this process was started in a way that can work. Pure: it looks at what it is given.
 
 `mpi` is mpi_name() of the MPI library that the core was built with.
 """
@@ -12,9 +12,9 @@ import re
 import socket
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain, place
+from ..errors import explained, place
 
-# Open files: MPI, with its connections, and TensorFlow have most of them; ours are a few, and one for each process of the host.
+# Open files that MPI and TensorFlow need, and those that we need (without one for each process of the host).
 _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
@@ -26,7 +26,7 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCI
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """What started this process, as far as its environment tells."""
+    """The launcher of this process, as far as its environment tells."""
 
     name: str
     size: int  # processes in the job; at least that many where the launcher doesn't say
@@ -53,49 +53,46 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
 
 
 def place_before_mpi(environ: Mapping[str, str]) -> str:
-    """This process as error texts name it, by what its launcher says."""
+    """The `where` of this process before MPI runs, by what its launcher says."""
     rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
     return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
-    """Refuses to begin where MPI would hang, or TensorFlow end the process, for lack of file descriptors.
+    """Checks that MPI and TensorFlow find enough file descriptors. Else MPI hangs, or TensorFlow ends the process.
 
     Raises:
       RuntimeError: this process may open too few files.
     """
     least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
     if spare < least:
-        raise RuntimeError(
-            explain(
-                f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
-                f"memory, which need at least {least}, besides those of your program",
-                "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
+            f"memory, which need at least {least}, besides those of your program",
+            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
+            where,
         )
 
 
 def check_main_guard(where: str) -> None:
-    """Refuses the processes that multiprocessing starts by "spawn" or "forkserver": each imports the program before it does its work,
-    with the environment of the rank that has started it.
+    """Refuses processes that multiprocessing starts by "spawn" or "forkserver". Each imports the program before it does its work.
 
     Raises:
-      RuntimeError: this is one, and still about its import.
+      RuntimeError: this is such a process, and it imports the program.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            explain(
-                "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
-                "at its top level is done once more there",
-                'Put the program\'s work behind `if __name__ == "__main__":`',
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
+            "at its top level is done once more there",
+            'Put the program\'s work behind `if __name__ == "__main__":`',
+            where,
         )
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
-    """Refuses what is known to fail before MPI is touched.
+    """Refuses jobs that can't work, before MPI is touched.
 
     Raises:
       RuntimeError: started by Horovod's Gloo launcher, or MPI is forbidden to be used from several threads.
@@ -107,28 +104,26 @@ def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
         if environ.get(name) and (name != "HOROVOD_CONTROLLER" or environ[name].lower() == "gloo")
     ]
     if gloo and size > 1:
-        raise RuntimeError(
-            explain(
-                f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
-                f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
-                f"Start it with {command(mpi, size)}",
-            )
+        raise explained(
+            RuntimeError,
+            f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
+            f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
+            f"Start it with {command(mpi, size)}",
         )
     if (_number(environ, "HOROVOD_MPI_THREADS_DISABLE") or 0) > 0:
-        raise RuntimeError(
-            explain(
-                "HOROVOD_MPI_THREADS_DISABLE=1 forbids the use of MPI from several threads, but horovod_data has a "
-                "communication thread of its own beside Horovod's",
-                "Unset HOROVOD_MPI_THREADS_DISABLE on all ranks",
-            )
+        raise explained(
+            RuntimeError,
+            "HOROVOD_MPI_THREADS_DISABLE=1 forbids the use of MPI from several threads, but horovod_data has a "
+            "communication thread of its own beside Horovod's",
+            "Unset HOROVOD_MPI_THREADS_DISABLE on all ranks",
         )
 
 
 def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
-    """Requires MPI_THREAD_MULTIPLE.
+    """Checks that MPI runs with MPI_THREAD_MULTIPLE.
 
     Raises:
-      RuntimeError: below that; says who is to change what.
+      RuntimeError: it does not. The text says what to change.
     """
     if level >= 3:
         return
@@ -137,25 +132,23 @@ def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
         "its communication thread works beside Horovod's"
     )
     if initialized_by_us:
-        raise RuntimeError(
-            explain(
-                needs,
-                f"That is all that {mpi} gives: use an MPI library that was built with "
-                "thread support, and rebuild Horovod and horovod_data with it",
-            )
-        )
-    raise RuntimeError(
-        explain(
+        raise explained(
+            RuntimeError,
             needs,
-            "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
-            "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
-            "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
+            f"That is all that {mpi} gives: use an MPI library that was built with "
+            "thread support, and rebuild Horovod and horovod_data with it",
         )
+    raise explained(
+        RuntimeError,
+        needs,
+        "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
+        "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
+        "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
     )
 
 
 def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_size: Optional[int] = None) -> None:
-    """Requires that MPI sees the whole job.
+    """Checks that MPI sees the whole job.
 
     Raises:
       RuntimeError: MPI sees only this process, but the launcher or Horovod knows of several.
@@ -170,29 +163,27 @@ def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_s
     else:
         return
     slurm = launcher is not None and launcher.evidence.startswith(("SLURM_", "PMIX_")) and "SLURM_JOB_ID" in environ
-    raise RuntimeError(
-        explain(
-            f"MPI sees this process alone, but {seen}: the launcher doesn't belong to the MPI that horovod_data was built "
-            f"with, {mpi}",
-            f"Start the job with {command(mpi, size, slurm)}",
-        )
+    raise explained(
+        RuntimeError,
+        f"MPI sees this process alone, but {seen}: the launcher doesn't belong to the MPI that horovod_data was built "
+        f"with, {mpi}",
+        f"Start the job with {command(mpi, size, slurm)}",
     )
 
 
 def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
-    """Requires that all extensions of this process use the same MPI library.
+    """Checks that all extensions of this process use the same MPI library.
 
     Raises:
       RuntimeError: several are loaded.
     """
     if len(libraries) > 1:
-        raise RuntimeError(
-            explain(
-                f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
-                f"of its own. horovod_data was built with {mpi}",
-                "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
-                "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
-            )
+        raise explained(
+            RuntimeError,
+            f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
+            f"of its own. horovod_data was built with {mpi}",
+            "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
+            "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
         )
 
 

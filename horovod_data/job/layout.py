@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process of the communicator reads and which trains. Pure: no MPI, no TensorFlow."""
+"""Decides which processes of the communicator read and which train. Pure: no MPI, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..errors import explain
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The part of every rank of the communicator: its number among the readers and among the trainers, -1 for none.
+    """The number of every rank of the communicator among the readers and among the trainers; -1 where it is none.
 
-    Batches travel within a group only: one for the whole job, or one per host.
+    Batches travel within a group. There is one group for the whole job, or one for each host.
     """
 
     reader_index: tuple[int, ...]
@@ -31,12 +31,12 @@ class Layout:
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
     def name(self, rank: int, host: str) -> str:
-        """A process, as texts name it (and as the C++ core does): a trainer by its rank, a dedicated reader by its number."""
+        """The `where` of a process: a trainer has its rank, a dedicated reader its number. The C++ core uses the same form."""
         trainer = self.trainer_index[rank]
         return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
 
     def audience(self, rank: int) -> tuple[int, ...]:
-        """Ranks of the communicator that train in the group of `rank`: those between which an element is divided."""
+        """The trainers of the group of `rank`, as ranks of the communicator. A global batch is cut for these."""
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is asked to be: the arguments of init(), and HOROVOD_DATA_* variables where they are None."""
+"""The settings of a job: the arguments of init(), and HOROVOD_DATA_* variables where these are None."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import dataclasses
 import math
 from typing import Mapping, NamedTuple, Optional
 
-from ..errors import explain, whole
+from ..errors import explain, explained, whole
 from .cgroups import memory_bytes
 
-# How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
+# How batches travel between processes of one host: the cheapest way, as MPI messages, or through shared memory.
 PAYLOADS = ("auto", "message", "arena")
-# How far an epoch is: not shown; a line that is rewritten on a terminal, lines elsewhere; rewritten in any case.
+# Progress lines: none; rewritten on a terminal and new ones elsewhere; rewritten everywhere.
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
-LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
-_MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
+LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; more than a TiB means no bound
+_MOST_SECONDS = 1e8  # three years: longer means never, and a clock in nanoseconds overflows at 292 years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,11 @@ class Settings:
     verify: bool = False  # every channel; those to come ask verify_in() again
 
 
+_ARGUMENTS = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
+
+
 class Roles(NamedTuple):
-    """Who reads: as in Settings."""
+    """Which processes read, as in Settings."""
 
     readers: int
     readers_per_node: Optional[int]
@@ -69,11 +72,11 @@ def read_settings(
         embedded=roles.embedded,
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
-        payload=_payload_in(environ),
+        payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
         arena_bytes=_arena_bytes_in(environ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
-        progress=_progress_in(environ),
+        progress=_choice_in(environ, "HOROVOD_DATA_PROGRESS", PROGRESS, "to show progress"),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=environ.get("HOROVOD_DATA_TIMELINE", "").strip(),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
@@ -87,15 +90,19 @@ def read_roles(
     readers: Optional[int] = None,
     readers_per_node: Optional[int] = None,
     embedded: Optional[bool] = None,
+    names: Optional[Mapping[str, str]] = None,
 ) -> Roles:
-    """The part of read_settings() that says who reads: the launcher must understand it in the same way. Raises the same."""
-    given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
+    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors.
+
+    `names` has the names of the three arguments in error texts, where they are others.
+    """
+    given_by = {**_ARGUMENTS, **(names or {})}
     if readers is not None:
-        readers = _count(readers, "readers")
+        readers = _count(readers, given_by["readers"])
     if readers_per_node is not None:
-        readers_per_node = _count(readers_per_node, "readers_per_node") or None
+        readers_per_node = _count(readers_per_node, given_by["readers_per_node"]) or None
     if embedded is not None and not isinstance(embedded, bool):
-        raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
+        raise explained(TypeError, f"embedded must be True or False, not {embedded!r}")
     if readers is None and readers_per_node is None:
         given_by |= {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
@@ -107,12 +114,11 @@ def read_roles(
         given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
-        raise ValueError(
-            explain(
-                f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
-                "other",
-                "Give one of them",
-            )
+        raise explained(
+            ValueError,
+            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
+            "other",
+            "Give one of them",
         )
     if readers_per_node is not None and readers_per_node > 1:
         raise ValueError(
@@ -123,19 +129,17 @@ def read_roles(
             )
         )
     if embedded and readers_per_node is None:
-        raise ValueError(
-            explain(
-                f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
-                "asked for",
-                f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
-                "job",
-            )
+        raise explained(
+            ValueError,
+            f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
+            "asked for",
+            f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole job",
         )
     return Roles(readers or 0, readers_per_node, embedded)
 
 
 def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
-    """The text for more readers on a host than one: what was given, what to give, what to give for R readers of the job."""
+    """The error text for several readers on a host. The arguments name what was given, and the two ways to write it right."""
     return explain(
         f"{given}: a host can have one reader of its own",
         f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
@@ -144,9 +148,9 @@ def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
 
 def _count(value: object, name: str) -> int:
     if (count := whole(value)) is None:
-        raise TypeError(explain(f"{name} must be an integer, not {value!r}"))
+        raise explained(TypeError, f"{name} must be an integer, not {value!r}")
     if count < 0:
-        raise ValueError(explain(f"{name} must be 0 or more, not {count}"))
+        raise explained(ValueError, f"{name} must be 0 or more, not {count}")
     return count
 
 
@@ -159,8 +163,8 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise ValueError(
-            explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it")
+        raise explained(
+            ValueError, f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"
         )
     return count
 
@@ -168,37 +172,22 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
 def _flag_in(environ: Mapping[str, str], name: str) -> bool:
     text = environ.get(name, "").strip()
     if text not in ("", "0", "1"):
-        raise ValueError(explain(f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it"))
+        raise explained(ValueError, f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it")
     return text == "1"
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Says whether every channel is to be verified, whatever it was made with. Raises ValueError as read_settings() does."""
+    """Says whether all channels are verified, also those made with verify=False. Raises ValueError as read_settings() does."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
-def _payload_in(environ: Mapping[str, str]) -> str:
-    payload = environ.get("HOROVOD_DATA_PAYLOAD", "").strip() or "auto"
-    if payload not in PAYLOADS:
-        raise ValueError(
-            explain(
-                f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
-                f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it",
-            )
-        )
-    return payload
-
-
-def _progress_in(environ: Mapping[str, str]) -> str:
-    progress = environ.get("HOROVOD_DATA_PROGRESS", "").strip() or "0"
-    if progress not in PROGRESS:
-        raise ValueError(
-            explain(
-                f"HOROVOD_DATA_PROGRESS={progress!r} is no way to show progress",
-                f"Set HOROVOD_DATA_PROGRESS to {', '.join(PROGRESS[:-1])} or {PROGRESS[-1]}, or unset it",
-            )
-        )
-    return progress
+def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], is_none: str) -> str:
+    """The value of a variable; the first choice where it is not set. `is_none` ends the sentence about a wrong one."""
+    value = environ.get(name, "").strip() or choices[0]
+    if value not in choices:
+        allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise explained(ValueError, f"{name}={value!r} is no way {is_none}", f"Set {name} to {allowed}, or unset it")
+    return value
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:
@@ -211,7 +200,7 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
 
 
 def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
-    """Bytes, of a variable that says MiB."""
+    """The bytes of a variable that is in MiB."""
     text = environ.get(name, "").strip()
     if not text:
         return default
@@ -220,11 +209,10 @@ def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str
     except ValueError:
         megabytes = math.nan
     if not math.isfinite(megabytes) or megabytes < LEAST_MB:
-        raise ValueError(
-            explain(
-                f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
-                f"Set {name} to a number such as 1024, or unset it{otherwise}",
-            )
+        raise explained(
+            ValueError,
+            f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
+            f"Set {name} to a number such as 1024, or unset it{otherwise}",
         )
     return int(min(megabytes, _MOST_MB) * (1 << 20))
 
@@ -242,10 +230,9 @@ def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: fl
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < least:
-        raise ValueError(
-            explain(
-                f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
-                f"Set {name} to a number such as {default:g}, or unset it",
-            )
+        raise explained(
+            ValueError,
+            f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
+            f"Set {name} to a number such as {default:g}, or unset it",
         )
     return min(seconds, _MOST_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job as this process sees it, from init() on: what every call asks for first."""
+"""The job as this process sees it, from init() on. Every call asks for it first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from typing import Any, Callable, Iterator, Optional
 
-from ..errors import explain, forked
+from ..errors import explained, forked
 from ..native import bindings
 from .layout import Layout
 from .settings import Settings
@@ -41,12 +41,12 @@ class Job:
         return index if index >= 0 else None
 
     def name(self, comm_rank: int) -> str:
-        """A process of the communicator, as texts name it."""
+        """The `where` of a process of the communicator, in texts."""
         return self.layout.name(comm_rank, self.hosts[comm_rank])
 
     @property
     def where(self) -> str:
-        """This process, as error texts name it."""
+        """The `where` of this process, in texts."""
         return self.name(self.comm_rank)
 
 
@@ -55,51 +55,49 @@ _reads = threading.local()
 
 
 def begin(job: Job) -> None:
-    """This process has joined it."""
+    """Remembers the job that this process has joined."""
     global _job
     _job = job
 
 
 def joined() -> Optional[Job]:
-    """What it has joined, also when that has ended, and in a forked child."""
+    """The job that this process has joined, also after its end and in a forked child. None before init()."""
     return _job
 
 
 def current(what: str) -> Job:
-    """The running job, for `what` (a call, as the user wrote it).
+    """The running job. `what` is the call that asks, as the user wrote it.
 
     Raises:
-      RuntimeError: there is none: before init(), after shutdown(), or in a forked child; or this is a dataset function.
+      RuntimeError: before init(), after shutdown(), in a forked child, or in a dataset function.
     """
     job = known(what)
     if getattr(_reads, "now", False) and what != "init()":
-        raise RuntimeError(
-            explain(
-                f"{what} was called in a dataset function, which runs on readers only",
-                "Make all calls that ranks make together outside of it",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            f"{what} was called in a dataset function, which runs on readers only",
+            "Make all calls that ranks make together outside of it",
+            job.where,
         )
     if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
-        raise RuntimeError(
-            explain(
-                f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
-                "finalised (by hvd.shutdown(), say)",
-                "Shut down when nothing more is to be read; a process can't join again",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
+            "finalised (by hvd.shutdown(), say)",
+            "Shut down when nothing more is to be read; a process can't join again",
+            job.where,
         )
     return job
 
 
 def known(what: str) -> Job:
-    """The job, also when it has ended.
+    """The job, also after its end.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
     """
     if _job is None:
-        raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
+        raise explained(RuntimeError, f"{what} was called before horovod_data.init()", "Call horovod_data.init() first")
     if _job.forked():
         raise RuntimeError(forked(what))
     return _job
@@ -107,7 +105,7 @@ def known(what: str) -> Job:
 
 @contextlib.contextmanager
 def reads() -> Iterator[None]:
-    """Around a dataset function: on this thread nothing is called that all ranks call."""
+    """For the time of a dataset function: calls that all ranks make together raise on this thread."""
     before = getattr(_reads, "now", False)
     _reads.now = True
     try:

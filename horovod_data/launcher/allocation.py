@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts and slots that a batch system has given to this job: Slurm, PBS, LSF, Kubernetes' MPI operator."""
+"""Finds the hosts and slots that a batch system has given to this job: Slurm, PBS, LSF, Kubernetes' MPI operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from . import LaunchError
 from .hosts import Host, parse_hostfile, parse_pairs
 
-# A file with one line for each slot: PBS, LSF. The host file that Kubernetes' MPI operator writes for the MPI it was told.
+# PBS and LSF write a file with one line for each slot. Kubernetes' MPI operator writes a host file of the MPI in use.
 _FILES = (
     ("PBS", "PBS_NODEFILE"),
     ("LSF", "LSB_DJOB_HOSTFILE"),
@@ -27,14 +27,14 @@ _ITEM = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")  # of a node list: up to a 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """Where a job may run, and who says so."""
+    """The hosts of a job, and the source that names them."""
 
     hosts: tuple[Host, ...]
     source: str
 
 
 def find_allocation(environ: Mapping[str, str]) -> Optional[Allocation]:
-    """The allocation that this process is in; None outside of any.
+    """The allocation of this process. None where there is none.
 
     Raises:
       LaunchError: the batch system's variables or files can't be understood.
@@ -59,15 +59,14 @@ def read_hostfile(path: str, named_by: str) -> str:
       LaunchError: it can't be read, or the path is empty; says which option or variable names it.
     """
     if not path.strip():
-        raise LaunchError(explain(f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt"))
+        raise explained(LaunchError, f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt")
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(
-            explain(
-                f"{named_by} names the host file {path}, which can't be read ({error})",
-                "Name another one, or say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"{named_by} names the host file {path}, which can't be read ({error})",
+            "Name another one, or say where to run with -H host1:4,host2:4",
         ) from error
 
 
@@ -77,18 +76,17 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
     hosts = _show_hostnames(names) or expand_nodes(names)
     slots = expand_counts(tasks, "SLURM_TASKS_PER_NODE")
     if not hosts or len(hosts) != len(slots):
-        raise LaunchError(
-            explain(
-                f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
-                f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers",
-                "Say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
+            f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers",
+            "Say where to run with -H host1:4,host2:4",
         )
     return tuple(Host(name, count) for name, count in zip(hosts, slots))
 
 
 def _show_hostnames(nodes: str) -> list[str]:
-    """By Slurm's own tool, which knows every form of a node list; empty where it isn't there."""
+    """The nodes by Slurm's own tool, which knows every form of a node list. Empty where it is not installed."""
     scontrol = shutil.which("scontrol")
     if scontrol is None or not nodes:
         return []
@@ -100,7 +98,7 @@ def _show_hostnames(nodes: str) -> list[str]:
 
 
 def expand_nodes(nodes: str) -> list[str]:
-    """`gpu[01-03,7],login` as gpu01, gpu02, gpu03, gpu7, login.
+    """Expands `gpu[01-03,7],login` to gpu01, gpu02, gpu03, gpu7, login.
 
     Raises:
       LaunchError: not a node list of Slurm's.
@@ -132,7 +130,7 @@ def _expand_ranges(ranges: str, nodes: str) -> list[str]:
 
 
 def expand_counts(counts: str, variable: str) -> list[int]:
-    """`4(x2),3` as 4, 4, 3.
+    """Expands `4(x2),3` to 4, 4, 3.
 
     Raises:
       LaunchError: not of this form; names `variable`.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank runs on which host, and who of them reads. Pure.
+"""Places ranks on hosts, and decides which of them read. Pure.
 
-Dedicated readers come on top of the trainers: they take no slot, for a slot is a GPU or the like, and readers have none.
-They are the last ranks, of the job or of each host, as horovod_data.layout expects them.
+Dedicated readers are added to the trainers. They take no slot: a slot usually has a GPU, and readers need none. They are the last
+ranks of the job or of each host, as in job/layout.py.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Collection, Optional, Sequence
 
-from ..errors import explain
-from ..job.settings import too_many_per_node
+from ..errors import explained
+from ..job.settings import read_roles
 from . import LaunchError
 from .hosts import Host, together
+
+_OPTIONS = {"readers": "--readers", "readers_per_node": "--readers-per-node", "embedded": "--embedded"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What was asked for. `np` None: as many trainers as there are slots."""
+    """The request of the user. `np` None stands for as many trainers as there are slots."""
 
     np: Optional[int]
     readers: Optional[int] = None
@@ -29,7 +31,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Consecutive ranks on one host, all of them dedicated readers, or none."""
+    """Consecutive ranks on one host. All of them are dedicated readers, or none is."""
 
     host: str
     processes: int
@@ -38,7 +40,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """The job: groups in the order of their ranks, and what init() is to be told by the environment."""
+    """The job: groups in the order of their ranks, and the variables for init()."""
 
     groups: tuple[Group, ...]
     environ: dict[str, str]
@@ -69,7 +71,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     """Places every process.
 
     Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
-    the hosts that train. This machine, whose names are `own`, is one host, under the first of them that was given.
+    the hosts that train. `own` has the names of this machine. It is one host, under the first of these names that was given.
 
     Raises:
       LaunchError: options that contradict each other, too few slots, or what seems to be one host under two names.
@@ -79,12 +81,11 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     slots = sum(host.slots for host in hosts)
     np = slots if request.np is None else request.np
     if np > slots:
-        raise LaunchError(
-            explain(
-                f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
-                f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
-                "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot",
-            )
+        raise explained(
+            LaunchError,
+            f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
+            f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
+            "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot",
         )
     trainers: list[Group] = []
     for host in hosts:
@@ -108,7 +109,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
 
 
 def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]) -> tuple[Request, tuple[Host, ...]]:
-    """MPI adds up the slots of a host's names, and init() finds one host however many names it was given."""
+    """Gives this machine one name: MPI adds up the slots of all names of a host, and init() finds one host."""
     given = [*(host.name for host in hosts), *request.reader_hosts]
     first = next((name for name in given if name in own), "")
     reading = dict.fromkeys(first if name in own else name for name in request.reader_hosts)
@@ -118,79 +119,47 @@ def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """init() makes one host's reader where two were placed, so the other one would train, without its GPUs."""
+    """Refuses two names of one host. init() would find one host with two readers, and the second would train without a GPU."""
     short = {name for name in names if "." not in name}
     for name in names:
         begin = name.partition(".")[0]
         if begin != name and begin in short:
-            raise LaunchError(
-                explain(
-                    f"{begin} and {name}: are these the same host? A host has one reader of its own",
-                    "Name each host once, or every host with its domain",
-                )
+            raise explained(
+                LaunchError,
+                f"{begin} and {name}: are these the same host? A host has one reader of its own",
+                "Name each host once, or every host with its domain",
             )
 
 
 def _check(request: Request) -> None:
     if request.np is not None and request.np < 1:
-        raise LaunchError(
-            explain(
-                f"-np {request.np}: a job needs at least one trainer",
-                "Give the number of processes that train; --readers come on top of it",
-            )
+        raise explained(
+            LaunchError,
+            f"-np {request.np}: a job needs at least one trainer",
+            "Give the number of processes that train; --readers come on top of it",
         )
-    if request.readers is not None and request.readers < 0:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} is not a number of readers",
-                "0: rank 0 reads and trains; R: R processes more, which only read",
-            )
-        )
-    if request.readers_per_node not in (None, 0, 1):
-        raise LaunchError(
-            too_many_per_node(f"--readers-per-node {request.readers_per_node}", "--readers-per-node 1", "--readers R")
-        )
-    if request.readers is not None and request.readers_per_node:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",
-                "Give one of them",
-            )
-        )
-    if request.embedded and request.readers:
-        raise LaunchError(
-            explain(
-                f"--embedded belongs to --readers-per-node 1, and does not go with --readers {request.readers}: these are "
-                "processes of their own",
-                "Leave it out, or use --readers-per-node 1 --embedded",
-            )
-        )
-    if request.embedded and not request.readers_per_node:
-        raise LaunchError(
-            explain(
-                "--embedded says that the reader of each host also trains, but there is none",
-                "Add --readers-per-node 1; without readers, rank 0 reads and trains anyway",
-            )
-        )
+    try:
+        readers = 0 if request.readers is None and not request.readers_per_node else request.readers
+        read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
     if request.reader_hosts and not request.readers:
-        raise LaunchError(
-            explain(
-                "--reader-hosts says where dedicated readers run, but "
-                + ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
-                "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R",
-            )
+        raise explained(
+            LaunchError,
+            "--reader-hosts says where dedicated readers run, but "
+            + ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
+            "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R",
         )
     if request.readers and len(request.reader_hosts) > request.readers:
         named = len(request.reader_hosts)
-        raise LaunchError(
-            explain(
-                f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
-                "without a reader",
-                f"Name fewer hosts, or ask for --readers {named}",
-            )
+        raise explained(
+            LaunchError,
+            f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
+            "without a reader",
+            f"Name fewer hosts, or ask for --readers {named}",
         )
 
 
 def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
-    """Says whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
+    """Says whether a host runs more processes than it has cores. It assumes `cores` on each host."""
     return any(host.slots > cores for host in arrangement.hosts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of both MPIs are made of. Pure."""
+"""The common parts of the command lines of both MPIs. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import re
 import shlex
 from typing import Mapping, Sequence
 
-HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"  # empty on dedicated readers: TensorFlow would take memory of every GPU it sees
+HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"  # empty on dedicated readers, where TensorFlow would take memory of every GPU
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-# Python's options: flags, and behind them one that takes a value, which may be the next word. Not those without a program.
+# Python's options with a program: flags, then perhaps one that takes a value, which may be the next word.
 _OPTIONS = re.compile(r"-(?!$)([bBdEIOPqRsSuvx]*)(?:([cmWX])(.*))?", re.DOTALL)
 _RUNNER = ["-m", "horovod_data.launcher.rank"]
-# Belongs to this host, this shell or the batch system's launch of this very process, not to the job.
+# Variables of this host, this shell or the launch of this process, which are not for the job.
 _OWN = re.compile(
     r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
     r"HOROVOD_DATA_READERS(_PER_NODE)?|HOROVOD_DATA_EMBEDDED|OMPI_.*|PMIX?_.*|PRTE_.*|HYD.*|SLURM_.*"
@@ -24,7 +24,7 @@ _OWN = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Extras:
-    """What mpirun is told beside the arrangement."""
+    """The words and variables for mpirun besides the arrangement."""
 
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)  # for every rank
     exported: Sequence[str] = ()  # variables of the launcher's own environment, for ranks on other hosts
@@ -36,7 +36,7 @@ class Extras:
     output_filename: str = ""
     tag_output: bool = False
     timestamps: bool = False
-    root: bool = False  # this is the superuser, whom Open MPI asks whether that is meant
+    root: bool = False  # the user is root, which Open MPI allows only with an option
 
     @property
     def ssh_words(self) -> list[str]:
@@ -46,38 +46,38 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command line, the variables that it needs on top of the environment, and those that it must not find there."""
+    """A command line, the variables that it adds to the environment, and those that it removes."""
 
     words: list[str]
     environ: dict[str, str] = dataclasses.field(default_factory=dict)
     without: Sequence[str] = ()
 
     def __str__(self) -> str:
-        """As a shell takes it."""
+        """The command as a shell takes it."""
         parts = [f"-u {name}" for name in self.without]
         parts += [f"{name}={shlex.quote(value)}" for name, value in self.environ.items()]
         return " ".join(["env"] * bool(self.without) + parts + [shlex.join(self.words)])
 
 
 def exportable(environ: Mapping[str, str]) -> list[str]:
-    """The variables that ranks on other hosts are to have as well: all but those of this host, shell and launch."""
+    """The variables for ranks on other hosts: all except those of this host, shell and launch."""
     return sorted(name for name in environ if _OWN.fullmatch(name) is None and re.fullmatch(r"\w+", name))
 
 
 def on_rank(program: Sequence[str]) -> list[str]:
-    """`program` as it is to be started on a rank: a Python program by way of launcher/rank.py.
+    """The command of a rank. launcher/rank.py runs a Python program.
 
-    `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Anything else
-    is started as it is: a shell script that starts Python, or Python that reads its program from stdin.
+    `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Anything else stays as it
+    is, such as a shell script that starts Python, or Python that reads its program from stdin.
     """
     python, rest = take_apart(program)
     return [*python, *_RUNNER, *rest] if python else rest
 
 
 def take_apart(program: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that start Python, and its program as launcher/rank.py takes it: a file, -m or -c, with what follows.
+    """The words that start Python, and the words that launcher/rank.py takes: a file, -m or -c, and the arguments.
 
-    The first are empty where this isn't Python, or Python without a program to run by another one (-V, -i, stdin).
+    The first are empty if this is no Python, or a Python whose program launcher/rank.py can't run (-V, -i, stdin).
     """
     words = list(program)
     if not words or _PYTHON.fullmatch(os.path.basename(words[0])) is None:

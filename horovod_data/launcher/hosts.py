@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which hosts and their slots are written. Pure. A slot is room for one trainer."""
+"""Parses hosts and their slots. Pure. A slot is room for one trainer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import re
 from typing import Iterable, Optional
 
-from ..errors import explain
+from ..errors import explained
 from . import LaunchError
 
 _NAME = r"[A-Za-z0-9_][\w.-]*"
@@ -15,8 +15,8 @@ _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
 # host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
 _LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
 _SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
-_SLOTS = ("slots", "cpu", "count")  # which are the same to Open MPI
-# Open MPI's limits, which slots are below; Hydra's binding, which --mpi-args can ask for.
+_SLOTS = ("slots", "cpu", "count")  # the same for Open MPI
+# Open MPI's limits, which are above the slots, and Hydra's binding, for which --mpi-args has an option.
 _WITHOUT_EFFECT = re.compile(r"(slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding")
 _USER = re.compile(r"user([-_]?name)?")
 
@@ -33,51 +33,49 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
-    """`host1:4,host2:4`; a host without a number has one slot, one that is named again has more.
+    """Parses `host1:4,host2:4`. A host without a number has one slot. Slots of a host that comes twice add up.
 
     Raises:
       LaunchError: not of this form, or no host at all; names `option`.
     """
     if not text.strip():
-        raise LaunchError(
-            explain(f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4")
+        raise explained(
+            LaunchError, f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4"
         )
     found = []
     for part in text.split(","):
         match = _HOST.fullmatch(part.strip())
         if match is None:
-            raise LaunchError(
-                explain(
-                    f"{option} {text}: {part.strip()!r} is not a host with its slots",
-                    f"Write it as {option} host1:4,host2:4",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} {text}: {part.strip()!r} is not a host with its slots",
+                f"Write it as {option} host1:4,host2:4",
             )
         found.append((match[1], _slots(match[2], f"{option} {text}")))
     return together(found)
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:
-    """`cpu1,cpu2`.
+    """Parses `cpu1,cpu2`.
 
     Raises:
       LaunchError: not of this form, or no name at all.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise LaunchError(explain(f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2"))
+        raise explained(LaunchError, f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2")
     for name in names:
         if re.fullmatch(_NAME, name) is None:
-            raise LaunchError(
-                explain(
-                    f"{option} {text}: {name!r} is not the name of a host",
-                    f"Write names alone, as in {option} cpu1,cpu2",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} {text}: {name!r} is not the name of a host",
+                f"Write names alone, as in {option} cpu1,cpu2",
             )
     return tuple(dict.fromkeys(names))
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """The lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
+    """Parses the lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
 
     Raises:
       LaunchError: a line of another form, or no host at all; names `path` and the line.
@@ -95,31 +93,29 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             _check_key(key, f"{where}: {line!r}")
         slots = [value for key, value in settings if key in _SLOTS] + ([count] if count else [])
         if match is None or len(slots) > 1 or not all(one.isdecimal() for one in slots):
-            raise LaunchError(
-                explain(
-                    f"{where}: {line!r} is not a host with its slots",
-                    "Write each line as `host slots=4`, `host:4`, or `host` once for each slot",
-                )
+            raise explained(
+                LaunchError,
+                f"{where}: {line!r} is not a host with its slots",
+                "Write each line as `host slots=4`, `host:4`, or `host` once for each slot",
             )
         found.append((name, _slots(slots[0] if slots else None, where)))
     if not found:
-        raise LaunchError(explain(f"{path} names no host", "Write each line as `host slots=4`"))
+        raise explained(LaunchError, f"{path} names no host", "Write each line as `host slots=4`")
     return together(found)
 
 
 def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
-    """`host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
+    """Parses `host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
 
     Raises:
       LaunchError: not of this form; names `variable`.
     """
     words = text.split()
     if not words or len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
-        raise LaunchError(
-            explain(
-                f"{variable}={text!r} is not a list of hosts, each with its slots",
-                "Say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"{variable}={text!r} is not a list of hosts, each with its slots",
+            "Say where to run with -H host1:4,host2:4",
         )
     return together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
 
@@ -127,25 +123,24 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
 def _check_key(key: str, where: str) -> None:
     if key in _SLOTS or _WITHOUT_EFFECT.fullmatch(key):
         return
-    raise LaunchError(
-        explain(
-            f"{where} says {key}=, which horovod-data-run does not know",
-            "Put the user for ssh into ~/.ssh/config, and leave it out here"
-            if _USER.fullmatch(key)
-            else "Write slots as `host slots=4`, and leave out the rest",
-        )
+    raise explained(
+        LaunchError,
+        f"{where} says {key}=, which horovod-data-run does not know",
+        "Put the user for ssh into ~/.ssh/config, and leave it out here"
+        if _USER.fullmatch(key)
+        else "Write slots as `host slots=4`, and leave out the rest",
     )
 
 
 def _slots(text: Optional[str], where: str) -> int:
     slots = 1 if text is None else int(text)
     if slots < 1:
-        raise LaunchError(explain(f"{where}: a host with 0 slots", "Give it slots, or leave it out"))
+        raise explained(LaunchError, f"{where}: a host with 0 slots", "Give it slots, or leave it out")
     return slots
 
 
 def together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
-    """A host that is named again has more slots."""
+    """The hosts, each once, with the sum of its slots."""
     slots: dict[str, int] = {}
     for name, count in found:
         slots[name] = slots.get(name, 0) + count

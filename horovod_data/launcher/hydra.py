@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An arrangement as a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
+"""Turns an arrangement into a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
 
 from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from . import LaunchError
 from .arrangement import Arrangement
 from .command import HIDDEN_DEVICES, Command, Extras
@@ -14,9 +14,9 @@ from .command import HIDDEN_DEVICES, Command, Extras
 def command(
     mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras, environ: Mapping[str, str]
 ) -> Command:
-    """The command line. Hydra hands the whole environment on by itself, and binds no process to a core.
+    """The command line. Hydra passes the whole environment on, and binds no process to a core.
 
-    Options for ssh go behind those that the environment has already.
+    Options for ssh are added to those of the environment.
 
     Raises:
       LaunchError: an option that only Open MPI has.
@@ -26,18 +26,16 @@ def command(
         ("--binding-args", bool(extras.binding_args)),
     ):
         if given:
-            raise LaunchError(
-                explain(
-                    f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
-                    "Leave it out, or pass Hydra's own options with --mpi-args",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
+                "Leave it out, or pass Hydra's own options with --mpi-args",
             )
     if len(extras.interfaces) > 1:
-        raise LaunchError(
-            explain(
-                f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
-                "Name one",
-            )
+        raise explained(
+            LaunchError,
+            f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
+            "Name one",
         )
     words = [*mpirun, *extras.mpi_args]
     if extras.interfaces:
@@ -50,7 +48,7 @@ def command(
             "-errfile-pattern",
             f"{extras.output_filename}/rank.%r.stderr",
         ]
-    # Ranks go over the hosts in the order in which they stand here, so this order is the placement.
+    # Hydra fills the hosts in this order, so the order is the placement.
     hosts: list[list[str]] = []
     for group in arrangement.groups:
         if hosts and hosts[-1][0] == group.host:
@@ -77,7 +75,7 @@ def command(
 
 
 def warning(arrangement: Arrangement) -> str:
-    """What Hydra can't do for this job; empty if it does all."""
+    """A warning about this job under Hydra. Empty if there is none."""
     if len(arrangement.hosts) == 1:
         return ""
     return explain(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run: the command line, the hosts, the arrangement, and mpirun in this process's place.
+"""horovod-data-run: reads the command line, finds the hosts, places the processes, and becomes mpirun.
 
-mpirun takes the place of the launcher's own process, so signals reach it (Ctrl-C, SIGTERM: it ends all ranks on all hosts)
-and its exit status is the launcher's. On the ranks launcher/rank.py sees to it that this is the first failing rank's.
+mpirun replaces the launcher's process. So signals reach it (on Ctrl-C and SIGTERM it ends all ranks on all hosts), and its exit
+status is the launcher's. launcher/rank.py makes that the status of the first rank that fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from ..job.cgroups import quota
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
@@ -35,17 +35,16 @@ _MOST_OF_A_WORD = 128 << 10
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Starts the job, and comes back only where there is nothing to start, with the exit status."""
+    """Starts the job. Returns an exit status only where there is nothing to start."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # words that are no text come out as they came in
+        sys.stdout.reconfigure(errors="surrogateescape")  # --dry-run prints words that are no text unchanged
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
-            raise LaunchError(
-                explain(
-                    "There is no command to start",
-                    "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
-                )
+            raise explained(
+                LaunchError,
+                "There is no command to start",
+                "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
             )
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
@@ -71,14 +70,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
-    """Where to run: as the options say, else the batch system, else here.
+    """The hosts of the options, else of the batch system, else this machine.
 
     Raises:
       LaunchError: hosts that can't be understood, or no number of processes.
     """
     if args.hosts is not None and args.hostfile is not None:
-        raise LaunchError(
-            explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them")
+        raise explained(
+            LaunchError, f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them"
         )
     if args.hosts is not None:
         return Allocation(parse_hosts(args.hosts), "-H")
@@ -89,20 +88,19 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
     if found is not None:
         return found
     if np is None:
-        raise LaunchError(
-            explain(
-                "How many processes are to train?",
-                "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
-            )
+        raise explained(
+            LaunchError,
+            "How many processes are to train?",
+            "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
         )
-    # Where processes run elsewhere as well (--reader-hosts), those must be able to name this machine.
+    # With --reader-hosts other hosts need a name of this machine.
     return Allocation(
         (Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone"
     )
 
 
 def own_names(given: Iterable[str] = ()) -> set[str]:
-    """The names of this machine; with its domain only where `given` has a name like that."""
+    """The names of this machine. The one with its domain is among them only if `given` has such a name."""
     name = socket.gethostname()
     short = name.partition(".")[0]
     names = {"localhost", "127.0.0.1", name, short}
@@ -112,19 +110,18 @@ def own_names(given: Iterable[str] = ()) -> set[str]:
 
 
 def mpi_version(mpirun: Sequence[str]) -> str:
-    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, as the launcher itself says.
+    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, from the output of mpirun --version.
 
     Raises:
       LaunchError: it isn't there, or is another one.
     """
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
-        raise LaunchError(
-            explain(
-                f"There is no {mpirun[0]} in PATH: {works}",
-                "Install one of them (Debian: apt-get install "
-                "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
-            )
+        raise explained(
+            LaunchError,
+            f"There is no {mpirun[0]} in PATH: {works}",
+            "Install one of them (Debian: apt-get install "
+            "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
         )
     try:
         done = subprocess.run(
@@ -143,11 +140,10 @@ def mpi_version(mpirun: Sequence[str]) -> str:
         return f"Open MPI {lines[0][-1]}"
     if "HYDRA" in said:
         return f"MPICH {next((line[1] for line in lines if line[0] == 'Version:'), '')} (Hydra)"
-    raise LaunchError(
-        explain(
-            f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
-            "Name the mpirun of one of these with --mpirun",
-        )
+    raise explained(
+        LaunchError,
+        f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
+        "Name the mpirun of one of these with --mpirun",
     )
 
 
@@ -158,10 +154,10 @@ def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Seq
       LaunchError: an option that this MPI does not have, or a Python without horovod_data.
     """
     program = on_rank(args.command)
-    here = own_names()  # under another name MPI may start even these by ssh, and without our environment
+    here = own_names()  # under another name MPI may start processes of this machine by ssh, without our environment
     remote = any(host.name not in here for host in arrangement.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    if any(host.name in here for host in arrangement.hosts):  # elsewhere there may be another Python under this name
+    if any(host.name in here for host in arrangement.hosts):  # other hosts may have another Python under this name
         check_python(args.command, {**os.environ, **extras.environ})
     if "Open MPI" in version:
         oversubscribed = is_oversubscribed(arrangement, usable_cores())
@@ -172,13 +168,13 @@ def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Seq
 
 
 def usable_cores() -> float:
-    """As the doctor counts them: those that this process may use, or less where a container's quota allows less."""
+    """The cores that this process may use, or the container's quota if that is lower."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, quota() or cores)
 
 
 def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
-    """A Python that is not the launcher's own may not have what is to run around the program on every rank.
+    """Checks that the program's Python has launcher/rank.py, if it is another Python than the launcher's.
 
     Raises:
       LaunchError: it has not.
@@ -201,11 +197,10 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
         return
     if done.returncode:
         *_, said = ["it says nothing", *done.stderr.split("\n")[:-1]]
-        raise LaunchError(
-            explain(
-                f"`{shlex.join(python)}` can't import horovod_data ({said})",
-                f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
-            )
+        raise explained(
+            LaunchError,
+            f"`{shlex.join(python)}` can't import horovod_data ({said})",
+            f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
         )
 
 
@@ -219,11 +214,10 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LaunchError(
-                explain(
-                    f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
-                    "Name a folder to write the output of each rank to",
-                )
+            raise explained(
+                LaunchError,
+                f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
+                "Name a folder to write the output of each rank to",
             ) from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
@@ -234,10 +228,10 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:
         if error.errno != errno.E2BIG:
-            raise LaunchError(
-                explain(
-                    f"{command.words[0]} can't be started ({error.strerror})", "Name an mpirun that can with --mpirun"
-                )
+            raise explained(
+                LaunchError,
+                f"{command.words[0]} can't be started ({error.strerror})",
+                "Name an mpirun that can with --mpirun",
             ) from error
         raise LaunchError(_too_long(command, environ)) from error
 

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An arrangement as a command line of Open MPI's mpirun. Pure."""
+"""Turns an arrangement into a command line of Open MPI's mpirun. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Mapping, Sequence
 
-from ..errors import explain
+from ..errors import explained
 from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
 
-# As horovodrun has it: the byte transfer over TCP and shared memory that works everywhere.
+# The same as horovodrun's: the transfer over TCP and shared memory, which works everywhere.
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
-# Open MPI's daemons notice a lost host after 8 minutes; with these after 6 to 8 seconds, and mpirun ends the job.
+# Open MPI's daemons notice a lost host after 8 minutes, with these after 6 to 8 seconds. Then mpirun ends the job.
 _KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
-# Slots were counted by us, and readers need none: what slot:OVERSUBSCRIBE says, beside a mapping that the user gives.
+# The launcher has counted the slots, and readers need none. This is slot:OVERSUBSCRIBE for a mapping that the user gives.
 _OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
 # A rank that waits gives its core to the rank that it waits for.
 _YIELD = {"mpi_yield_when_idle": "1"}
-# From this many hosts on the tree by which mpirun starts its daemons breaks on some systems, as horovodrun says.
+# With so many hosts mpirun's tree of daemons breaks on some systems, as horovodrun knows.
 _MANY_HOSTS = 64
 
 
@@ -34,8 +34,8 @@ def command(
 ) -> Command:
     """The command line.
 
-    Our own MCA parameters give way to those of `extras` and of the environment. What an option asks for doesn't: it takes
-    the place of the environment's, or in the case of ssh's options goes behind them.
+    MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces that of the environment.
+    Except: options for ssh are added to those of the environment.
 
     Raises:
       LaunchError: an option and `extras.mpi_args` set the same parameter.
@@ -58,7 +58,7 @@ def command(
             words += ["--mca", name, value]
     for name, (option, value) in _asked_for(extras, environ).items():
         if name in extras.mpi_args:
-            raise LaunchError(explain(f"{option} and {name} in --mpi-args contradict each other", "Give one of them"))
+            raise explained(LaunchError, f"{option} and {name} in --mpi-args contradict each other", "Give one of them")
         words += ["--mca", name, value]
     for wanted, option in ((extras.tag_output, "--tag-output"), (extras.timestamps, "--timestamp-output")):
         words += [option] * wanted
@@ -80,7 +80,7 @@ def command(
 
 
 def _asked_for(extras: Extras, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """MCA parameters that an option asks for: the option, and the value."""
+    """The MCA parameters of options: for each the option and the value."""
     asked = {}
     if extras.ssh_words:
         value = " ".join([environ.get("OMPI_MCA_plm_rsh_args", ""), *extras.ssh_words]).strip()
@@ -100,7 +100,7 @@ def _placement(extras: Extras) -> list[str]:
 
 
 def _is_mapped(extras: Extras) -> bool:
-    """Says whether the user says how ranks are mapped to hosts; with --binding-args as horovodrun understands them, too."""
+    """Says whether the user maps ranks to hosts. --binding-args counts as a mapping, as in horovodrun."""
     return (
         bool(extras.binding_args)
         or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
@@ -108,15 +108,16 @@ def _is_mapped(extras: Extras) -> bool:
 
 
 def _has_oob(version: str) -> bool:
-    """Says whether this Open MPI's daemons have the parameters oob_...: up to version 4."""
+    """Says whether this Open MPI has the parameters oob_... Versions up to 4 have them."""
     major = re.search(r"\d+", version)
     return major is None or int(major[0]) < 5
 
 
 def _contexts(arrangement: Arrangement) -> list[list[Group]]:
-    """The groups that can share a context of mpirun's: neighbours in the same role.
+    """The contexts of mpirun, each with neighbouring groups in the same role.
 
-    Not where a host is in several groups: Open MPI adds up its slots over all contexts, and the first would take them.
+    If a host is in several groups, each group is a context. Open MPI adds up its slots over all contexts, and the first one would take
+    them.
     """
     names = [group.host for group in arrangement.groups]
     if len(set(names)) < len(names):

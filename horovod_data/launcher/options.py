@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of horovod-data-run: its own options, and those of horovodrun where Horovod is installed.
 
-Horovod's parser is taken as it is, so its options mean what they mean there, its configuration file included; they end up
-as HOROVOD_* variables, made by Horovod's own code. Our options take the place of those of the same name.
+Horovod's own parser parses its options and its configuration file, and Horovod's own code makes HOROVOD_* variables of them. Our
+options replace those of the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..errors import explain
+from ..errors import explained
 from ..job.settings import read_roles
 from . import LaunchError
 from .arrangement import Request
@@ -24,10 +24,10 @@ from .hosts import parse_names
 
 _USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
                         [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""
-# The variables by which init() is told who reads, and the options that place processes accordingly.
+# The variables by which init() knows the readers, and the options that place readers.
 ROLES = {"HOROVOD_DATA_READERS": "--readers R", "HOROVOD_DATA_READERS_PER_NODE": "--readers-per-node 1",
          "HOROVOD_DATA_EMBEDDED": "--readers-per-node 1 --embedded"}  # fmt: skip
-# What horovodrun can do and a job of MPI processes, of a fixed number, can't.
+# Options of horovodrun that don't fit a job with a fixed number of MPI processes.
 _NOT_OURS = {
     "use_gloo": "--gloo", "use_jsrun": "--jsrun", "tcp_flag": "--tcp", "host_discovery_script": "--host-discovery-script",
     "min_num_proc": "--min-np", "max_num_proc": "--max-np", "slots": "--slots-per-host",
@@ -50,12 +50,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         args = parser.parse_args(argv)
     for name, option in _NOT_OURS.items():
         if getattr(args, name, None):
-            raise LaunchError(
-                explain(
-                    f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
-                    "a fixed number of processes, by mpirun",
-                    "Leave it out",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
+                "a fixed number of processes, by mpirun",
+                "Leave it out",
             )
     if args.command[:1] == ["--"]:
         del args.command[0]
@@ -63,7 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
-    """What the options ask for; where none says who reads, HOROVOD_DATA_* variables do, as init() understands them.
+    """The request of the options. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
 
     Raises:
       LaunchError: a variable or a list of hosts makes no sense.
@@ -83,7 +82,7 @@ def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
 
 
 def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Sequence[str]) -> Extras:
-    """What goes to mpirun beside the placement.
+    """The words and variables for mpirun besides the placement.
 
     Raises:
       LaunchError: -x names a variable that is not set, or one that says who reads; a timeline or certificate has no name.
@@ -95,7 +94,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     if args.report:
         variables["HOROVOD_DATA_REPORT"] = "1"
     if args.progress:
-        # Ranks write into a pipe of mpirun's. What it does to their lines leaves none that could be rewritten.
+        # Ranks write into a pipe of mpirun. With these options mpirun changes their lines, so no line can be rewritten.
         bar = (
             sys.stderr is not None
             and sys.stderr.isatty()
@@ -110,15 +109,14 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     for text in args.x or ():
         name, given, value = text.partition("=")
         if name in ROLES:
-            raise LaunchError(
-                explain(
-                    f"-x {text} would tell init() who reads, but place no process for it",
-                    f"Use {ROLES[name]}, which does both",
-                )
+            raise explained(
+                LaunchError,
+                f"-x {text} would tell init() who reads, but place no process for it",
+                f"Use {ROLES[name]}, which does both",
             )
         if not given and name not in environ:
-            raise LaunchError(
-                explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE")
+            raise explained(
+                LaunchError, f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"
             )
         variables[name] = value if given else environ[name]
     if args.certificate is not None:
@@ -143,7 +141,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
 
 
 def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
-    """The file for ours, if one is wanted; then Horovod is to write its own beside it."""
+    """The file of our timeline, if one is wanted. Then Horovod writes its own timeline to a file beside it."""
     if args.timeline is None:
         return None
     _check_named(args.timeline, "--timeline-filename", "trace.json")
@@ -155,18 +153,17 @@ def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
 def _absolute(file: str, option: str) -> Path:
     try:
         return Path(file).absolute()
-    except OSError as error:  # there is no current folder any more
-        raise LaunchError(
-            explain(
-                f"{option} {file!r} can't be found from the current folder: {error.strerror}",
-                "Start it from a folder that is there, or name the file with its whole path",
-            )
+    except OSError as error:  # the current folder has been removed
+        raise explained(
+            LaunchError,
+            f"{option} {file!r} can't be found from the current folder: {error.strerror}",
+            "Start it from a folder that is there, or name the file with its whole path",
         ) from None
 
 
 def _check_named(file: str, option: str, example: str) -> None:
     if not Path(file).name:
-        raise LaunchError(explain(f"{option} {file!r} names no file", f"Name one, as in {option} {example}"))
+        raise explained(LaunchError, f"{option} {file!r} names no file", f"Name one, as in {option} {example}")
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:
@@ -179,16 +176,14 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
         return ["mpirun"]
     words = _words(args.mpirun, "--mpirun", "/path/to/mpirun")
     if not words:
-        raise LaunchError(
-            explain(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun")
+        raise explained(
+            LaunchError, f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun"
         )
     return words
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.conflict_handler = (
-        "resolve"  # those of the same name that are there already are Horovod's: ours replace them
-    )
+    parser.conflict_handler = "resolve"  # our options replace Horovod's of the same name
     parser.prog, parser.usage, parser.description = (
         "horovod-data-run",
         _USAGE,
@@ -270,7 +265,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="write who did what when, for Perfetto, to this file, and "
         "Horovod's own timeline to another beside it (docs/timeline.md)",
     )
-    parser.set_defaults(timeline_filename=None)  # Horovod's: of its configuration file alone
+    parser.set_defaults(timeline_filename=None)  # Horovod's own option, which only its configuration file can set
     add(
         "--certificate",
         metavar="FILE",
@@ -278,21 +273,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--dry-run", action="store_true", help="print the command line, and start nothing")
     add("--verbose", action="store_true", help="say who runs where, and the command line")
-    # Last: it takes all that follows the first word that is no option.
+    # Last: it takes everything from the first word that is no option.
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments, such as: python train.py")
 
 
 def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
-    """Our options added to Horovod's, parsed, checked and completed by Horovod's code; None where it isn't installed.
+    """The parsed command line with Horovod's options and ours, checked by Horovod's code. None where Horovod isn't installed.
 
-    Its parser is not to be had apart from the parsing. So what it calls last, to parse sys.argv, is exchanged meanwhile.
+    Horovod makes its parser and parses sys.argv in one function. So parse_args() is replaced while that function runs.
 
     Raises:
       LaunchError: a value that Horovod's code refuses, or a configuration file that it can't read.
     """
     try:
         from horovod.runner import launch
-    except Exception:  # not installed, or without what its launcher needs
+    except Exception:  # not installed, or its launcher lacks a module
         return None
     parse_args: Callable[..., Any] = argparse.ArgumentParser.parse_args
     parsed: list[argparse.Namespace] = []
@@ -309,15 +304,14 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
     try:
         args: argparse.Namespace = launch.parse_args()
         return args
-    except Exception as error:  # whatever its code comes upon in a configuration file
+    except Exception as error:  # of any class, for example for a wrong configuration file
         if not parsed:
             raise
         path = parsed[0].config_file
-        raise LaunchError(
-            explain(
-                f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
-                f"Mend them, or what --config-file {path} says" if path else "Mend them",
-            )
+        raise explained(
+            LaunchError,
+            f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
+            f"Mend them, or what --config-file {path} says" if path else "Mend them",
         ) from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
@@ -337,9 +331,8 @@ def _words(text: Optional[str], option: str, example: str) -> list[str]:
     try:
         return shlex.split(text or "")
     except ValueError as error:
-        raise LaunchError(
-            explain(
-                f"{option}={text!r} can't be taken apart into words ({error})",
-                f"Quote it as for a shell, as in {option}='{example}'",
-            )
+        raise explained(
+            LaunchError,
+            f"{option}={text!r} can't be taken apart into words ({error})",
+            f"Quote it as for a shell, as in {option}='{example}'",
         ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of csrc/engine/c_api.cc, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
+"""The C functions of csrc/engine/c_api.cc, typed. They raise errors, and long waits return to Python now and then, for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from ctypes import (
 )
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
-from ..errors import explain, forked
+from ..errors import explain, explained, forked
 from . import loader
 
-# A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
+# A wait of so long is one slice. The Python handler of a signal runs between two slices.
 SLICE_MS = 100
 _PENDING = -1
 _RESOURCE_EXHAUSTED = 8
 
-# absl::StatusCode to what Python calls it; anything else is a RuntimeError.
+# The Python class of an absl::StatusCode; any other is a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 
 
 class State(enum.IntEnum):
-    """What hvdata_state() says of this process's engine."""
+    """The state of this process's engine, from hvdata_state()."""
 
     NEVER_STARTED = 0
     RUNNING = 1
@@ -61,7 +61,7 @@ class ThreadLevel(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class MpiState:
-    """Says whether MPI is there, and how many threads may call it."""
+    """Says whether MPI runs, and how many threads may call it."""
 
     initialized: bool
     finalized: bool
@@ -75,7 +75,7 @@ class MpiState:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """What some ranks of the communicator, all of them alike, put into an agreement."""
+    """The contribution to an agreement that some ranks of the communicator made alike."""
 
     ranks: tuple[int, ...]
     payload: bytes
@@ -98,28 +98,26 @@ _FIELD_TYPES: dict[str, Any] = {
 
 @functools.lru_cache(maxsize=None)
 def _structures() -> dict[str, type[ctypes.Structure]]:
-    """The structures that C++ takes, by name, made of what it says of them."""
+    """The structures that C++ takes, by name, made from its own description."""
     made: dict[str, type[ctypes.Structure]] = {}
     for line in _call("structures").decode().splitlines():
         name, size, text = line.split(" ", 2)
         try:
             fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
         except KeyError as unknown:
-            raise ImportError(
-                explain(
-                    f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
-                    "side does not know",
-                    "Install horovod_data anew",
-                )
+            raise explained(
+                ImportError,
+                f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
+                "side does not know",
+                "Install horovod_data anew",
             ) from None
         made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
         if ctypes.sizeof(made[name]) != int(size):
-            raise ImportError(
-                explain(
-                    f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
-                    f"{ctypes.sizeof(made[name])}",
-                    "Install horovod_data anew",
-                )
+            raise explained(
+                ImportError,
+                f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
+                f"{ctypes.sizeof(made[name])}",
+                "Install horovod_data anew",
             )
     return made
 
@@ -130,16 +128,14 @@ def check() -> None:
 
 
 def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
-    """One of them with these values, all of them."""
+    """A structure with these values. All fields must be given."""
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
-        raise ImportError(
-            explain(
-                f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
-                f"{', '.join(values)}",
-                "Install horovod_data anew",
-            )
+        raise explained(
+            ImportError,
+            f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives {', '.join(values)}",
+            "Install horovod_data anew",
         )
     return structure(**values)
 
@@ -257,7 +253,7 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 
 def build_info() -> dict[str, Any]:
-    """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    """The versions that the library was built with: version, tensorflow, cxx11_abi, mpi."""
     built, mpi = _text("build_info").split("\n", 1)
     return {**json.loads(built), "mpi": mpi}
 
@@ -344,7 +340,7 @@ def bye() -> None:
 
 
 def wait_all_bye(seconds: Optional[float] = None) -> bool:
-    """Waits until every trainer has said bye(), or for so long. Which?"""
+    """Waits until every trainer has said bye(), at most for `seconds`. Returns whether all have."""
     if seconds is not None:
         return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
     _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
@@ -352,7 +348,7 @@ def wait_all_bye(seconds: Optional[float] = None) -> bool:
 
 
 def refuse_agreements(why: str) -> None:
-    """From now on this process refuses the agreements that others begin, and tells them why."""
+    """From now on this process refuses agreements. The ranks that begin them get `why`."""
     _check("refuse_agreements", why.encode())
 
 
@@ -362,22 +358,22 @@ def stop() -> None:
 
 
 def wait_left(seconds: float) -> bool:
-    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long. Which?"""
+    """After stop(): waits until every process has stopped and the communication thread has ended. Returns whether they have."""
     return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
 
 
 def hush(on: bool) -> None:
-    """After stop(), for some seconds at most: the communication thread makes no call of MPI until MPI_Finalize begins."""
+    """After stop(): the communication thread makes no call of MPI until MPI_Finalize begins, for some seconds at most."""
     _call("hush", int(on))
 
 
 def on_finalize(function: int) -> None:
-    """Has the C function of this address called where the program itself calls MPI_Finalize."""
+    """Makes MPI_Finalize, called by the program, call the C function of this address first."""
     _check("on_finalize", function)
 
 
 def call_beside(function: int) -> bool:
-    """Has the C function of this address called on a thread of C++, which Python's end does not mind. False: none can be had."""
+    """Calls the C function of this address on a thread of C++, which may outlive Python. Returns whether a thread was started."""
     return bool(_call("call_beside", function) == 0)
 
 
@@ -387,13 +383,13 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`. Says which rank that was, and how far it had come, if it has not been `said`."""
+    """Ends the whole job at once with `status`. Unless it has been `said`, logs which rank did it, and how far it had come."""
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
 
 def counters() -> dict[str, int]:
-    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    """The counters of this process since init(), by the names of stats(). {} before init()."""
     return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
 
 
@@ -402,13 +398,13 @@ def own_times(reset: bool) -> str:
     return _text("times", int(reset))
 
 
-# An answer is for one asker: a second one forgets the answers that the first has. A handler of a signal asks within its thread's own
-# question, behind that one's call.
+# One question at a time: a second one discards the answers to the first. Reentrant, because the handler of a signal may ask while its
+# thread asks.
 _asking = threading.RLock()
 
 
 def all_times(seconds: float) -> str:
-    """The times of every process that answers in time, as observe/times.py reads them. This process is first."""
+    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is first."""
     with _asking:
         return _text("all_times", int(seconds * 1000))
 
@@ -417,12 +413,12 @@ def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]
     return {record["channel"]: record for record in records}
 
 
 def session() -> int:
-    """A number that no other process nor engine has."""
+    """A number that is unique to this engine of this process."""
     return int(_call("session"))
 
 

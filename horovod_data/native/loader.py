@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Iterable, NamedTuple, Optional
 
-from ..errors import explain
+from ..errors import explain, explained
 
 _PATH = Path(__file__).parents[1] / "_core.so"
 _REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
@@ -37,7 +37,7 @@ class Library(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
-    """Loads the core. Called when a name of horovod_data is first used; needs no MPI launch and starts nothing.
+    """Loads the core, when a name of horovod_data is first used. It needs no MPI launch and starts nothing.
 
     Raises:
       ImportError: it is not built, was built for another TensorFlow, or a library that it needs is missing. Says which,
@@ -46,11 +46,10 @@ def load() -> Library:
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise ImportError(
-            explain(
-                f"horovod_data needs TensorFlow, which can't be imported ({error})",
-                "Install TensorFlow first, then horovod_data",
-            )
+        raise explained(
+            ImportError,
+            f"horovod_data needs TensorFlow, which can't be imported ({error})",
+            "Install TensorFlow first, then horovod_data",
         ) from error
     running = str(tf.__version__)
     if not _PATH.exists():
@@ -62,7 +61,7 @@ def load() -> Library:
         ops = tf.load_op_library(str(_PATH))
         dll = ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         dll.hvdata_build_info.restype = ctypes.c_char_p
-        built = str(json.loads(dll.hvdata_build_info())["tensorflow"])
+        built = str(json.loads(dll.hvdata_build_info().splitlines()[0])["tensorflow"])
     except (tf.errors.OpError, OSError, AttributeError) as error:
         raise ImportError(_cannot_load(getattr(error, "message", None) or str(error), built, running)) from error
     if not _same_tensorflow(built, running):
@@ -71,12 +70,12 @@ def load() -> Library:
 
 
 def library_path() -> Path:
-    """Where the core lies, or should."""
+    """The path of the core, also where it has not been built."""
     return _PATH
 
 
 def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
-    """The MPI libraries in this process, as real paths. More than one can't work: each has its own idea of the world.
+    """The MPI libraries in this process, as real paths. More than one can't work, because each sees a job of its own.
 
     Args:
       maps: lines as in /proc/self/maps, which is read if None.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this package uses of TensorFlow that TensorFlow doesn't promise to keep, all of it. When a new version breaks something,
-look here first, and in csrc/ops/status.h for the C++ side.
+"""All private parts of TensorFlow that this package uses. When a new version of TensorFlow breaks something, look here first, and in
+csrc/ops/status.h for the C++ side.
 
 Seen to work: 2.15 to 2.21.
 
@@ -43,8 +43,8 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
-# All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
-# iter() of a dataset calls first.
+# The methods that ask an iterator for an element or for its state; the methods by which a session runs something, also a callable that was
+# made before; and the method that iter() of a dataset calls first.
 ITERATOR_CALLS = (
     "_next_internal",
     "get_next_as_optional",
@@ -56,7 +56,7 @@ ITERATOR_CALLS = (
 SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
 
-# What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
+# Attributes of stages: numbers that decide about its elements, and that are the same on all hosts.
 _NUMBERS = (
     "_num_shards",
     "_index",
@@ -72,9 +72,11 @@ _NUMBERS = (
 
 
 def begin_without_gpus() -> None:
-    """Begins the eager context, where it hasn't begun, without GPUs: in a TF1 program we are the only ones to use it, and it would take
-    all of them, whatever visible_device_list the program gives its own sessions; TensorFlow wants one mapping of GPUs in a process.
-    What it says of the GPUs stays: sessions that are given no config ask it."""
+    """In a TF1 program, begins the eager context without GPUs.
+
+    Only we use that context. It would take all GPUs, whatever visible_device_list the program gives its own sessions, and TensorFlow
+    allows one mapping of GPUs in a process. The context's list of visible devices stays, because sessions without a config ask it.
+    """
     if not is_tf1_program():
         return
     runtime = context.context()
@@ -103,25 +105,27 @@ def is_eager(tensor: tf.Tensor) -> bool:
 
 
 def resource_of(iterator: OwnedIterator) -> Any:
-    """What is destroyed with the iterator; None: it has none yet."""
+    """The resource that is destroyed with the iterator. None: it has none yet."""
     return vars(iterator).get("_iterator_resource")
 
 
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
-    """None: it was an argument of a tf.function, which knows its resource alone."""
+    """The dataset of an iterator. None: the iterator was an argument of a tf.function, which knows its resource alone."""
     return getattr(iterator, "_dataset", None)
 
 
 def keep_functions() -> None:
-    """Those that are freed from now on stay in the runtime: where a forked child ends it may be gone before them."""
+    """From now on the runtime keeps functions that are freed. When a forked child ends, the runtime may end before them."""
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """On this thread ops are done when they return, also after tf.config.experimental.set_synchronous_execution(False). What other
-    threads have under way is not waited for, as TensorFlow's own execution_mode() does: it may wait for us."""
+    """On this thread ops are done when they return, also after tf.config.experimental.set_synchronous_execution(False).
+
+    Unlike TensorFlow's execution_mode(), it does not wait for the ops of other threads, which may wait for us.
+    """
     if not context.context().is_async():
         yield
         return
@@ -135,12 +139,12 @@ def at_once() -> Iterator[None]:
 
 
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
-    filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset and its like, which say nothing of it
+    filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset, for example, whose _inputs() leaves them out
     return [filenames] if isinstance(filenames, tf.data.Dataset) else stage._inputs()
 
 
 def name(stage: tf.data.Dataset) -> str:
-    """Of its kind, without what stands for a version of TensorFlow's interface."""
+    """The kind of a stage: the name of its class without `Dataset` and a version of the interface."""
     return type(stage).__name__.lstrip("_").removesuffix("V1").removesuffix("V2").removesuffix("Dataset")
 
 
@@ -151,7 +155,7 @@ def numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def small_numbers(stage: tf.data.Dataset) -> list[str]:
-    """What of captured() is numbers, and few enough to be looked at."""
+    """The values of tensors in captured() that are numbers, 64 at most."""
     few = [
         tensor
         for tensor in captured(stage)
@@ -168,16 +172,16 @@ def unordered(stage: tf.data.Dataset) -> bool:
         return bool(stage._deterministic == "false")
     if name(stage) != "ParallelInterleave":
         return False
-    try:  # it hides what it was told; its op knows
+    try:  # the stage hides the option, but its op has it
         nodes = serialized_graph(stage).node
-    except Exception:  # what can't be serialised, or is too large
+    except Exception:  # the stage can't be serialised, or is too large
         return False
     own = [node for node in nodes if node.op.startswith("ParallelInterleaveDataset")]
     return any(node.attr["deterministic"].s == b"false" for node in own)
 
 
 def unwrapped(stage: tf.data.Dataset) -> tf.data.Dataset:
-    """The stage itself, where TF1 has put another interface around it, which passes for one with the same inputs."""
+    """The stage inside the adapters that TF1 puts around it."""
     while isinstance(stage, DatasetV1Adapter):
         stage = stage._dataset
     return stage
@@ -197,8 +201,10 @@ _DIVIDE_ANEW = (
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
-    """Says whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
-    `in_order`: what the pipeline's options say of stages that say nothing themselves."""
+    """Says whether a stage may put rows of several input elements together, cut an element, or change the order of elements.
+
+    `in_order`: the pipeline's options keep the order in stages without an option of their own.
+    """
     asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
     return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
 
@@ -208,7 +214,7 @@ def has_functions(stage: tf.data.Dataset) -> bool:
 
 
 def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
-    """The ops in a stage's functions and in functions that these call, as NodeDefs; constants have no values."""
+    """The ops in a stage's functions, and in functions that these call, as NodeDefs, without constants."""
     for function in stage._functions():
         graph = function.function.graph
         yield from (op.node_def for op in graph.get_operations() if op.type != "Const")
@@ -239,7 +245,7 @@ def caches_in_a_file(stage: tf.data.Dataset) -> bool:
 
 
 def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
-    """What draws random numbers in a stage, itself and datasets in its functions, and its two seeds."""
+    """The name and the two seeds of all that draws random numbers in a stage: itself, and datasets in its functions."""
     if hasattr(stage, "_seed"):
         yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
     for function in stage._functions():

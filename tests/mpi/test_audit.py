@@ -130,7 +130,7 @@ def test_datasets_in_functions_and_behind_other_stages(hvdata, comm):
     assert last.epoch == 3 and [one.verdict for one in audited.reports] == ["every row once"] * 3
 
 
-# ---- The published bugs, and the right way.
+# ---- The right way, and published bugs; examples/audit_published_bugs.py has others.
 
 
 def test_shard_done_right(hvdata, comm):
@@ -155,49 +155,12 @@ def test_every_rank_gets_batch_0(hvdata, comm, by):
         assert report.seen_again[0].seen[-1].step == 1
 
 
-def test_the_seed_before_the_stride(hvdata, comm):
-    """sandyresearch/parcae #10: every rank shuffles by its own seed and then takes every 16th. Each rank of the test is as many
-    of the 16 as come to it."""
-    rows = 16 * 1024
-    mine = np.concatenate(
-        [np.random.default_rng(stream).permutation(rows)[stream::16] for stream in range(comm.rank, 16, comm.size)]
-    )
-    report = passed(comm, hvdata.audit(np.array_split(mine, 7), key=lambda rows: rows, reference=rows))
-    assert abs(report.never / rows - 0.36) < 0.01, report
-    assert abs(sum(n for times, n in report.times.items() if times > 1) / rows - 0.26) < 0.01, report
-
-
 def test_sharded_twice(hvdata, comm):
     """RETURNN #1738: each rank took 1/N of its own 1/N."""
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).shard(comm.size, comm.rank)
     report = passed(comm, hvdata.audit(data, key=lambda row: row, reference=range(ROWS)))
     assert (report.distinct, report.never, report.repeats) == (ROWS // comm.size, ROWS - ROWS // comm.size, 0)
     assert ("sharded twice" in str(report)) == (comm.size > 1)
-
-
-def test_29_files_on_8_ranks(hvdata, comm):
-    """RETURNN #1570: 4 files for each of 7 ranks, 1 for the last; all stop when that one stops. 8 of 29 are read."""
-    streams = [range(4 * rank, min(29, 4 * rank + 4)) for rank in range(8)]
-    steps = min(map(len, streams))
-    mine = [streams[stream][step] for stream in range(comm.rank, 8, comm.size) for step in range(steps)]
-    report = passed(
-        comm, hvdata.audit(mine, key=lambda file: f"part-{file}", reference={f"part-{file}" for file in range(29)})
-    )
-    assert (report.distinct, report.never, report.times) == (8, 21, {1: 8})
-    assert report.never_seen[0].key == "part-1"
-
-
-def test_padding_by_repeating(hvdata, comm):
-    """As torch's DistributedSampler without drop_last."""
-    rows, each = ROWS + 1, -(-(ROWS + 1) // comm.size)
-    order = [*range(rows), *range(each * comm.size - rows)]
-    report = passed(
-        comm, hvdata.audit([np.array(order[comm.rank :: comm.size])], key=lambda rows: rows, reference=rows)
-    )
-    assert report.never == 0 and report.repeats == each * comm.size - rows
-    if report.repeats:
-        assert [example.key for example in report.seen_again] == list(range(report.repeats))[:4]
-        assert report.times == {1: rows - report.repeats, 2: report.repeats}
 
 
 # ---- Epochs.
@@ -365,7 +328,8 @@ def test_several_audits_at_once(hvdata, comm):
 
 @pytest.mark.ranks(1, 2)
 def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
-    """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the functions of datasets."""
+    """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the
+    functions of datasets."""
 
     class Batches(tf.keras.utils.Sequence):
         __len__, __getitem__ = (lambda _: 2), (lambda _, index: np.full((1, 1), index))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether several readers have the same pipeline: a fingerprint of its graph."""
+"""The fingerprint of a pipeline's graph: readers with equal ones have the same pipeline."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 def fingerprint_of(dataset: tf.data.Dataset) -> Optional[str]:
-    """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
-    py_function), or large tensors do, which would be slow, there is none."""
+    """The fingerprint of the pipeline's graph: stages, functions, file names, constants.
+
+    A pipeline with Python code (generators, py_function), or with large tensors, has none.
+    """
     tensors = [tensor for stage in stages(dataset) for tensor in private.captured(stage)]
-    if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, say, which may hold anything
+    if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, for example, which may hold anything
         return None
     if sum(_bytes_of(tensor) for tensor in tensors) > _MOST_TO_FINGERPRINT:
         return None
     try:
         graph = private.serialized_graph(dataset)
-    except tf.errors.OpError:  # what can't be serialised
+    except tf.errors.OpError:  # the dataset can't be serialised
         return None
     if any("PyFunc" in node.op for node in _nodes(graph)):
         return None
@@ -42,7 +44,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _forget_history(graph: Any) -> None:
-    """Takes away what depends on what else a process has made before: names of datasets and functions are numbered."""
+    """Removes numbers in names of datasets and functions. They depend on what else the process has made before."""
     for function in graph.library.function:
         function.signature.name = _NUMBER.sub("", function.signature.name)
     for node in _nodes(graph):
@@ -52,12 +54,12 @@ def _forget_history(graph: Any) -> None:
             for called in (attribute.func, *attribute.list.func) if attribute.HasField("func") else attribute.list.func:
                 called.name = _NUMBER.sub("", called.name)
             if any("SeedGenerator" in handle.name for handle in attribute.tensor.resource_handle_val):
-                attribute.tensor.ClearField("resource_handle_val")  # of a shuffle, whose seeds are inputs beside it
+                attribute.tensor.ClearField("resource_handle_val")  # a shuffle has its seeds in other inputs
     functions = sorted(graph.library.function, key=lambda function: function.SerializeToString(deterministic=True))
     del graph.library.function[:]
     graph.library.function.extend(functions)
 
 
 def _bytes_of(tensor: tf.Tensor) -> int:
-    """At least; 0 where it is not known without a look at the contents."""
+    """The least number of bytes: 0 where it is not known without a look at the contents."""
     return tensor.shape.num_elements() * tensor.dtype.size if tensor.shape.is_fully_defined() else 0

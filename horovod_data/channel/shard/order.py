@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
+"""Checks whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
 
-The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but can't be had of all pipelines.
+The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but some pipelines have none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ...native import tensorflow_private as private
 
-# Ops that draw random numbers, by what their names hold. Those without state ("Stateless") have their seeds as inputs.
+# Ops that draw random numbers have one of these in their names. Ops without state ("Stateless") have their seeds as inputs.
 _RANDOM = (
     "Random",
     "Multinomial",
@@ -30,7 +30,7 @@ _MAPS = frozenset({"Map", "ParallelMap"})
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """What can be said of every pipeline. Equal ones may still stand for pipelines that differ."""
+    """A summary that every pipeline has. Pipelines that differ may have equal outlines."""
 
     kinds: str  # of the stages, with their numbers and the ops in their functions
     seeds: str
@@ -39,10 +39,10 @@ class Outline:
 def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
     kinds, seeds = hashlib.sha256(), hashlib.sha256()
     for stage in chain:
-        # Functions come in no order, and some have numbers in their names that depend on what else a process has made.
+        # Functions come in no order, and some have numbers in their names that differ from process to process.
         ops = sorted(node.op for node in private.function_nodes(stage) if not node.op.startswith("__"))
         kinds.update(repr([private.name(stage), private.numbers(stage), private.small_numbers(stage), ops]).encode())
-        # Zeros stand for seeds that each process draws for itself: others are the same in all of them, or the order is not.
+        # Zeros stand for seeds that each process draws for itself. All other seeds must be equal on all readers.
         drawn = [[tf.get_static_value(seed) for seed in pair] for _, pair in private.seeds(stage)]
         drawn += sorted(_seeds_of(node) for node in _random(stage))
         seeds.update(repr([[None if seed is None else int(seed) for seed in pair] for pair in drawn]).encode())
@@ -50,8 +50,12 @@ def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
 
 
 def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()) -> Iterator[str]:
-    """What makes the elements, or their order, others on each reader. `chain`: stages, the last one first; `moved`: kinds of
-    stages whose own seeds don't matter."""
+    """Yields the reasons why the elements, or their order, may differ from reader to reader.
+
+    Args:
+      chain: the stages, the last one first.
+      moved: kinds of stages whose own seeds don't matter.
+    """
     decided = _decided(chain)
     for stage in chain:
         if private.unordered(stage):
@@ -68,7 +72,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
             # Zeros stand for seeds that TensorFlow draws anew.
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
                 yield f"{who} has no seed"
-        # A number that is drawn for an element changes that element alone, unless it decides whether there is one, or which.
+        # A random number in a function changes one element alone, unless it decides which elements there are.
         if id(stage) in decided:
             for node in _random(stage):
                 if _seeds_of(node) == [0, 0]:
@@ -76,8 +80,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
 
 
 def _decided(chain: list[tf.data.Dataset]) -> set[int]:
-    """The ids of stages whose elements a function decides about: one of their own, or of a stage that is fed by them. Maps decide
-    nothing."""
+    """The ids of stages about whose elements a function decides: a function of the stage, or of a later one. Maps decide nothing."""
     decided: set[int] = set()
     work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
     while work:
@@ -95,5 +98,5 @@ def _random(stage: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _seeds_of(node: Any) -> list[int]:
-    """Those of an op that keeps its state in a variable are none."""
+    """The two seeds of an op. An op that keeps its state in a variable has none: zeros."""
     return [node.attr[name].i if name in node.attr else 0 for name in ("seed", "seed2")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """shard="auto": several readers of one pipeline divide its files between them, or its elements.
 
-As tf.data's own AutoShard, which does the files here, but for what that gets wrong: it divides the files also where a stage
-counts (take(10) would be ten of each reader), and elements also where their order differs from reader to reader.
+tf.data's AutoShard divides the files. But it divides them also where a stage counts (take(10) would give ten elements of each
+reader), and it divides elements also where each reader has another order. Those cases are found here.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Optional
 
 import tensorflow as tf
 
-from ...errors import explain
+from ...errors import explained
 from ...native import tensorflow_private as private
 from ..receiver import stages
 from .order import Outline, outline_of, unordered
 
-# Stages that do the same with some of the files as with all of them, by the names of their classes without `Dataset`.
+# Stages that treat some of the files as they treat all of them: the names of their classes without `Dataset`.
 _ALIKE = frozenset({
     "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
     "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
     "TextLine", "Unbatch"})  # fmt: skip
 
 
-# Of these tf.data divides the files before the shuffle, wherever it stands.
+# tf.data divides the files before such a stage, wherever it stands.
 _MOVED = frozenset({"Shuffle"})
 _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
 
 
 @dataclasses.dataclass(frozen=True)
 class PartSummary:
-    """What a reader says of its part to all others."""
+    """The message of a reader to all ranks about its part."""
 
     kind: str  # "files" or "elements"
-    digest: str = ""  # of the files' names, in their order: they are divided by their places
-    names: str = ""  # the same, in the order of the alphabet
-    kinds: str = ""  # of the stages, and
-    seeds: str = ""  # their seeds
+    digest: str = ""  # of the files' names, in their order, by which they are divided
+    names: str = ""  # digest of the same names, sorted
+    kinds: str = ""  # digest of the stages
+    seeds: str = ""  # digest of their seeds
 
 
 @dataclasses.dataclass(frozen=True)
 class ReaderPart:
-    """What one of several readers reads of a dataset that all of them have."""
+    """The part of a common dataset that one of several readers reads."""
 
     dataset: tf.data.Dataset
     kind: str  # "files" or "elements"
     files: tuple[bytes, ...] = ()  # of all readers
-    why: str = ""  # not by files
-    outline: Outline = Outline("", "")  # of what is divided by elements
+    why: str = ""  # the reason for not dividing files
+    outline: Outline = Outline("", "")  # of the pipeline, if its elements are divided
 
     def summary(self) -> PartSummary:
         return PartSummary(
@@ -71,13 +71,12 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     """
     chain = list(stages(dataset))
     if any(private.caches_in_a_file(stage) for stage in chain):
-        raise ValueError(
-            explain(
-                f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
-                "that file with other elements, or find it locked",
-                "Use cache() without a file; or leave shard out, and let the dataset function take a "
-                "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
+            "that file with other elements, or find it locked",
+            "Use cache() without a file; or leave shard out, and let the dataset function take a "
+            "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
         )
     files, why = _files(dataset, chain, readers)
     if files:
@@ -86,13 +85,12 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
         except tf.errors.OpError:
             why = "what reads the files is not known to tf.data"
     if unordered := next(_unordered(dataset, chain), None):
-        raise ValueError(
-            explain(
-                f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
-                f"{unordered}, so every reader has another order, and elements would come twice or not at all",
-                "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
-                "input_pipeline_id",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
+            f"{unordered}, so every reader has another order, and elements would come twice or not at all",
+            "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
+            "input_pipeline_id",
         )
     return ReaderPart(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
 
@@ -100,7 +98,10 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
 def check_parts(
     parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
-    """Raises ValueError, on every rank the same, where the readers' parts are not of one whole. All three by reader."""
+    """Raises ValueError, with the same text on every rank, where the readers' parts don't make up one whole.
+
+    The first three arguments are lists by reader.
+    """
     for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
         first = parts[0]
         if part == first and (
@@ -130,18 +131,17 @@ def check_parts(
                 "have different seeds in it",
                 "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers",
             )
-        raise ValueError(
-            explain(
-                f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
-                "come twice or not at all",
-                to_do,
-                where="",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
+            "come twice or not at all",
+            to_do,
+            where="",
         )
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:
-    """The files to divide, in their order; or none, and why it can't be done."""
+    """The files to divide, in their order. Or none, and the reason."""
     sources = []
     for stage in chain:
         if not list(private.inputs(stage)):
@@ -156,8 +156,8 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
     count = int(sources[0].cardinality())
     if count < readers:
         return (), f"{count} files for {readers} readers" if count >= 0 else "nobody knows how many files there are"
-    # What stands before the files are read works on names, which all readers must have in one order. With one source and no
-    # stage that joins several it is a chain.
+    # The stages before the one that reads files work on names, which all readers must have in one order. With one source and no
+    # stage that joins several the pipeline is a chain.
     names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]
     if next(_unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
         return (), "names of files have another order on each reader"
@@ -165,7 +165,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
 
 
 def _reads_files(stage: tf.data.Dataset) -> bool:
-    """Says whether it is, or has in a function, what reads a file by its name."""
+    """Says whether a stage, or a dataset in its function, reads a file by its name."""
     return private.name(stage) in _READS_FILES or any(
         node.op.endswith(("Dataset", "DatasetV2")) and node.op.startswith(_READS_FILES)
         for node in private.function_nodes(stage)
@@ -175,7 +175,7 @@ def _reads_files(stage: tf.data.Dataset) -> bool:
 def _unordered(
     dataset: tf.data.Dataset, chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """What makes the order of the elements another one on each reader."""
+    """Yields the reasons why the order of the elements may differ from reader to reader."""
     if dataset.options().deterministic is False and (
         not moved or any(private.name(stage).startswith("Parallel") for stage in chain)
     ):

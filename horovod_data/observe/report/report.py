@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.report(): where the time of every channel goes, as a table and one sentence."""
+"""report(): where the time of every channel goes, as a table and one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explain, forked, show
+from ...errors import explained, forked, show
 from ...native import bindings
 from .. import times
 from . import verdict
@@ -18,8 +18,8 @@ _PATIENCE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """Where the time of the channels goes, of all processes that have answered. str() of it is what report() prints."""
+class TimesReport:
+    """The times of the channels on all processes that have answered. report() prints str() of it."""
 
     channels: Mapping[str, times.Channel]
     verdicts: Mapping[str, verdict.Verdict]
@@ -32,18 +32,18 @@ class Report:
         )
 
 
-def report() -> Report:
+def report() -> TimesReport:
     """Prints where the time of every channel goes, on all ranks, as a table, and one sentence that says what it comes to.
 
-    Not collective: any process may call it at any time; the others answer from the background. One that doesn't within five
-    seconds is left out. Seconds are those since the channel was made, or since `stats(reset=True)` on the process.
+    Not collective: any process may call it at any time. The others answer in the background. The report leaves out a process that
+    does not answer within five seconds. Times count from the making of the channel, or from `stats(reset=True)` on the process.
 
-    Per rank: steps, the time of a step, how much of it the rank waited for batches, how much it took to make tensors of them, how
-    much was the program's own, and how many batches were there, on average, when one was asked for. Per reader: how much of its time the
-    pipeline worked, how much went into cutting, copying and sending, and how long it waited for room in the window of a rank.
+    For each rank: steps, the time of a step, and its parts (waiting for batches, making tensors of them, the program's own work), and the
+    mean number of batches in the queue when the program asked for one. For each reader the parts of its time: the pipeline's work;
+    cutting, copying and sending; waiting for room in the window of a rank.
 
     Returns:
-      What was printed, with its numbers: `.channels["train"].trainers[0].wait` (seconds), `.verdicts["train"].bound_by`
+      The printed report with its numbers: `.channels["train"].trainers[0].wait` (seconds), `.verdicts["train"].bound_by`
       ("trainer", "reader", "link" or "rank"), `.gain`.
 
     Raises:
@@ -52,32 +52,33 @@ def report() -> Report:
     if bindings.state() is bindings.State.FORKED:
         raise RuntimeError(forked("report()"))
     if bindings.state() is bindings.State.NEVER_STARTED:
-        raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
-    if bindings.state() is bindings.State.SHUT_DOWN:  # nobody answers any more
-        raise RuntimeError(
-            explain(
-                "report() was called after horovod_data.shutdown()",
-                "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
-            )
+        raise explained(
+            RuntimeError, "report() was called before horovod_data.init()", "Call horovod_data.init() first"
+        )
+    if bindings.state() is bindings.State.SHUT_DOWN:  # no process answers any more
+        raise explained(
+            RuntimeError,
+            "report() was called after horovod_data.shutdown()",
+            "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
         )
     made = make(times.of_all(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
         try:
             print(made, flush=True)
-        except UnicodeEncodeError:  # it can't show a channel's name as it is
+        except UnicodeEncodeError:  # stdout's encoding lacks letters of a channel's name
             encoding = sys.stdout.encoding or "ascii"
             print(str(made).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     return made
 
 
-def make(processes: Iterable[Mapping[str, object]]) -> Report:
-    """The report of what times.of_all() says."""
+def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
+    """The report of the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
-    return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
+    return TimesReport(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
-    """On reader 0, when all ranks are done: HOROVOD_DATA_REPORT=1."""
+    """Prints the report on stderr. Reader 0 does that when all ranks are done, with HOROVOD_DATA_REPORT=1."""
     show(str(make(times.of_all(_PATIENCE_SECONDS))))
 
 
@@ -119,7 +120,7 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
 
 
 def _shown(ranks: Sequence[times.Trainer]) -> Sequence[times.Trainer]:
-    """All of them; of very many those that waited most and least."""
+    """All ranks. If there are very many, those that waited most and least."""
     most = 16
     if len(ranks) <= most:
         return ranks

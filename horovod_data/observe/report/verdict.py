@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a channel's ranks waiting, in one sentence, and what would change it. Pure arithmetic."""
+"""The verdict of report(): one sentence on what a channel's ranks wait for, and what would change that. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Optional, Sequence
 from ... import plan
 from ..times import Channel, Reader, Trainer
 
-# Where ranks wait for less than that part of a step, data is not what holds them up.
+# If ranks wait for less than this part of a step, they are bound by their own work.
 LITTLE = 0.05
-# A rank that itself hardly waits, while the others wait for at least so many times as long, is the slow one.
+# A rank is slow if it hardly waits, and the others wait for at least so many times as long.
 _SLOWER = 3.0
 # A reader that takes so many times as long for a step as the other readers is named.
 _SLOW_READER = 1.5
-# Advice that gains less is not worth its words.
+# Advice that gains less is left out.
 _WORTH = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`bound_by`: "trainer", "reader", "link" or "rank". `gain`: how many times as fast the advice makes a step; None: it has none."""
+    """The sentence, and its parts. `gain` is how many times as fast a step would be with the advice; None: there is no advice."""
 
-    bound_by: str
+    bound_by: str  # "trainer", "reader", "link" or "rank"
     text: str
     wait_share: float  # of a step, mean over the ranks
     rank: Optional[int] = None  # the slow one
     readers: Optional[int] = None  # dedicated ones that are advised
     gain: Optional[float] = None
-    awaited: str = "pipeline"  # what ranks wait for, if they wait
+    awaited: str = "pipeline"  # the thing that waiting ranks wait for
 
     def brief(self, ranks: int) -> str:
-        """In a few words, for a line that has others to say too."""
+        """The verdict in a few words, for progress lines."""
         waits = f"{'ranks wait' if ranks > 1 else 'rank 0 waits'} {_percent(self.wait_share)}"
         return f"{waits} of the time" if self.bound_by == "trainer" else f"{waits} for the {self.awaited}"
 
 
 def judge(channel: Channel) -> Verdict:
-    """What binds the channel's steps."""
+    """The verdict on a channel."""
     trainers = [one for one in channel.trainers if one.steps]
     share = fmean(one.wait_share for one in trainers)
     delivery = fmean((one.wait + one.receive) / one.total for one in trainers if one.total) if share else 0.0
@@ -58,7 +58,7 @@ def judge(channel: Channel) -> Verdict:
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
     if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
-        # Memory of one host is no link, and elsewhere they need not have waited at the same time.
+        # Within one host there is no link. Elsewhere ranks and reader may have waited at different times.
         text = (
             f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
             "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
@@ -68,7 +68,7 @@ def judge(channel: Channel) -> Verdict:
 
 
 def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdict]:
-    """Where all step together, one rank that takes its batches late has the others wait for theirs, and does not wait itself."""
+    """The verdict on a rank that takes its batches late. Where all step together, the other ranks wait for it, and it does not wait."""
     if len(trainers) < 2 or channel.dynamic:
         return None
     most = max(one.later_share for one in trainers)
@@ -78,12 +78,12 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     room = {one.rank: sum(reader.room_of.get(one.rank, 0.0) for reader in channel.readers) for one in trainers}
     whole = sum(room.values())
     if theirs < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
-        return None  # the readers don't wait for ranks: their pipelines are what all wait for
+        return None  # the readers don't wait for ranks, so all wait for the pipelines
     if sum(room[one.rank] for one in slow) < 0.5 * whole:
         return None
     worst = max(slow, key=lambda one: room[one.rank])
     if worst.step / worst.steps < _WORTH * min(one.step / one.steps for one in others):
-        return None  # its steps are no longer than theirs: it is nearer to the data
+        return None  # its steps are as short as theirs: it waits less because it is nearer to the data
     wait = fmean((one.wait - one.first) / one.steps for one in others)
     at_theirs = max(_own(others), _pace(channel))
     gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
@@ -104,12 +104,12 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
-    """The reader that ranks wait for most."""
+    """The reader for which ranks wait most."""
 
     def waited(reader: Reader) -> float:
         return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
 
-    if channel.grouped:  # all hosts go at the pace of the slowest one's
+    if channel.grouped:  # the slowest reader sets the pace of all hosts
         return max(
             channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None
         )
@@ -118,7 +118,7 @@ def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
 
 def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -> Verdict:
     text = f"reader-bound: ranks wait {_percent(share)} of a step for the pipeline"
-    if not channel.readers or channel.grouped:  # of each host's own there is one
+    if not channel.readers or channel.grouped:  # a host can't have more than one reader
         return Verdict("reader", text, share)
     copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
     if copying:
@@ -157,7 +157,7 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
 
 
 def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Readers) -> float:
-    """Seconds of a step with such readers and links that are never full, by plan's model with what was measured here."""
+    """Seconds of a step with such readers and with free links, by plan's model and the times measured here."""
     ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
     busy = max(_busy(channel), 1e-9)
     job = plan.Job(
@@ -221,8 +221,10 @@ def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
 
 
 def _filling(channel: Channel) -> float:
-    """Seconds in which pipelines filled their buffers before an epoch's first batch, however many read. What a first batch takes
-    beyond that is the way's: the link is full of others' batches, or a rank has come early and others still end the epoch before."""
+    """Seconds in which pipelines filled their buffers before the first batch of an epoch.
+
+    The rest of the wait for a first batch has other causes: a link full of other ranks' batches, or ranks that still end the last epoch.
+    """
     worked = max((one.pipeline for one in channel.readers), default=0.0)
     return min([worked, *(one.first for one in channel.trainers if one.steps)])
 

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts timelines into one: python -m horovod_data.timeline merge OURS HOROVODS -o OUT
-
-OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names, or what a killed job has left of it: a
-part of each process. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Both count microseconds from a moment of
-their own, and say when that was by the clock of rank 0's host. Neither TensorFlow nor MPI is needed.
-"""
+"""Timelines in files: of horovod_data, of Horovod, and of the processes of a job that was killed. And their events in one list."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
-import sys
 from typing import Any, Iterator, Optional, Sequence
 
-from .errors import explain, show_any_text
-from .observe import timeline_parts
-from .observe.timeline_parts import FORMAT, START, Part
+from ..errors import explain
+from . import parts
+from .parts import FORMAT, START, Part
 
 _MOST = 1e18  # microseconds: 30,000 years
 _ROWS = 1_000_000  # rows of each further file begin with a multiple of it
@@ -94,10 +87,10 @@ def read_parts(paths: Sequence[str]) -> list[Timeline]:
         )
     next(iter(jobs.values())).extend(unknown)
     timelines = []
-    for parts in jobs.values():
-        events = [json.loads(line) for line in timeline_parts.lines(parts)]
-        more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
-        timelines.append(_ours(parts[0].path + more, events, not all(part.ended for part in parts)))
+    for ours in jobs.values():
+        events = [json.loads(line) for line in parts.lines(ours)]
+        more = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
+        timelines.append(_ours(ours[0].path + more, events, not all(part.ended for part in ours)))
     return timelines
 
 
@@ -222,62 +215,3 @@ def _no_timeline(path: str, why: str) -> str:
         "HOROVOD_TIMELINE=... have written; of a job that was killed, the files of all its processes",
         where="",
     )
-
-
-def _describe(timeline: Timeline) -> str:
-    told = f"{timeline.path}: {len(timeline.events):,} events of {'horovod_data' if timeline.ours else 'Horovod'}"
-    if timeline.broken_off:
-        told += "; the job was killed, or runs on"
-    return told + (f"; {timeline.left_out:,} were left out" if timeline.left_out else "")
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command line. Its exit status: 0, or 2 where something is wrong with files or arguments."""
-    parser = argparse.ArgumentParser("python -m horovod_data.timeline", description="Puts timelines of a job into one.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    merging = commands.add_parser(
-        "merge",
-        help="several timelines of one job into one file",
-        description=(
-            "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
-            "(https://ui.perfetto.dev) or chrome://tracing. Of a job that was killed, name the files of all its processes."
-        ),
-    )
-    merging.add_argument(
-        "files", nargs="+", metavar="FILE", help="timelines of horovod_data and of Horovod, in any order"
-    )
-    merging.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
-    args = parser.parse_args(argv)
-    show_any_text()
-    try:
-        if any(os.path.exists(args.output) and os.path.samefile(file, args.output) for file in args.files):
-            raise ValueError(
-                explain(f"{args.output} is one of the files to be merged", "Give -o another name", where="")
-            )
-        parts = [file for file in args.files if timeline_parts.is_part(file)]
-        timelines = read_parts(parts) if parts else []
-        timelines += [read(file) for file in args.files if file not in parts]
-        if not any(one.ours for one in timelines):
-            raise ValueError(
-                explain(
-                    "None of these timelines is horovod_data's",
-                    "Name the one that HOROVOD_DATA_TIMELINE=... has written, too",
-                    where="",
-                )
-            )
-        events = merge(timelines)
-        timeline_parts.write(args.output, (json.dumps(event, separators=(",", ":")) for event in events))
-    except OSError as error:
-        print(f"horovod_data.timeline: error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"horovod_data.timeline: error: {error}", file=sys.stderr)
-        return 2
-    for one in timelines:
-        print(_describe(one))
-    print(f"{args.output}: {len(events):,} events")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
