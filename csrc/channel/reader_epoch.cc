@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-using Says = wire::Ready::Says;
+using Progress = wire::Ready::Progress;
 
 ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const Roster& roster, uint64_t epoch,
                          std::set<int> resumed, Credit* credit, ReaderHistory* history, SendTo send)
@@ -73,7 +73,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  if (!resumed_.empty()) SendReady(Says::kGoesOn, DealtStep(), {kOk, Where(turn_)});
+  if (!resumed_.empty()) SendReady(Progress::kGoesOn, DealtStep(), {kOk, Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
@@ -105,7 +105,7 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   const Leftover& leftover = leftovers_[static_cast<size_t>(claim.left)];
   const Step& step = claim.filler ? leftover.filler : leftover.share;
   if (step.shares.empty()) return;
-  if (!claim.had)
+  if (!claim.taken_before)
     lanes_->SendBehindEnd(trainer, step);
   else
     PassedOver(trainer, step);
@@ -210,7 +210,7 @@ void ReaderEpoch::DealNow(Step step) {
   if (account_) account_->Deal(step.first, step.hashes);
   lanes_->Deal(std::move(step));
   Settle();
-  SendReady(Says::kHas, Dealt());
+  SendReady(Progress::kHas, Dealt());
 }
 
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
@@ -252,13 +252,13 @@ void ReaderEpoch::Finish(Outcome outcome, bool others_go_on) {
   if (!coordinated())
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
-    SendReady(Says::kFailed, steps, outcome);
+    SendReady(Progress::kFailed, steps, outcome);
   else if (!no_filler_.empty())
-    SendReady(Says::kFills, steps, {kInvalidArgument, Here() + no_filler_});
+    SendReady(Progress::kFills, steps, {kInvalidArgument, Here() + no_filler_});
   else if (!lost.ok())
-    SendReady(SendsFillers(config_, world_) ? Says::kLostFills : Says::kLostEnds, steps, lost);
+    SendReady(SendsFillers(config_, world_) ? Progress::kLostFills : Progress::kLostEnds, steps, lost);
   else
-    SendReady(SendsFillers(config_, world_) ? Says::kFills : Says::kEnded, steps);
+    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps);
   Report(false);
 }
 
@@ -266,7 +266,7 @@ void ReaderEpoch::End() {
   LogDropped();  // of an epoch that all have left before its end
   LogCutShort();
   Report(true);
-  SendReady(Says::kLeft, Dealt());
+  SendReady(Progress::kLeft, Dealt());
   SendDropped();
 }
 
