@@ -155,8 +155,8 @@ class StaticLanes : public Lanes {
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
-  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of others, as far as its
-  // window allows. It grants this reader nothing before another reader has sent it a step, and that one may wait for those others.
+  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of the others by a whole
+  // window. It grants this reader no credit before another reader sends it a step, and that reader may wait for the others.
   bool LaneHasCredit(const Lane& lane, uint64_t steps) const {
     if (position_ < lane.skip_to && --steps == 0) return true;
     return dealt_ + steps <= lane.limit && credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), steps);
