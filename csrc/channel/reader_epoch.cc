@@ -48,7 +48,8 @@ void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const St
 }
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
-  const TailStep tail_taken = resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
+  const TailStep tail_taken =
+      resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
   Tell(trainer, wire::End{lane_step, outcome.code, outcome.message, lost_, leftovers_.size(), tail_taken, no_filler_,
                           all_dropped_});

@@ -252,7 +252,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
   // An epoch that resumes waits for this trainer. One that has begun is read from its front, as an iterator wants that was saved
   // unused.
-  const bool from_front = restore.position.n == 0 && restore.words.empty();
+  const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
