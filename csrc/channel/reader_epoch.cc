@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-using Says = wire::Ready::Says;
+using Progress = wire::Ready::Progress;
 
 ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const Roster& roster, uint64_t epoch,
                          std::set<int> resumed, Credit* credit, ReaderHistory* history, SendTo send)
@@ -48,7 +48,8 @@ void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const St
 }
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
-  const TailStep tail_taken = resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
+  const TailStep tail_taken =
+      resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
   Tell(trainer, wire::End{lane_step, outcome.code, outcome.message, lost_, leftovers_.size(), tail_taken, no_filler_,
                           all_dropped_});
@@ -73,7 +74,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  if (!resumed_.empty()) SendReady(Says::kGoesOn, DealtStep(), {kOk, Where(turn_)});
+  if (!resumed_.empty()) SendReady(Progress::kGoesOn, DealtStep(), {kOk, Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
@@ -106,7 +107,7 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   const Leftover& leftover = leftovers_[static_cast<size_t>(claim.left)];
   const Step& step = claim.filler ? leftover.filler : leftover.share;
   if (step.shares.empty()) return;
-  if (!claim.had)
+  if (!claim.taken_before)
     lanes_->SendBehindEnd(trainer, step);
   else
     PassedOver(trainer, step);
@@ -211,7 +212,7 @@ void ReaderEpoch::DealNow(Step step) {
   if (account_) account_->Deal(step.first, step.hashes);
   lanes_->Deal(std::move(step));
   Settle();
-  SendReady(Says::kHas, Dealt());
+  SendReady(Progress::kHas, Dealt());
 }
 
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
@@ -253,13 +254,13 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (!coordinated())
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
-    SendReady(Says::kFailed, steps, outcome);
+    SendReady(Progress::kFailed, steps, outcome);
   else if (!no_filler_.empty())
-    SendReady(Says::kFills, steps, {kInvalidArgument, Here() + no_filler_});
+    SendReady(Progress::kFills, steps, {kInvalidArgument, Here() + no_filler_});
   else if (!lost.ok())
-    SendReady(SendsFillers(config_, world_) ? Says::kLostFills : Says::kLostEnds, steps, lost);
+    SendReady(SendsFillers(config_, world_) ? Progress::kLostFills : Progress::kLostEnds, steps, lost);
   else
-    SendReady(SendsFillers(config_, world_) ? Says::kFills : Says::kEnded, steps);
+    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps);
   Report(false);
 }
 
@@ -267,7 +268,7 @@ void ReaderEpoch::End() {
   LogDropped();  // in case all trainers left before the end
   LogCutShort();
   Report(true);
-  SendReady(Says::kLeft, Dealt());
+  SendReady(Progress::kLeft, Dealt());
   SendDropped();
 }
 

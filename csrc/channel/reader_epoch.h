@@ -154,7 +154,7 @@ class ReaderEpoch : private LaneOutput {
   void LeftOut(const Step& dealt) override;
 
   void Tell(int trainer, wire::Message message) const;
-  void SendReady(wire::Ready::Says says, DealtStep steps, const Outcome& outcome = {}) const;
+  void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}) const;
   std::string Me() const { return world_.ReaderName(world_.me().reader); }
   std::string Where(Turn turn) const;
   DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }

@@ -7,29 +7,29 @@
 
 namespace hvdata {
 
-using Says = wire::Ready::Says;
-using Tells = wire::Go::Tells;
+using Progress = wire::Ready::Progress;
+using Notice = wire::Go::Notice;
 
 // Hosts may go on from different steps of a checkpoint, so READY counts steps of the whole epoch. Nothing follows kLeftForGood.
-void ReaderEpoch::SendReady(Says says, DealtStep steps, const Outcome& outcome) const {
+void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome) const {
   if (!coordinated() || roster_.AllDeparted()) return;
-  send_(world_.readers[0], wire::Ready{says, TurnOf(steps), outcome.code, outcome.message}, nullptr);
+  send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome.code, outcome.message}, nullptr);
 }
 
 void ReaderEpoch::Fill(Step step) { lanes_->Fill(std::move(step)); }
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
-  if (go.tells == Tells::kBehind || go.tells == Tells::kBecause) {
+  if (go.notice == Notice::kBehind || go.notice == Notice::kBecause) {
     held_by_ = go.text;
     for (const auto& [trainer, step] : whys_) Tell(trainer, wire::Because{Held(step)});
-    if (go.tells == Tells::kBehind || whys_.empty()) return;
+    if (go.notice == Notice::kBehind || whys_.empty()) return;
     const auto& [trainer, step] = *whys_.begin();
     LogStall(trainer, step, Held(step));
     return whys_.clear();
   }
   if (lanes_->finished()) return;
   const DealtStep steps(std::max(go.steps.n, turn_.n) - turn_.n);
-  if (go.tells == Tells::kAllHave) return lanes_->Allow(steps);
+  if (go.notice == Notice::kAllHave) return lanes_->Allow(steps);
   if (go.code == kOk && config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
   if (go.code != kOk) why_ = go.text, failed_ = true;
   lanes_->EndAt(steps, {go.code, go.text});
@@ -60,7 +60,7 @@ bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!unanswered)
     held_by_ = world_.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
   for (const auto& [whose, its] : whys_) Tell(whose, wire::Because{Held(its)});
-  SendReady(Says::kAsks, Dealt());
+  SendReady(Progress::kAsks, Dealt());
   if (unanswered) LogStall(trainer, step, Held(step));
   return true;
 }

@@ -52,8 +52,8 @@ class Sink {
 
   // ---- The iterator.
 
-  // The next share. At the end of the epoch *end is set. Returns an error when the epoch failed, when `iterator` was cancelled or
-  // superseded by a newer iterator, when a peer was lost, when the engine was shut down, and after the time limit.
+  // The next share. At the end of the epoch *end is set. Errors: the epoch failed; `iterator` was cancelled, or a newer iterator has
+  // superseded it; a peer was lost; the engine was shut down; the time limit has passed.
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
   // Verified channels: `found` is the hash of the share that Next() gave last. An error if its reader sent another one.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found);

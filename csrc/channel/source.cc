@@ -11,8 +11,8 @@
 
 namespace hvdata {
 
-using Says = wire::Ready::Says;
-using Tells = wire::Go::Tells;
+using Progress = wire::Ready::Progress;
+using Notice = wire::Go::Notice;
 
 Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door,
                TraceLog* trace)
@@ -252,7 +252,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
   // An epoch that resumes waits for this trainer. One that has begun is read from its front, as an iterator wants that was saved
   // unused.
-  const bool from_front = restore.position.n == 0 && restore.words.empty();
+  const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
@@ -346,7 +346,7 @@ void Source::OnDeparted(int trainer) {
   if (std::exchange(t.departed, true)) return;
   if (roster_.AllDeparted()) {
     const int first = world_->readers[0];
-    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Says::kLeftForGood, Turn(), kOk, ""});
+    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kLeftForGood, Turn(), kOk, ""});
     if (config_.verify) SendTo(first, begun_, wire::Report());
   }
   if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);
@@ -356,16 +356,16 @@ void Source::OnDeparted(int trainer) {
 
 // Reader 0 sends how far all may go. This reader keeps the last GO of each epoch that it has not begun.
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
-  const bool of_steps = go.tells == Tells::kAllHave || go.tells == Tells::kEndsThere;
-  if (go.tells == Tells::kExplain) {
+  const bool of_steps = go.notice == Notice::kAllHave || go.notice == Notice::kEndsThere;
+  if (go.notice == Notice::kExplain) {
     if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
-      SendTo(world_->readers[0], epoch, wire::Ready{Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
+      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), kOk, Explain(-1, epoch)});
   } else if (Deals(epoch) && (epoch_->started() || !of_steps)) {
     epoch_->OnGo(go);
-    if (go.tells == Tells::kEndsThere) changed_.NotifyAll();
+    if (go.notice == Notice::kEndsThere) changed_.NotifyAll();
   } else if (of_steps && (epoch > begun_ || Deals(epoch))) {
     wire::Go& last = goes_[epoch];
-    if (last.tells == Tells::kAllHave && (go.tells == Tells::kEndsThere || go.steps.n >= last.steps.n)) last = go;
+    if (last.notice == Notice::kAllHave && (go.notice == Notice::kEndsThere || go.steps.n >= last.steps.n)) last = go;
   }
 }
 

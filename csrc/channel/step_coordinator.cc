@@ -19,18 +19,18 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
-    if (r.says != Says::kLeft) longest = std::max(longest, r.steps);
-    running = running || r.says == Says::kHas;
+    if (r.progress != Progress::kLeft) longest = std::max(longest, r.steps);
+    running = running || r.progress == Progress::kHas;
   }
   for (const Reader& r : epoch->readers) {
-    if (r.says == Says::kLeft || (r.says == Says::kFills && r.outcome.ok())) continue;
+    if (r.progress == Progress::kLeft || (r.progress == Progress::kFills && r.outcome.ok())) continue;
     reach = std::min(reach, r.steps);
     // A reader that can't make fillers is an error only where its fillers are needed.
-    const bool fails = r.says == Says::kFailed || (r.says == Says::kFills && longest > r.steps);
+    const bool fails = r.progress == Progress::kFailed || (r.progress == Progress::kFills && longest > r.steps);
     if (fails && r.steps <= end) {  // in one step an error wins over an end
       if (outcome->ok() || r.steps < end) *outcome = r.outcome;
       end = r.steps;
-    } else if (r.says == Says::kEnded && r.steps < end) {
+    } else if (r.progress == Progress::kEnded && r.steps < end) {
       *outcome = {};
       end = r.steps;
     }
@@ -56,36 +56,37 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
 // Whether the epoch ends without an error after `end` steps: some reader was not lost, or it had more steps before it was lost.
 bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
   return std::any_of(epoch.readers.begin(), epoch.readers.end(),
-                     [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.says != Says::kHas); });
+                     [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas); });
 }
 
 void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Tells the reader at once which readers are behind, because these may not answer. Asks them for the reason.
+// Notice the reader at once which readers are behind, because these may not answer. Asks them for the reason.
 void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
   epoch->waiting.insert(reader);
   std::vector<std::string> names;
   for (int r = 0; r < static_cast<int>(epoch->readers.size()); ++r) {
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
-    if (one.says != Says::kHas || one.steps != epoch->allowed) continue;
+    if (one.progress != Progress::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
-    SendGo(r, key, {Go::Tells::kExplain, Turn(epoch->allowed), kOk, ""});
+    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), kOk, ""});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  SendGo(reader, key, {Go::Tells::kBehind, Turn(epoch->allowed), kOk, who});
+  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, who});
 }
 
 // A reader that resumes in mid-epoch has fewer steps left than a reader that begins the epoch anew: an error.
 void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
-  const Says says = ready.says;
+  const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || says == Says::kLeft || says == Says::kLeftForGood || says == Says::kAsks || says == Says::kExplains)
+  if (r.begun || progress == Progress::kLeft || progress == Progress::kLeftForGood || progress == Progress::kAsks ||
+      progress == Progress::kExplains)
     return;
   r.begun = true;
   r.from = ready.steps.n;
-  if (says == Says::kGoesOn) r.resumes = ready.text;
+  if (progress == Progress::kGoesOn) r.resumes = ready.text;
   std::string place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
@@ -97,7 +98,7 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
       place = one.resumes;
   }
   if (place.empty() || anew.empty()) return;
-  r.says = Says::kFailed;
+  r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
                                         JoinNames(anew) +
@@ -111,8 +112,8 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
   // The epoch is over: a reader answers late, when it is asked what keeps it.
-  if (ready.says == Says::kExplains && epochs_.count(key) == 0) return;
-  if (ready.says != Says::kLeftForGood) return Note(key, reader, ready);
+  if (ready.progress == Progress::kExplains && epochs_.count(key) == 0) return;
+  if (ready.progress != Progress::kLeftForGood) return Note(key, reader, ready);
   std::set<int>& departed = departed_[header.channel];
   departed.insert(reader);
   for (auto next = epochs_.begin(); next != epochs_.end();) {
@@ -128,41 +129,42 @@ size_t StepCoordinator::kept() const {
 }
 
 void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
-  const Says says = ready.says;
+  const Progress progress = ready.progress;
   Epoch& epoch = epochs_[key];
   epoch.readers.resize(world_->readers.size());
   if (const auto found = departed_.find(key.first); found != departed_.end()) {
-    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].says = Says::kLeft;
+    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kLeft;
   }
   Reader& r = epoch.readers[static_cast<size_t>(reader)];
   CheckBeginnings(&epoch, reader, ready);
   // A reader's end stays its end: a later READY does not change it. Except: the reader leaves.
-  if (r.says == Says::kHas && says != Says::kExplains) r.steps = std::max(r.steps, ready.steps.n);
+  if (r.progress == Progress::kHas && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
   const Outcome given{ready.code, ready.text};
-  if ((says == Says::kLostEnds || says == Says::kLostFills) && r.says == Says::kHas) {
-    r.says = says == Says::kLostEnds ? Says::kEnded : Says::kFills;
+  if ((progress == Progress::kLostEnds || progress == Progress::kLostFills) && r.progress == Progress::kHas) {
+    r.progress = progress == Progress::kLostEnds ? Progress::kEnded : Progress::kFills;
     r.lost = given;
-  } else if (says == Says::kLeft ||
-             ((says == Says::kEnded || says == Says::kFills || says == Says::kFailed) && r.says == Says::kHas)) {
-    r.says = says;
+  } else if (progress == Progress::kLeft ||
+             ((progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed) &&
+              r.progress == Progress::kHas)) {
+    r.progress = progress;
     r.outcome = given;
   }
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {
     epoch.waiting.clear();
-    const Go go{epoch.ended ? Go::Tells::kEndsThere : Go::Tells::kAllHave, Turn(epoch.allowed), outcome.code,
+    const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome.code,
                 outcome.message};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
-      if (epoch.readers[to].says != Says::kLeft) SendGo(static_cast<int>(to), key, go);
+      if (epoch.readers[to].progress != Progress::kLeft) SendGo(static_cast<int>(to), key, go);
     }
-  } else if (says == Says::kAsks) {
+  } else if (progress == Progress::kAsks) {
     AskThoseBehind(&epoch, key, reader);
-  } else if (says == Says::kExplains) {
+  } else if (progress == Progress::kExplains) {
     const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch.waiting) SendGo(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
+    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBecause, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                [](const Reader& one) { return one.says == Says::kLeft; });
+                                [](const Reader& one) { return one.progress == Progress::kLeft; });
   if (over) epochs_.erase(key);
 }
 

@@ -29,10 +29,10 @@ class StepCoordinator {
   size_t kept() const;
 
  private:
-  using Says = wire::Ready::Says;
+  using Progress = wire::Ready::Progress;
   struct Reader {
     uint64_t steps = 0;
-    Says says = Says::kHas;
+    Progress progress = Progress::kHas;
     Outcome outcome;      // kFailed: the error. kFills: why it can't make fillers, if it can't
     Outcome lost;         // the error of its pipeline, under on_reader_error="continue"
     bool begun = false;   // it has reported this epoch's first step, or its end

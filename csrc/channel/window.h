@@ -2,10 +2,9 @@
 // How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Pure; not thread-safe.
 //
 // The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank consumes a
-// window in under 1 ms: the rank does not wait then, but waking the reader for every few steps costs as much as the steps. Its
-// shares take at most a number of bytes, except that 2 steps are always allowed. Under `dynamic` a share that one rank has asked for
-// is lost to the others. So there the window is at most what the rank consumes in 5 ms. If all ranks are faster than that, the
-// reader bounds each by its pace (credit.h).
+// window in under 1 ms: waking the reader for every few steps costs as much as the steps themselves. Its shares take at most a number
+// of bytes, except that 2 steps are always allowed. Under `dynamic` other ranks can't get a share that one rank has asked for. So
+// there the window is at most what the rank consumes in 5 ms. If all ranks are faster than that, the reader bounds each by its pace (credit.h).
 // The window changes when a share is sent, never which share.
 #pragma once
 

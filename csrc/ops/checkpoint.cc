@@ -217,10 +217,10 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
     one.position = of_trainer.position;
     one.turn = of_trainer.turn;
     one.tail_taken = of_trainer.tail_taken;
-    one.has_state = !of_trainer.words.empty();
+    one.has_state = !of_trainer.state.empty();
     if (one.has_state) {
       State its;
-      if (!State::Decode(of_trainer.words, &its)) return Damaged("a reader's state is unreadable");
+      if (!State::Decode(of_trainer.state, &its)) return Damaged("a reader's state is unreadable");
       if (its.mode != Mode()) {
         return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + its.mode +
                                           " was restored into one with " + Mode());

@@ -52,7 +52,7 @@ TEST_F(ChannelsTest, ALiveOpenDoesNotOvertakeAKeptRestore) {
   ASSERT_EQ(NextEpoch(source.get()), 1);
   const auto restores = source->Begin(1, nullptr);
   ASSERT_EQ(restores.size(), 1u) << "the epoch began without what its trainer had restored";
-  EXPECT_EQ(restores.at(0).words, "words");
+  EXPECT_EQ(restores.at(0).state, "words");
   channels_.DeliverEarly(1);
   EXPECT_EQ(NextEpoch(source.get()), 0);
 }

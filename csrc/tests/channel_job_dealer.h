@@ -108,9 +108,9 @@ class JobDealer {
       one.position = hand.position;
       one.turn = hand.turn;
       one.tail_taken = hand.tail_taken;
-      one.has_state = !hand.words.empty();
+      one.has_state = !hand.state.empty();
       if (one.has_state) {
-        State state = State::Of(hand.words);
+        State state = State::Of(hand.state);
         one.trainers = names.size();
         one.first = state.elements.empty() ? state.pulled : std::min(state.pulled, state.elements.front());
         taken.insert(state.taken.begin(), state.taken.end());

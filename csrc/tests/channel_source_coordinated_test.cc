@@ -6,7 +6,7 @@
 namespace hvdata {
 namespace {
 
-using Tells = wire::Go::Tells;
+using Notice = wire::Go::Notice;
 
 // Reader 1 of two, each with two trainers of its own: this one ranks 2 and 3.
 class GroupedTest : public SourceTest {
@@ -23,9 +23,9 @@ class GroupedTest : public SourceTest {
   void OpenAll(uint64_t epoch, uint64_t limit = 2) {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
   }
-  void Go(uint64_t epoch, uint64_t step, Tells tells = Tells::kAllHave, Outcome outcome = {}) {
+  void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
     source_->Handle(world_.readers[0],
-                    MakeHeader(0, epoch, wire::Go{tells, Turn(step), outcome.code, outcome.message}));
+                    MakeHeader(0, epoch, wire::Go{notice, Turn(step), outcome.code, outcome.message}));
   }
   std::string LogOf(const std::function<void()>& what) {
     testing::internal::CaptureStderr();
@@ -45,7 +45,7 @@ TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,1,0"}));
   EXPECT_EQ(source_->Await(), Task::kStop);
-  EXPECT_EQ(LogOf([&] { Go(1, 1, Tells::kEndsThere); }), "") << "nothing is left out";
+  EXPECT_EQ(LogOf([&] { Go(1, 1, Notice::kEndsThere); }), "") << "nothing is left out";
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
   Go(1, 5);  // overtaken
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
@@ -56,8 +56,8 @@ TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
 
 TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Go(1, 1);
-  Go(2, 0, Tells::kEndsThere);  // the next one is over before it has begun
-  Go(1, 0);                     // overtaken
+  Go(2, 0, Notice::kEndsThere);  // the next one is over before it has begun
+  Go(1, 0);                      // overtaken
   OpenAll(1);
   Begin(1);
   Deal();
@@ -87,7 +87,7 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   Deal();
   Go(1, 1);
   Sent();
-  Go(1, 1, Tells::kEndsThere);
+  Go(1, 1, Notice::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
   EXPECT_EQ(source_->Await(), Task::kStop);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
@@ -103,7 +103,7 @@ TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
   Begin(1);
   source_->Finish({kInternal, "broken"});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,3,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kEndsThere, {kInternal, "[reader 0 on host0] broken too"}); }), "");
+  EXPECT_EQ(LogOf([&] { Go(1, 0, Notice::kEndsThere, {kInternal, "[reader 0 on host0] broken too"}); }), "");
   EXPECT_EQ(Sent(), (Texts{"2 END e1 0,13,0 [reader 0 on host0] broken too",
                            "3 END e1 0,13,0 [reader 0 on host0] broken too"}));
 }
@@ -115,7 +115,7 @@ TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
   source_->CannotFill("a scalar");
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,3 [reader 1 on host1, channel train, epoch 1, step 0] a scalar"}));
-  Go(1, 0, Tells::kEndsThere);
+  Go(1, 0, Notice::kEndsThere);
   EXPECT_EQ(Sent().size(), 2u);
 }
 
@@ -149,7 +149,7 @@ TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,0"}));
   Go(1, 1);
   EXPECT_EQ(Sent().size(), 2u);
-  Go(1, 1, Tells::kEndsThere);
+  Go(1, 1, Notice::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
@@ -240,7 +240,7 @@ TEST_F(GroupedTest, StepsAreCountedOverRuns) {
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,8,3", "3 DATA e1 0,8,3"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,1,0"}));
-  Go(1, 4, Tells::kEndsThere);
+  Go(1, 4, Notice::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
@@ -254,7 +254,7 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   const std::string has = "2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which ";
   EXPECT_EQ(Sent(), (Texts{has + "keeps the readers of all hosts in step: it has not answered", "r0 READY e1 2,6,0"}))
       << "its own ranks wait for steps that are here";
-  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "")
+  EXPECT_EQ(LogOf([&] { Go(1, 0, Notice::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "")
       << "the reason may follow";
   EXPECT_EQ(Sent(), (Texts{has + "has not"}));
   const std::string place =
@@ -263,9 +263,9 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n")
       << "it asks again, and no reason has followed";
   EXPECT_EQ(Sent(), (Texts{has + "has not", "r0 READY e1 2,6,0"}));
-  Go(1, 0, Tells::kBecause, {kOk, "reader 0 on host0, which has not: it sleeps"});
+  Go(1, 0, Notice::kBecause, {kOk, "reader 0 on host0, which has not: it sleeps"});
   EXPECT_EQ(Sent(), (Texts{has + "has not: it sleeps"}));
-  Go(1, 0, Tells::kExplain);
+  Go(1, 0, Notice::kExplain);
   EXPECT_EQ(Sent(),
             (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
                    "node3 has taken more of them"}));

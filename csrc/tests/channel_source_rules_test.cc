@@ -236,7 +236,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
     wire::Message message =
         MessageOf(kind, {any(), static_cast<int64_t>(any()), static_cast<int64_t>(below(3)), "text"});
     if (kind == Kind::kGo)
-      message = wire::Go{static_cast<wire::Go::Tells>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
+      message = wire::Go{static_cast<wire::Go::Notice>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
     if (auto* restore = std::get_if<wire::Restore>(&message)) {
       restore->number = any();
       restore->turn = Turn(any());

@@ -237,7 +237,7 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 1u);
-  EXPECT_EQ(handed.at(0).words, "words");
+  EXPECT_EQ(handed.at(0).state, "words");
   EXPECT_EQ(handed.at(0).position.n, 4u);
 }
 

@@ -149,7 +149,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   filler.elements.clear();
   source_->Fill(Hashed(std::move(filler)));
   source_->Finish({});
-  source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Tells::kEndsThere, Turn(2), kOk, ""}));
+  source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Notice::kEndsThere, Turn(2), kOk, ""}));
   for (int t = 0; t < 2; ++t) Take(t, 0);
   EXPECT_EQ(Reports().size(), 0u);
   for (int t = 0; t < 2; ++t) Take(t, 2, Token{9, t}, 9, true);

@@ -89,7 +89,7 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Release&) { return {}; }
     P operator()(const wire::Why& m) { return {m.step.n, 0, 0, ""}; }
     P operator()(const wire::Save& m) { return {0, m.request, 0, ""}; }
-    P operator()(const wire::Restore& m) { return {m.position.n, m.request, I(m.saved_epoch), m.words}; }
+    P operator()(const wire::Restore& m) { return {m.position.n, m.request, I(m.saved_epoch), m.state}; }
     P operator()(const wire::Withdraw&) { return {}; }
     P operator()(const wire::Claim& m) { return {m.step.n, I(m.left), m.filler, ""}; }
     P operator()(const wire::Data& m) { return {m.step.n, I(m.position.n), I(m.turn.n), ""}; }
@@ -101,8 +101,8 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Because& m) { return {0, 0, 0, m.text}; }
     P operator()(const wire::State& m) { return {0, m.request, m.code, m.text}; }
     P operator()(const wire::Numbered& m) { return {0, I(m.number), 0, ""}; }
-    P operator()(const wire::Ready& m) { return {m.steps.n, I(static_cast<uint64_t>(m.says)), m.code, m.text}; }
-    P operator()(const wire::Go& m) { return {m.steps.n, I(static_cast<uint64_t>(m.tells)), m.code, m.text}; }
+    P operator()(const wire::Ready& m) { return {m.steps.n, I(static_cast<uint64_t>(m.progress)), m.code, m.text}; }
+    P operator()(const wire::Go& m) { return {m.steps.n, I(static_cast<uint64_t>(m.notice)), m.code, m.text}; }
     P operator()(const wire::Scatter& m) { return {m.call, m.root, m.code, m.name}; }
     P operator()(const wire::Gather& m) { return {m.call, 0, 0, m.name}; }
     P operator()(const wire::Called& m) { return {m.call, m.root, 0, m.name}; }
@@ -168,9 +168,9 @@ inline wire::Message MessageOf(Kind kind, Plain p) {
     case Kind::kNumbered:
       return wire::Numbered{u(p.a)};
     case Kind::kReady:
-      return wire::Ready{static_cast<wire::Ready::Says>(p.a), Turn(p.step), code, p.text};
+      return wire::Ready{static_cast<wire::Ready::Progress>(p.a), Turn(p.step), code, p.text};
     case Kind::kGo:
-      return wire::Go{static_cast<wire::Go::Tells>(p.a), Turn(p.step), code, p.text};
+      return wire::Go{static_cast<wire::Go::Notice>(p.a), Turn(p.step), code, p.text};
     default:
       return wire::Bye();
   }

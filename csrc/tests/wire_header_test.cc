@@ -228,12 +228,12 @@ TEST(Header, RefusedForBadFields) {
   ExpectRefused(bad, "ends within its told");
   header.message = Ready();
   bad = Encode(header);
-  bad[27] = static_cast<char>(static_cast<int>(Ready::Says::kLast) + 1);
-  ExpectRefused(bad, "unknown says " + std::to_string(static_cast<int>(Ready::Says::kLast) + 1));
+  bad[27] = static_cast<char>(static_cast<int>(Ready::Progress::kLast) + 1);
+  ExpectRefused(bad, "unknown says " + std::to_string(static_cast<int>(Ready::Progress::kLast) + 1));
   header.message = Go();
   bad = Encode(header);
   bad[27] = '\xff';
-  ExpectRefused(bad, "unknown tells 255");
+  ExpectRefused(bad, "unknown notice 255");
   header.message = Claim();
   bad = Encode(header);
   bad[43] = 2;

@@ -25,27 +25,11 @@ struct Coordinate {
 
   constexpr Coordinate() = default;
   constexpr explicit Coordinate(uint64_t count) : n(count) {}
+  friend constexpr bool operator==(Coordinate a, Coordinate b) { return a.n == b.n; }
+  friend constexpr bool operator!=(Coordinate a, Coordinate b) { return a.n != b.n; }
+  friend constexpr bool operator<(Coordinate a, Coordinate b) { return a.n < b.n; }
+  friend constexpr bool operator>(Coordinate a, Coordinate b) { return a.n > b.n; }
 };
-template <typename Kind>
-constexpr bool operator==(Coordinate<Kind> a, Coordinate<Kind> b) {
-  return a.n == b.n;
-}
-template <typename Kind>
-constexpr bool operator!=(Coordinate<Kind> a, Coordinate<Kind> b) {
-  return a.n != b.n;
-}
-template <typename Kind>
-constexpr bool operator>(Coordinate<Kind> a, Coordinate<Kind> b) {
-  return a.n > b.n;
-}
-template <typename Kind>
-constexpr bool operator<(Coordinate<Kind> a, Coordinate<Kind> b) {
-  return a.n < b.n;
-}
-template <typename Kind>
-constexpr bool operator<=(Coordinate<Kind> a, Coordinate<Kind> b) {
-  return a.n <= b.n;
-}
 
 using Position = Coordinate<struct PositionKind>;
 using Turn = Coordinate<struct TurnKind>;

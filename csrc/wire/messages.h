@@ -92,11 +92,11 @@ struct Restore {                            // resumes the epoch, which is not o
   Position position;         // elements before this trainer's next step, or kAllTaken
   Turn turn;                 // the reader's step that comes next for this trainer
   TailStep tail_taken;
-  std::string words;  // the reader's state
+  std::string state;  // the reader's
   HVDATA_MESSAGE("RESTORE") {
     codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
     codec->Int("position", m.position.n), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken.n);
-    codec->Text("words", m.words);
+    codec->Text("state", m.state);
   }
 };
 struct Withdraw {  // takes back a RESTORE
@@ -105,11 +105,11 @@ struct Withdraw {  // takes back a RESTORE
 struct Claim {  // after the ends of all readers: the trainer asks for leftover `left` as its share of this tail step
   TailStep step;
   uint64_t left = 0;
-  bool filler = false;  // an empty or padding share of its shape instead
-  bool had = false;     // verified channels: the trainer got it in an earlier run; send nothing
+  bool filler = false;        // an empty or padding share of its shape instead
+  bool taken_before = false;  // verified channels: an earlier run has sent it; send nothing
   HVDATA_MESSAGE("CLAIM") {
     codec->Int("tail step", m.step.n), codec->Int("left", m.left), codec->Flag("filler", m.filler),
-        codec->Flag("had", m.had);
+        codec->Flag("taken before", m.taken_before);
   }
 };
 
@@ -162,7 +162,7 @@ struct Numbered {  // the epoch's number over all runs, if it is another one tha
 // ---- Between readers that each have trainers of their own (channel/step_coordinator.h).
 
 struct Ready {
-  enum class Says : uint8_t {
+  enum class Progress : uint8_t {
     kHas,          // the reader has so many steps
     kEnded,        // it has no more steps; the epoch ends for all readers (remainder="drop")
     kFills,        // it has no more steps, but can go on with empty or padding shares
@@ -176,17 +176,18 @@ struct Ready {
     kLostFills,  //   all readers end with that error
     kLast = kLostFills,
   };
-  Says says = Says::kHas;
+  Progress progress = Progress::kHas;
   Turn steps;
   int32_t code = 0;
   std::string text;
   HVDATA_MESSAGE("READY") {
-    codec->Enum("says", m.says, Says::kHas, Says::kLast), codec->Int("steps", m.steps.n), codec->Int("code", m.code);
+    codec->Enum("progress", m.progress, Progress::kHas, Progress::kLast), codec->Int("steps", m.steps.n),
+        codec->Int("code", m.code);
     codec->Text("text", m.text);
   }
 };
 struct Go {
-  enum class Tells : uint8_t {
+  enum class Notice : uint8_t {
     kAllHave,    // all readers have so many steps
     kEndsThere,  // the epoch ends there, with the given status
     kBehind,     // the answer to kAsks: the readers that don't have the step
@@ -194,12 +195,12 @@ struct Go {
     kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };
-  Tells tells = Tells::kAllHave;
+  Notice notice = Notice::kAllHave;
   Turn steps;
   int32_t code = 0;
   std::string text;
   HVDATA_MESSAGE("GO") {
-    codec->Enum("tells", m.tells, Tells::kAllHave, Tells::kLast), codec->Int("steps", m.steps.n),
+    codec->Enum("notice", m.notice, Notice::kAllHave, Notice::kLast), codec->Int("steps", m.steps.n),
         codec->Int("code", m.code);
     codec->Text("text", m.text);
   }
