@@ -5,7 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo demo-latest test test-all test-python test-cpp test-cpp-sanitized test-sanitized fuzz soak \
+.PHONY: help demo demo-latest test test-all test-python test-cpp test-cpp-sanitized test-cpp-asan \
+  test-cpp-tsan test-cpp-valgrind test-sanitized fuzz soak \
   smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
@@ -78,12 +79,18 @@ endef
 test-cpp: venv  ## the C++ tests
 	@$(call cpp_tests,cpp)
 
-test-cpp-sanitized: test-cpp  ## the C++ tests under ASan and UBSan, under TSan and under valgrind, and the corpus of the fuzz targets
+test-cpp-sanitized: test-cpp-asan test-cpp-tsan test-cpp-valgrind  ## the C++ tests under ASan and UBSan, under TSan, and some under valgrind
+
+test-cpp-asan: venv  ## the C++ tests under ASan and UBSan, and the corpus of the fuzz targets
 	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_OPS_TESTS=ON)
 	$(fuzz_targets)
 	ctest --test-dir build/fuzz -j$$(nproc) --output-on-failure --no-tests=error --progress
-	$(call cpp_tests,cpp-tsan,-DHVDATA_SANITIZE=thread)
-	$(SETUP) valgrind
+
+test-cpp-tsan: venv  ## the C++ tests under TSan
+	@$(call cpp_tests,cpp-tsan,-DHVDATA_SANITIZE=thread)
+
+test-cpp-valgrind: test-cpp  ## some C++ tests under valgrind
+	@$(SETUP) valgrind
 	if type -P valgrind >/dev/null; then
 	  $(say) "C++ tests under valgrind: build/cpp"
 	  cmake build/cpp >/dev/null  # which looks for valgrind

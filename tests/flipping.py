@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bad memory does: bytes that change while batches lie somewhere.
+"""Plays bad memory: changes bytes of batches wherever they lie.
 
-Batches begin with a mark: `<3-17-marked->`, two numbers by which they are known.
+Each batch begins with a mark such as `<3-17-marked->`, whose two numbers name the batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def mark(first: int, second: int) -> bytes:
 
 
 def flip(targets: Mapping[tuple[int, int], int]) -> int:
-    """Changes a byte of every copy of these marks that this process can write to; how many copies there were.
+    """Changes a byte of every copy of these marks in writable memory of this process. Returns the number of copies.
 
-    Every rank has to: a small share lies in what the reader shares for reading alone, until it is taken. What two processes share
-    is changed by both, to the same.
+    Every rank has to call this, because other ranks may only read a small share in the reader's memory. Two processes may change the same
+    byte, to the same value.
 
     Args:
-      targets: by the numbers of a mark: which of its bytes.
+      targets: the byte to change, by the two numbers of a mark.
     """
     found = 0
     with open("/proc/self/maps") as maps, open("/proc/self/mem", "r+b", buffering=0) as memory:
@@ -48,6 +48,6 @@ def flip(targets: Mapping[tuple[int, int], int]) -> int:
                         memory.seek(at + place.start() + byte)
                         memory.write(b"#")
                         found += 1
-                    except OSError:  # shared with this process for reading alone
+                    except OSError:  # this process may only read it
                         pass
     return found

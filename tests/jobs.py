@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of several ranks for tests of bad days: a whole job's exit status, output and duration are what is tested.
+"""Jobs of several ranks, for tests of a job's exit status, output and duration.
 
-job = run_job(script, np=2)                   # to its end
-with start_job(script, np=3) as job:          # to meddle with it
+job = run_job(script, np=2)                   # runs to its end
+with start_job(script, np=3) as job:          # for tests that disturb it
     job.wait_for("step 3", rank=1)
     job.kill_rank(1)
     assert job.finish(timeout=20) != 0
@@ -25,11 +25,14 @@ import pytest
 from ranks import launch
 from ranks.slowness import slowness
 
-# Seconds that a fault may take to end a job, or to become an error: what docs/guarantees.md promises, on a machine that is not slow;
-# three times that where HVDATA_TEST_LIMIT is set, as for sanitizers.
+# Seconds that a fault may take to end a job or to become an error: 10, as docs/guarantees.md promises, times the
+# slowness of the machine.
+# Three times that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
 SOON = (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10) * slowness()
 
-_FOLDERS = tempfile.TemporaryDirectory(prefix="hvdata-jobs-")  # read after a job's end; removed at ours
+_FOLDERS = tempfile.TemporaryDirectory(
+    prefix="hvdata-jobs-"
+)  # tests read them after a job's end; removed when this process ends
 
 
 class Job:
@@ -40,7 +43,7 @@ class Job:
 
     @property
     def stdout(self) -> list[str]:
-        """Of each rank, as far as it has come."""
+        """The output of each rank so far."""
         return [self._running.read("out", rank) for rank in range(self._running.processes)]
 
     @property
@@ -49,7 +52,7 @@ class Job:
 
     @property
     def log(self) -> str:
-        """What the launcher itself said."""
+        """The output of the launcher itself."""
         return self._running.log()
 
     def pid(self, rank: int) -> int | None:
@@ -63,11 +66,11 @@ class Job:
 
     @property
     def findings(self) -> str:
-        """What sanitizers found, if it runs under them."""
+        """The findings of sanitizers, if the job runs under them."""
         return self._running.findings()
 
     def wait_for(self, text: str, rank: int, timeout: float = 60) -> None:
-        """Until rank `rank` has written `text`, to stdout or stderr."""
+        """Waits until rank `rank` has written `text` to stdout or stderr."""
         timeout *= 2 * slowness()
         deadline = time.monotonic() + timeout
         while text not in self.stdout[rank] + self.stderr[rank]:
@@ -78,8 +81,10 @@ class Job:
             time.sleep(0.02)
 
     def finish(self, timeout: float = 60) -> int:
-        """The job's status. One that has not ended in time, which is longer on slow machines, is ended, and fails the test with all
-        ranks' stacks."""
+        """Waits for the end of the job and returns its status.
+
+        Ends a job that takes longer than `timeout` (more on slow machines), and fails the test with the stacks of all ranks.
+        """
         timeout *= 2 * slowness()
         status = self._running.wait(timeout)
         if status is None:
@@ -92,17 +97,17 @@ class Job:
         return status
 
     def when(self, word: str, rank: int) -> float:
-        """The moment at which `rank` wrote print(word, time.monotonic())."""
+        """The time that `rank` has printed by print(word, time.monotonic())."""
         written = re.search(rf"^{re.escape(word)} ([\d.]+)$", self.stdout[rank], re.MULTILINE)
         assert written, self.describe()
         return float(written[1])
 
     def seconds_since(self, word: str, rank: int) -> float:
-        """From when() to the job's end."""
+        """Seconds from when() to the end of the job."""
         return self._running.started + self.seconds - self.when(word, rank)
 
     def describe(self) -> str:
-        """Everything that was written, for failure texts: assert job.returncode == 0, job.describe()."""
+        """All output, for failure texts: assert job.returncode == 0, job.describe()."""
         parts = [f"===== launcher: status {self.returncode} =====\n{self.log}"]
         for kind, texts in (("out", self.stdout), ("err", self.stderr)):
             parts += [f"===== std{kind} of rank {rank} =====\n{text}" for rank, text in enumerate(texts) if text]
@@ -121,11 +126,11 @@ def start_job(
     running: Callable[..., launch.RunningJob] = launch.RunningJob,
     left: float = SOON,
 ) -> Iterator[Job]:
-    """Starts a script (its text or its path) on np + readers ranks; whatever is left of it at the end is killed. Of a job that has
-    come to its end, finish(), no process may be left `left` seconds later.
+    """Starts a script (its text or its path) on np + readers ranks, and kills its processes at the end.
 
-    `env` is set on top of the test defaults, None unsets. `launcher` is a command line such as "horovodrun --gloo" that
-    takes -np; the default is the mpirun under test. `running` is made with what RunningJob takes: a job elsewhere.
+    Fails the test if a process still runs `left` seconds after finish(). `env` comes on top of the test defaults; None unsets a variable.
+    `launcher` is a command line such as "horovodrun --gloo" that takes -np; the default is the mpirun under test. `running` takes the
+    arguments of RunningJob and starts the job, for example on other hosts.
     """
     directory = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
     if isinstance(script, str):
@@ -147,7 +152,7 @@ def start_job(
         yield job
         runs = started.left(left) if job.returncode is not None else []
         assert not runs, f"the job has ended, and {runs} still run\n{job.describe()}"
-    except pytest.fail.Exception:  # the test's own time limit: say where the ranks are
+    except pytest.fail.Exception:  # the test's own time limit: print the stacks of the ranks
         if started.poll() is None:
             for rank, text in started.stacks().items():
                 print(f"\n===== rank {rank}: stacks =====\n{text}", file=sys.stderr)

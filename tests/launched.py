@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that horovod-data-run starts: real processes, with a look at what is left of them.
+"""Jobs that horovod-data-run starts as real processes.
 
 done = run_launcher("-np", "2", python("print('up')"))
 with start_launcher("-np", "2", python(script)) as job:
@@ -27,7 +27,7 @@ LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
 
 
 def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
-    """The tests' own, but for what the launcher is to find out by itself."""
+    """The variables of tests, without those that the launcher must find out by itself."""
     ours = {
         "OMPI_MCA_rmaps_base_oversubscribe": None,
         "OMPI_MCA_mpi_yield_when_idle": None,
@@ -39,7 +39,7 @@ def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
 
 
 class Launched:
-    """A running horovod-data-run; its output and its ranks' in one text."""
+    """A running horovod-data-run. Its output and that of its ranks are one text."""
 
     def __init__(self, words: list[str], env: Mapping[str, str | None], cwd: Path | None):
         self.returncode: int | None = None
@@ -54,7 +54,7 @@ class Launched:
             env=environment(env),
             cwd=cwd,
             start_new_session=True,
-        )  # so that members() can find whatever comes of it
+        )  # a new session, so that members() finds all processes
 
     @property
     def output(self) -> str:
@@ -69,13 +69,13 @@ class Launched:
         while self.output.count(text) < times:
             ended = (
                 self._process.poll() is not None and self.output.count(text) < times
-            )  # it may have said it just before
+            )  # once more, because it may have written the text just before its end
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
             time.sleep(0.02)
 
     def signal(self, number: int, everybody: bool = False) -> None:
-        """To the launcher; or, as a terminal does it, to all in its process group."""
+        """Sends a signal to the launcher, or to all processes of its group, as a terminal does."""
         (os.killpg if everybody else os.kill)(self._process.pid, number)
 
     def finish(self, timeout: float) -> int:
@@ -99,7 +99,7 @@ class Launched:
         return found
 
     def gone(self, seconds: float = 10) -> bool:
-        """Whether no process of the job is left, `seconds` after now at the latest; on slow machines later."""
+        """Waits at most `seconds`, more on slow machines, until no process of the job runs. False if one still does."""
         deadline = time.monotonic() + seconds * slowness()
         while self.members() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -120,7 +120,7 @@ class Launched:
 def start_launcher(
     *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None
 ) -> Iterator[Launched]:
-    """Starts horovod-data-run with the MPI under test; whatever is left of the job at the end is killed."""
+    """Starts horovod-data-run with the MPI under test, and kills the job's processes at the end."""
     job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
     try:
         yield job
@@ -139,7 +139,7 @@ def run_launcher(
 
 
 def ask_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
-    """horovod-data-run in a process of its own that starts no job: --dry-run, --version, errors."""
+    """Runs horovod-data-run for output without a job: --dry-run, --version, errors."""
     return subprocess.run(
         [*LAUNCHER, *words],
         capture_output=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank must receive, in plain Python: written to be obviously right, not fast.
+"""Computes what every rank must receive, in plain Python that is easy to check.
 
 An element is a nest (dict, list, tuple, named tuple) of numpy arrays; strings are object arrays of bytes.
 """
@@ -114,7 +114,7 @@ def fill(elements: list[Element], n: int, remainder: str) -> list[Element] | Non
 def deliver(
     elements: Sequence[Element], n: int, batch: str, schedule: str = "static", remainder: str = "drop"
 ) -> list[list[Element]]:
-    """For each of n ranks the shares of one epoch, step by step. (For "dynamic" see is_dynamic_delivery.)"""
+    """The shares of one epoch for each of n ranks, step by step. For "dynamic" see is_dynamic_delivery."""
     assert schedule == "static", "a dynamic schedule's order is free"
     if batch == "global":
         steps = [cut(element, n, remainder) for element in elements]
@@ -124,7 +124,7 @@ def deliver(
 
 
 def dropped(elements: Sequence[Element], n: int, batch: str, remainder: str) -> int:
-    """How many rows (of global batches) or elements (per-rank batches) no rank gets."""
+    """The number of rows (of global batches) or elements (per-rank batches) that no rank receives."""
     if remainder != "drop":
         return 0
     if batch == "global":
@@ -133,7 +133,7 @@ def dropped(elements: Sequence[Element], n: int, batch: str, remainder: str) -> 
 
 
 def is_dynamic_delivery(elements: Sequence[Element], received: Sequence[Sequence[Element]]) -> bool:
-    """Whether the ranks together received each element once, in whatever order."""
+    """Whether the ranks together received each element once, in any order."""
     left = list(elements)
     for share in (share for shares in received for share in shares):
         for i, element in enumerate(left):
@@ -146,8 +146,8 @@ def is_dynamic_delivery(elements: Sequence[Element], received: Sequence[Sequence
 
 
 def rotate(steps_of_readers: Sequence[Sequence[Any]]) -> list[Any]:
-    """The steps of several readers in the order in which trainers take them: the first step of each, then the second
-    step of each that has one, and so on."""
+    """The steps of several readers in the order in which trainers take them: all first steps, then all second steps,
+    and so on."""
     order = []
     for k in range(max(map(len, steps_of_readers), default=0)):
         for steps in steps_of_readers:
@@ -159,8 +159,10 @@ def rotate(steps_of_readers: Sequence[Sequence[Any]]) -> list[Any]:
 def deliver_from_readers(
     elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str = "drop"
 ) -> list[list[Element]]:
-    """deliver() for several readers: each deals whole steps of its own elements, and the steps rotate. The per-rank batches
-    that the readers then have left, too few for a step, are put together for the last steps."""
+    """deliver() for several readers. Each deals whole steps of its own elements, and the steps rotate.
+
+    The leftovers of all readers, per-rank batches, make the last steps together.
+    """
     left: list[Element] = []
     if batch == "per_rank":
         for elements in elements_of_readers:
@@ -172,14 +174,15 @@ def deliver_from_readers(
 
 
 def dropped_by_readers(elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str) -> int:
-    """How many rows or elements of several readers no rank gets: per-rank batches are counted for the whole job."""
+    """The number of rows or elements of several readers that no rank receives. Leftovers of per-rank batches count
+    together."""
     if batch == "per_rank":
         return dropped(sum(map(list, elements_of_readers), []), n, batch, remainder)
     return sum(dropped(elements, n, batch, remainder) for elements in elements_of_readers)
 
 
 def empty_share(share: Element, remainder: str) -> Element:
-    """What stands for a share in a step that a host has no data for: no rows, or padding."""
+    """The share of a host without data for a step: no rows, or padding."""
     if remainder == "pad":
         return map_nest(lambda array: zeros(np.shape(array), np.asarray(array).dtype), share)
     return map_nest(lambda array: zeros((0, *array.shape[1:]), array.dtype), share)
@@ -188,8 +191,10 @@ def empty_share(share: Element, remainder: str) -> Element:
 def deliver_per_host(
     elements_of_hosts: Sequence[Sequence[Element]], trainers: Sequence[int], batch: str, remainder: str = "drop"
 ) -> list[list[list[Element]]]:
-    """For each host, and each of its trainers, the shares of an epoch in which every host reads for itself. All end on the
-    same step. A host that has data for fewer must have had some, for there to be something to model its last shares on."""
+    """The shares of an epoch for each host and each of its trainers, where every host reads for itself. All end on the same step.
+
+    A host with data for fewer steps must have some, because its last shares have the shape of its first ones.
+    """
     dealt = [deliver(elements, n, batch, remainder=remainder) for elements, n in zip(elements_of_hosts, trainers)]
     lengths = [len(shares[0]) for shares in dealt]
     steps = min(lengths) if remainder == "drop" else max(lengths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timelines that jobs of tests have written: their events, and what is true of those of every job."""
+"""Reads the timelines that jobs of tests have written, and checks what is true of every timeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def rows(events: list[dict[str, Any]]) -> dict[int, str]:
-    """The processes' names, by their rows."""
+    """The names of the processes by row."""
     named = [
         (event["pid"], event["args"]["name"])
         for event in events
@@ -32,7 +32,7 @@ def rows(events: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "train") -> list[dict[str, Any]]:
-    """What a process did in a channel, in order; they don't overlap."""
+    """The phases of a process in a channel, in order. Checks that they don't overlap."""
     found = sorted(
         (
             event
@@ -46,12 +46,12 @@ def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "tr
     )
     assert {event["name"] for event in found} <= (TRAINER if role == "trainer" else READER)
     for one, other in zip(found, found[1:]):
-        assert one["ts"] + one["dur"] <= other["ts"] + 0.0015, (one, other)  # of a nanosecond, as it is rounded
+        assert one["ts"] + one["dur"] <= other["ts"] + 0.0015, (one, other)  # 1.5 ns, because times are rounded
     return found
 
 
 def seconds(found: list[dict[str, Any]]) -> dict[str, float]:
-    """How long each of them took, in sum."""
+    """The sum of the durations by name."""
     sums: dict[str, float] = defaultdict(float)
     for event in found:
         sums[event["name"]] += event["dur"] / 1e6

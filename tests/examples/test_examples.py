@@ -165,6 +165,7 @@ def test_speech_generator(np, readers):
     assert len(re.findall(r"epoch \d, dev: \d+ steps on every rank, .* together 11, each once", text)) == 3
 
 
+@pytest.mark.commit("3")
 @pytest.mark.parametrize("np", [1, 3])
 def test_scatter_op(np):
     proven("scatter_op", np, f"{np} ranks: equal shares, splits .* are right")
@@ -175,6 +176,7 @@ def test_keras3_train_step(np):
     proven("keras3_train_step", np, rf"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+")
 
 
+@pytest.mark.commit("3")
 @pytest.mark.parametrize("np", [1, 3])
 def test_predict_in_order(digits, np):
     proven(

@@ -185,6 +185,7 @@ def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
     assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
 
 
+@pytest.mark.commit
 def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
     """The others have come to their ends, which audit() says by an error of TensorFlow's."""
     output = run(

@@ -230,6 +230,7 @@ def test_a_channel_after_serve_is_refused():
     assert job.seconds < 40
 
 
+@pytest.mark.commit
 @pytest.mark.limit(120)
 @pytest.mark.usefixtures("verified")
 def test_pipeline_errors_reach_every_trainer():
@@ -241,6 +242,7 @@ def test_pipeline_errors_reach_every_trainer():
             assert "the disk is gone" in epoch["error"] and f"channel failing, epoch {number}, step" in epoch["error"]
 
 
+@pytest.mark.commit
 @pytest.mark.limit(120)
 def test_graph_mode():
     (*trainers, _), _ = run(GRAPH, 2, "2")

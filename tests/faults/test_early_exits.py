@@ -198,6 +198,7 @@ int MPI_Improbe(int source, int tag, MPI_Comm comm, int *flag, MPI_Message *mess
 """
 
 
+@pytest.mark.commit
 @pytest.mark.skipif(not shutil.which("mpicc"), reason="needs mpicc")
 def test_a_rank_waits_in_mpi_finalize_for_as_long_as_the_others_train(tmp_path):
     """However long: MPI must not be finalised under our communication thread."""

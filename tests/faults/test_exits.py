@@ -289,6 +289,7 @@ hvdata.init(readers=-1 if hvd.rank() == 1 else 0)
     assert "ValueError: readers must be 0 or more, not -1" in job.stderr[1], job.describe()
 
 
+@pytest.mark.commit("-")
 @pytest.mark.parametrize("before, end", [
     ("", ""), (BARE, ""), pytest.param(AFTER_HOROVOD, "", marks=pytest.mark.horovod), (AFTER_MPI4PY, ""), ("", "hvdata.shutdown(); hvdata.shutdown()"),
     ("", "sys.exit(0)"),
@@ -384,6 +385,7 @@ print("goes on")
         assert "ValueError: caught" in err and "ZeroDivisionError" in err and "SystemExit" not in err
 
 
+@pytest.mark.commit
 def test_a_forked_child_is_no_rank():
     job = run_job(
         """
@@ -432,6 +434,7 @@ if __name__ == "__main__":
     assert job.returncode == 0 and job.stdout == ["child: 4\n"] * 2, job.describe()
 
 
+@pytest.mark.commit
 def test_alone_a_failure_is_python_s_own():
     job = run_job("import horovod_data as hvdata\nhvdata.init()\nraise ValueError('alone')\n", np=1)
     assert job.returncode == 1 and "ValueError: alone" in job.stderr[0], job.describe()
@@ -506,6 +509,7 @@ for call in lambda: next(iter(ds)), lambda: hvdata.scatter(tf.range(4)), hvdata.
 """
 
 
+@pytest.mark.commit
 def test_use_after_shutdown():
     job = run_job(ITERATES_AFTER, 2)
     for rank, out in enumerate(job.stdout):

@@ -36,7 +36,14 @@ def faults_and_places():
             yield pytest.param(fault, victim, where, id=f"{fault}-{victim}-{where}")
 
 
-@pytest.mark.commit("sys.exit(3)-trainer-2-dedicated-message", "SIGTERM-reader-4-embedded-inline")
+@pytest.mark.commit(
+    "sys.exit(3)-trainer-2-dedicated-message",
+    "os._exit(3)-reader-3-dedicated-arena",
+    "SIGTERM-reader-4-embedded-inline",
+    "SIGKILL-trainer-4-embedded-inline",
+    "memory-reader-2-embedded-arena",
+    "closed files-trainer-2-embedded-arena",
+)
 @pytest.mark.parametrize("fault, victim, where", list(faults_and_places()))
 def test_a_fault_that_ends_the_job(fault, victim, where, tried):
     """Soon, with a status that tells, a line that says who and where, and nothing left of it."""

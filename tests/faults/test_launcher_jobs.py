@@ -70,6 +70,7 @@ def test_the_environment_says_who_reads_where_no_option_does(script):
     assert run_launcher("-np", "1", "--readers", "0", *script(show), env=env).lines("SEES") == ["0 0"]
 
 
+@pytest.mark.commit
 def test_variables_reach_every_rank(script):
     show = 'say("SEES", rank, os.environ["A"], os.environ["B"], os.environ.get("HOROVOD_CYCLE_TIME"))'
     job = run_launcher(
@@ -114,6 +115,7 @@ def test_a_reader_needs_no_slot_where_the_user_maps(tmp_path, option):
     assert job.returncode == 0 and job.lines("RUNS") == ["", ""], job.output
 
 
+@pytest.mark.commit
 def test_output_in_files(script, tmp_path):
     job = run_launcher("-np", "2", "--output-filename", str(tmp_path / "out"), *script('say("rank", rank)'))
     assert job.returncode == 0, job.output
@@ -243,6 +245,7 @@ def test_signals_end_every_rank(script, before, number, everybody):
         assert job.gone(), job.members()
 
 
+@pytest.mark.commit
 def test_a_killed_launcher_leaves_nobody(script):
     with start_launcher("-np", "2", *script(f"{HVDATA}\nsay('UP')\ntime.sleep(1000)")) as job:
         job.wait_for("UP", times=2, timeout=100)

@@ -62,6 +62,7 @@ def test_readers_per_node(place):
     ]
 
 
+@pytest.mark.commit
 def test_embedded_readers(place):
     hosts = place("-H", "ha:2,hb:2", "--readers-per-node", "1", "--embedded", "-x", "CUDA_VISIBLE_DEVICES")
     assert hosts == [
@@ -111,6 +112,7 @@ say("GOT", socket.gethostname(), sorted(int(x) for x in dataset))
 """
 
 
+@pytest.mark.commit
 def test_a_job_over_hosts(by_name, tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
     job = run_launcher(

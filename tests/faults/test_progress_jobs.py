@@ -139,6 +139,7 @@ def test_a_forked_child_shows_nothing(way):
     assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train 1")
 
 
+@pytest.mark.commit
 def test_an_error_of_the_program():
     """It is as visible as without, and the thread neither holds the job up nor ends in a traceback of its own."""
     job = run_job(LOOP, 2, "error", env=progress(), timeout=150)

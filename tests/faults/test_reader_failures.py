@@ -99,6 +99,7 @@ for _ in range(2): assert len(list(ds)) == 3
     assert lines == [[], [], [("0", "1")] * 2, []], job.describe()
 
 
+@pytest.mark.commit
 def test_a_reader_that_fails_and_is_left_behind():
     job = run_job(
         PRELUDE

@@ -148,6 +148,7 @@ print("GOT " + json.dumps(got))
 """
 
 
+@pytest.mark.commit("global, another number")
 @pytest.mark.parametrize("batch, schedule, before, after, who", [
     ("global", "static", 3, 2, "rank 0"), ("per_rank", "dynamic", 2, 2, "all"),
 ], ids=["global, another number", "dynamic, the same number"])  # fmt: skip

@@ -109,6 +109,7 @@ print("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_are
     ), line
 
 
+@pytest.mark.commit
 def test_shutdown_gives_it_back_in_the_middle_of_an_epoch():
     """What the pipeline still held included. What a rank keeps, an iterator too, goes with the rank."""
     job = run_job(

@@ -52,6 +52,7 @@ hvdata.init()
     ), job.describe()
 
 
+@pytest.mark.commit
 def test_few_files_are_enough():
     """What init() asks for, and no more: it does not refuse a job that could have run."""
     job = run_job(
@@ -197,6 +198,7 @@ hvdata.init()
     assert "This process can start no more threads (horovod_data init: " in job.stderr[1], job.describe()
 
 
+@pytest.mark.commit
 def test_no_thread_for_communication(no_threads):
     """The one that C++ starts. (Horovod would not survive it.)"""
     job = run_job(

@@ -81,6 +81,7 @@ def test_threads_disabled():
     every_rank_said(job, "RuntimeError: HOROVOD_MPI_THREADS_DISABLE=1 forbids .* Unset HOROVOD_MPI_THREADS_DISABLE")
 
 
+@pytest.mark.commit
 def test_mpi_below_thread_multiple():
     before = "import mpi4py; mpi4py.rc.thread_level = 'funneled'; from mpi4py import MPI"
     job = run_job(caught(before=before), np=2)
@@ -126,6 +127,7 @@ def test_a_rank_that_never_calls_init():
     assert re.search(r"\[rank 1 on \S+\] waiting in init\(\) for \d+ s: not all of the 2 processes", job.stderr[1])
 
 
+@pytest.mark.commit
 def test_calls_before_init():
     job = run_job(
         """
@@ -182,6 +184,7 @@ calls()
         assert out.splitlines() == before + after, job.describe()
 
 
+@pytest.mark.commit
 def test_init_twice():
     job = run_job(
         """
@@ -232,6 +235,7 @@ def test_a_comm_that_is_none(comm, text):
     every_rank_said(run_job(caught(before="from mpi4py import MPI", arguments=f"comm={comm}"), np=2), text)
 
 
+@pytest.mark.commit
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 def test_who_is_who():
     script = """

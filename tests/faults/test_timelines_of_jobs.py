@@ -156,6 +156,7 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
         ), "the reader is seen to wait for the slow rank"
 
 
+@pytest.mark.commit
 @pytest.mark.limit(100)
 def test_the_reader_ends_its_last_epoch(tmp_path):
     """Also where that takes longer than all ranks' programs do to come to their ends."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests that run on every rank get. One process runs many tests: it initialises once."""
+"""Fixtures for tests that run on every rank. A process runs many tests and initialises once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def hvdata():
 
 @pytest.fixture(scope="session")
 def comm(hvdata):
-    """An mpi4py communicator of all processes, dedicated readers included, for what tests say to each other."""
+    """An mpi4py communicator of all processes, dedicated readers included, for the messages of tests."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.Dup()
@@ -25,11 +25,11 @@ def comm(hvdata):
 
 @pytest.fixture
 def unverified(monkeypatch):
-    """Channels of this test are verified only where it says so: all worlds verify all of them (tests/ranks/worlds.py)."""
+    """Only channels with verify=True are verified in this test. Other tests verify all (tests/ranks/worlds.py)."""
     monkeypatch.delenv("HOROVOD_DATA_VERIFY", raising=False)
 
 
 @pytest.fixture(params=["verified", "unverified"])
 def either_way(request, monkeypatch):
-    """For tests of what every batch goes through: once with proof of delivery, and once as it is by default."""
+    """Runs the test with proof of delivery, and without, which is the default of the library."""
     monkeypatch.setenv("HOROVOD_DATA_VERIFY", "1" if request.param == "verified" else "0")

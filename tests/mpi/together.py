@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened on every rank, known to every rank.
+"""Brings the results of every rank to every rank.
 
-A rank that fails an assertion alone leaves the others waiting in their next collective call. So a test first tells all
-ranks what each of them got, then asserts the same thing everywhere.
+A rank that fails an assertion alone leaves the others waiting in their next collective call. So a test first sends the results of each rank
+to all ranks, and then asserts the same on all of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 
 
 def same_on_all_ranks(examples: int) -> Callable[[Any], Any]:
-    """For property tests. Every rank draws the same examples, and none goes its own way in search of a smaller one;
-    another number of ranks draws others."""
+    """For property tests: every rank draws the same examples, and none searches for smaller ones. The seed is the
+    number of processes."""
     drawn = seed(int(os.environ.get("HVDATA_TEST_PROCESSES", "0")))
     how = settings(database=None, max_examples=examples, phases=[Phase.explicit, Phase.generate],
                    suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -30,7 +30,7 @@ def same_on_all_ranks(examples: int) -> Callable[[Any], Any]:
 
 
 class Raised(NamedTuple):
-    """An exception, in a form that travels."""
+    """An exception in a form that can be sent."""
 
     kind: type
     text: str
@@ -40,12 +40,12 @@ class Raised(NamedTuple):
 def attempt(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # whatever it is, the other ranks are told
+    except Exception as error:  # of any kind: the other ranks must know
         return Raised(type(error), str(error), traceback.format_exc())
 
 
 def outcomes(comm, call: Callable[[], Any]) -> list[Any]:
-    """The result, or a Raised, of `call()` on every rank, in rank order."""
+    """The result of `call()`, or a Raised, for every rank in order."""
     return comm.allgather(attempt(call))
 
 
@@ -59,7 +59,8 @@ def results(comm, call: Callable[[], Any]) -> list[Any]:
 
 
 def local(dataset: tf.data.Dataset) -> list[Any]:
-    """One pass over `dataset` in this process, as numpy; ragged tensors as lists, sparse ones as SparseTensorValue."""
+    """The elements of one pass over `dataset` in this process: numpy arrays, lists of ragged tensors,
+    SparseTensorValues."""
 
     def numpy(tensor: Any) -> Any:
         if isinstance(tensor, tf.RaggedTensor):
@@ -74,13 +75,13 @@ def local(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def elements(comm, dataset: tf.data.Dataset) -> list[list[Any]]:
-    """What one pass over `dataset` gives on every rank."""
+    """The elements of one pass over `dataset`, for every rank."""
     return results(comm, lambda: local(dataset))
 
 
 def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ...], *patterns: str) -> list[Raised]:
     """Asserts that `call()` raises `kind` on every rank, each with a text that has all `patterns`."""
-    got = outcomes(comm, lambda: repr(call())[:200])  # not everything travels
+    got = outcomes(comm, lambda: repr(call())[:200])  # not every result can be sent
     for rank, one in enumerate(got):
         assert isinstance(one, Raised), f"rank {rank} raised nothing, it got {one}"
         assert issubclass(one.kind, kind), f"rank {rank} raised {one.kind.__name__}: {one.text}\n{one.where}"
@@ -100,7 +101,8 @@ def gradient_of_a_gradient(x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor])
 
 
 def written(comm, capfd, text: str) -> str:
-    """What all ranks have written to stderr when `text` is in it: the reader may say something of an epoch behind its end."""
+    """Waits until some rank has written `text` to stderr, which may be after the epoch. Returns the stderr of all
+    ranks."""
     whole = ""
     for _ in range(200):
         whole += "".join(comm.allgather(capfd.readouterr().err))
@@ -111,7 +113,7 @@ def written(comm, capfd, text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` with arrays as (dtype, shape, bytes): equal when, and only when, the elements are, NaN or not."""
+    """`value` with arrays as (dtype, shape, bytes). Equal exactly if the elements are equal, also for NaN."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -127,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.data.Dataset]:
-    """`make` for the reader; any other rank that calls it fails."""
+    """`make` for the reader. It fails on other ranks."""
 
     def function() -> tf.data.Dataset:
         assert hvdata.is_reader(), "the dataset function was called on a rank that does not read"
@@ -137,7 +139,7 @@ def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.da
 
 
 class Counted:
-    """A generator of 0..n-1 that counts how often it was started and what it yielded in this process."""
+    """A generator of 0..n-1 that counts its starts and its elements in this process."""
 
     def __init__(self, n: int):
         self.n = n
@@ -155,17 +157,18 @@ class Counted:
 
 
 def host_of(rank: int) -> str:
-    """The host name of a process, which in some worlds is not that of the machine (tests/ranks/rank.sh)."""
+    """The host name of a process. In some worlds it isn't that of the machine (tests/ranks/rank.sh)."""
     hosts = os.environ.get("HVDATA_TEST_HOSTS")
     return f"host{rank % int(hosts)}" if hosts else socket.gethostname()
 
 
 def prefix(channel: str = r"\S+", epoch: int | str = r"\d+", step: int | str = r"\d+", host: str | None = None) -> str:
-    """The pattern of what an error of the reader's pipeline begins with."""
+    """The pattern at the start of an error of the reader's pipeline."""
     host = re.escape(host or host_of(0))
     return rf"\[reader 0 on {host}, channel {channel}, epoch {epoch}, step {step}\]"
 
 
 def dealt(values: Sequence[Any], rank: int, ranks: int) -> list[Any]:
-    """Rank `rank`'s part of whole groups of `ranks` values: per-rank batches under static, remainder dropped."""
+    """Rank `rank`'s part of whole groups of `ranks` values, as per-rank batches under `static` with
+    remainder="drop"."""
     return list(values[: len(values) // ranks * ranks][rank::ranks])

@@ -35,9 +35,7 @@ class Child:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.option.basetemp = str(
-            self.directory / f"tmp.{self.rank}"
-        )  # pytest removes old ones: no rank those of another
+        config.option.basetemp = str(self.directory / f"tmp.{self.rank}")  # its own, because pytest removes old folders
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

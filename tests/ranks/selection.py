@@ -73,7 +73,8 @@ def fits(world: World, wanted: dict[str, object]) -> bool:
 
 
 def with_all_values(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """As few as show each value of each parameter: the next one is the first of those that show most new ones."""
+    """Cases that show each value of each parameter. Repeatedly takes the first case with the most values that no chosen
+    case has."""
 
     def values(case: pytest.Item) -> set[tuple[str, int]]:
         callspec = getattr(case, "callspec", None)
