@@ -362,7 +362,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
+    compiler | ccache | xxhash | gtest | tidy | fuzzer | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
       tf_keras | jax | torch | docs | browser | patches) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
