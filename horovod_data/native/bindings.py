@@ -413,7 +413,7 @@ def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]
     return {record["channel"]: record for record in records}
 
 
