@@ -116,7 +116,7 @@ def test_the_default_is_what_the_library_does():
     header = (DOCS.parent / "csrc" / "channel" / "window.h").read_text()
     assert f"kLeast = {plan.LEAST_STEPS}, kMost = {plan.MOST_STEPS};" in header
     assert plan.PREFETCH_BYTES == read_settings({}).prefetch_bytes
-    assert f"up to {plan.MOST_STEPS}" in (DOCS / "which-mode.md").read_text()
+    assert f"{plan.LEAST_STEPS} to {plan.MOST_STEPS}" in (DOCS / "memory.md").read_text()
 
 
 def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
