@@ -47,7 +47,9 @@ def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> Non
     known: dict[type, bool] = {}  # there are half a million objects, and few types
     for one in gc.get_objects():  # those made before init()
         of = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
-        if known.setdefault(of, issubclass(of, kinds)):
+        if of not in known:
+            known[of] = issubclass(of, kinds)
+        if known[of]:
             _inherited.add(one)
     os.register_at_fork(after_in_child=_in_child)
 

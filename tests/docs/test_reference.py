@@ -19,9 +19,9 @@ VARIABLES = {
 }
 COMMANDS = {
     "python -m horovod_data.doctor": "horovod_data.doctor.__main__",
-    "python -m horovod_data.plan": "horovod_data.plan",
+    "python -m horovod_data.plan": "horovod_data.plan.__main__",
     "python -m horovod_data.certificate": "horovod_data.certificate",
-    "python -m horovod_data.timeline": "horovod_data.timeline",
+    "python -m horovod_data.timeline": "horovod_data.timeline.__main__",
 }
 
 

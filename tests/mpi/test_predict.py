@@ -290,7 +290,7 @@ def test_a_rank_whose_model_raises(hvdata, comm):
 @pytest.mark.parametrize("when", ["in the model", "while it waits for the others", "before the last word"])
 def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     """Ctrl-C ends that rank's call and those of the others. No rank waits for its outputs."""
-    from horovod_data.collectives import predict
+    from horovod_data.collectives import rounds
 
     who = comm.size - 1
     gathers = []
@@ -316,8 +316,8 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
             return "interrupted"
 
     outcome = {"gathers": -1}
-    theirs = predict.gather
-    monkeypatch.setattr(predict, "gather", gather)
+    theirs = rounds.gather
+    monkeypatch.setattr(rounds, "gather", gather)
     if when == "before the last word":
         hvdata.predict(lambda x: x, given_to(hvdata, numbers(400, 2 * comm.size)))
         outcome["gathers"] = len(gathers)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from horovod_data import plan
 from horovod_data.job.settings import read_settings
 from horovod_data.plan import Costs, Job, Readers, plans, predict, recommend
+from horovod_data.plan import __main__ as calculator
 
 # Round numbers, for sums in the head: a line of 8 Gbit/s is 1 GB/s of payload.
 ROUND = Costs(goodput=1.0, seconds_per_batch=0.0, copy_bytes_per_second=1e12, send_bytes_per_second=1e12)
@@ -116,7 +117,7 @@ def test_the_default_is_what_the_library_does():
     header = (DOCS.parent / "csrc" / "channel" / "window.h").read_text()
     assert f"kLeast = {plan.LEAST_STEPS}, kMost = {plan.MOST_STEPS};" in header
     assert plan.PREFETCH_BYTES == read_settings({}).prefetch_bytes
-    assert f"up to {plan.MOST_STEPS}" in (DOCS / "which-mode.md").read_text()
+    assert f"{plan.LEAST_STEPS} to {plan.MOST_STEPS}" in (DOCS / "memory.md").read_text()
 
 
 def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
@@ -130,9 +131,9 @@ def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
         (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"),
         (["--ranks", "8", "--prefetch", "auto"], "init()\n"),
     ):
-        plan.main([*arguments, *USUAL])
+        calculator.main([*arguments, *USUAL])
         assert capsys.readouterr().out.endswith(advice)
-    plan.main(["--ranks", "8", *USUAL, "--prefetch-mb", "200", "--readers", "0"])
+    calculator.main(["--ranks", "8", *USUAL, "--prefetch-mb", "200", "--readers", "0"])
     assert 'prefetch="auto" (up to 6 steps)' in capsys.readouterr().out
 
 
@@ -340,7 +341,7 @@ def test_the_largest_numbers_can_be_counted_with(capsys):
         ["--prefetch", str(plan.MOST)],
         ["--ranks-per-host", str(plan.MOST)],
     ):
-        assert plan.main(["--ranks", str(plan.MOST), *USUAL, *more]) in (0, 1)
+        assert calculator.main(["--ranks", str(plan.MOST), *USUAL, *more]) in (0, 1)
 
 
 def test_readers_that_make_no_sense():
@@ -359,7 +360,7 @@ USUAL = ["--batch-mb", "4", "--step-ms", "200", "--link-gbit", "100"]
 
 
 def test_one_job(capsys):
-    assert plan.main(["--ranks", "512", *USUAL]) == 0
+    assert calculator.main(["--ranks", "512", *USUAL]) == 0
     out = capsys.readouterr().out
     assert out.startswith("512 ranks on 64 hosts: 2.05 GB per step, 10.2 GB/s\n")
     for layout in (
@@ -372,44 +373,44 @@ def test_one_job(capsys):
         "Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), "
         "distribute_dataset(..., prefetch=4)"
     ) in out
-    assert plan.main(["--ranks", "512", *USUAL, "--shared-hosts"]) == 0
+    assert calculator.main(["--ranks", "512", *USUAL, "--shared-hosts"]) == 0
     assert "dedicated readers on the ranks' hosts: horovod_data.init(readers=" in capsys.readouterr().out
 
 
 def test_no_computation_to_keep_up_with(capsys):
     """The fastest is recommended, and that is no failure."""
-    assert plan.main(["--ranks", "64", "--batch-mb", "4", "--step-ms", "0", "--link-gbit", "10"]) == 0
+    assert calculator.main(["--ranks", "64", "--batch-mb", "4", "--step-ms", "0", "--link-gbit", "10"]) == 0
     out = capsys.readouterr().out
     assert out.count("as fast as it goes") == 3 and "keep" not in out
     assert "Nothing here is faster; it is bound by: copy" in out
 
 
 def test_the_table(capsys):
-    assert plan.main(USUAL) == 0
+    assert calculator.main(USUAL) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ranks", "8", "64", "512", "4,096"]
 
 
 def test_given_readers_are_judged_and_nothing_is_recommended(capsys):
-    assert plan.main(["--ranks", "512", *USUAL, "--readers", "0"]) == 1
+    assert calculator.main(["--ranks", "512", *USUAL, "--readers", "0"]) == 1
     out = capsys.readouterr().out
     assert "does not keep up" in out and "bound by: sending" in out and "Recommended" not in out
-    assert plan.main(["--ranks", "512", *USUAL, "--readers-per-node", "1"]) == 0
+    assert calculator.main(["--ranks", "512", *USUAL, "--readers-per-node", "1"]) == 0
     assert '1 reader on every host, prefetch="auto" (up to 2 steps): keeps up' in capsys.readouterr().out
 
 
 def test_json(capsys):
-    assert plan.main(["--ranks", "512", *USUAL, "--json"]) == 0
+    assert calculator.main(["--ranks", "512", *USUAL, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["readers"]["dedicated"] == told["processes_that_read"] == 4 and told["keeps_up"]
     assert len(told["alternatives"]) == 3
-    assert plan.main([*USUAL, "--json", "--readers", "1"]) == 1
+    assert calculator.main([*USUAL, "--json", "--readers", "1"]) == 1
     assert [one["job"]["ranks"] for one in json.loads(capsys.readouterr().out)] == [8, 64, 512, 4096]
 
 
 def test_pipeline_given_either_way(capsys):
     for option in (["--pipeline-ms", "10"], ["--pipeline-mb-s", "400"]):
-        plan.main(["--ranks", "8", *USUAL, *option, "--readers", "0", "--json"])
+        calculator.main(["--ranks", "8", *USUAL, *option, "--readers", "0", "--json"])
         assert json.loads(capsys.readouterr().out)["seconds"]["pipeline"] == pytest.approx(0.08)
 
 
@@ -442,7 +443,7 @@ def test_pipeline_given_either_way(capsys):
 ])  # fmt: skip
 def test_wrong_arguments(capsys, arguments, text):
     with pytest.raises(SystemExit) as stop:
-        plan.main([*USUAL, *arguments])
+        calculator.main([*USUAL, *arguments])
     assert stop.value.code == 2 and text in capsys.readouterr().err
 
 

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calculator: python -m horovod_data.plan"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import re
+import sys
+from typing import Any, Callable, Optional, Sequence, Union
+
+from . import AUTO, HEADROOM, MOST, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, counted, judge, plans, recommend
+
+
+def _size(count: float) -> str:
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}" if count < 999.5 * factor else f"{count / factor:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds * 1e3:,.0f} ms"
+
+
+def _describe(plan: Plan) -> list[str]:
+    job, readers, told = plan.job, plan.readers, plan.prediction
+    verdict = "keeps up" if told.keeps_up else "does not keep up" if job.step_seconds else "as fast as it goes"
+    window = f'"{AUTO}" (up to {told.window} steps)' if job.prefetch == AUTO else job.prefetch
+    parts = ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in told.seconds.items() if seconds)
+    return [
+        f"{readers}, prefetch={window}: {verdict}, {told.steps_per_second:.3g} steps/s, bound by: {told.bound_by}",
+        f"  a step waits for the longest of: {parts}",
+        f"  leaves each reader's host: {_size(told.leaving_bytes_per_step)} per step, "
+        f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
+        f"  memory: {_size(told.reader_memory_bytes)} in each of {readers.count(job)} "
+        f"reader{'s' * (readers.count(job) > 1)}, {_size(told.trainer_memory_bytes)} in each rank on another host",
+        f"  processor time for delivering: {told.cpu_seconds_per_step:.3g} s per step, all processes together",
+    ]
+
+
+def _advice(plan: Plan) -> str:
+    readers = plan.readers
+    how = (
+        "horovod_data.init(readers_per_node=1)"
+        if readers.per_node
+        else f"horovod_data.init(readers={readers.dedicated})"
+        if readers.dedicated
+        else "horovod_data.init()"
+    )
+    where = ""
+    if readers.dedicated and readers.own_hosts:
+        where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
+    # A number switches "auto" off, so it is given only where readers need more steps than "auto" allows.
+    window = "" if plan.job.prefetch == AUTO else f", distribute_dataset(..., prefetch={plan.job.prefetch})"
+    text = f"Recommended: {readers}{where}: {how}{window}"
+    if plan.relaxed:
+        return text
+    bound = plan.prediction.bound_by
+    if not plan.job.step_seconds:
+        return f"{text}. Nothing here is faster; it is bound by: {bound}"
+    if bound == "step":
+        return f"{text}. It keeps up, but needs more than {HEADROOM:.0%} of a step"
+    return f"{text}. Nothing here keeps up: even this is bound by: {bound}"
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    told = dataclasses.asdict(plan.prediction)
+    told["delivery_seconds"] = plan.prediction.delivery_seconds
+    return {
+        "job": dataclasses.asdict(plan.job),
+        "readers": dataclasses.asdict(plan.readers),
+        "processes_that_read": plan.readers.count(plan.job),
+        "relaxed": plan.relaxed,
+        **told,
+    }
+
+
+def _table(found: Sequence[Plan]) -> list[str]:
+    rows = [
+        ("ranks", "all ranks take", "recommended", "prefetch", "steps/s", "bound by", "each reader sends", "and holds")
+    ]
+    for plan in found:
+        told = plan.prediction
+        rate = plan.job.step_bytes * told.steps_per_second
+        rows.append(
+            (
+                f"{plan.job.ranks:,}",
+                f"{_size(rate)}/s",
+                str(plan.readers),
+                f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
+                f"{told.steps_per_second:.3g}",
+                told.bound_by,
+                f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
+                _size(told.reader_memory_bytes),
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    """For argparse: takes a whole number from `least` to MOST."""
+
+    def take(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text):
+            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+        try:
+            return counted("it", int(text), least)
+        except ValueError:
+            bound = f"{least} or more" if int(text) < least else f"{MOST} or less"
+            raise argparse.ArgumentTypeError(f"must be {bound}, not {text}") from None
+
+    return take
+
+
+def _steps(text: str) -> Union[int, str]:
+    return text if text == AUTO else _whole(1)(text)
+
+
+def _above_zero(text: str) -> float:
+    """For argparse: takes a finite number above 0."""
+    number = float(text)
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0, not {text}")
+    return number
+
+
+def _zero_or_more(text: str) -> float:
+    """For argparse: takes a finite number of 0 or more."""
+    return 0.0 if float(text) == 0 else _above_zero(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod_data.plan",
+        description="Readers, links and memory that a job needs; see docs/planning.md. "
+        "Status 0: something keeps up, or there is nothing to keep up with (--step-ms 0); 1: nothing does; 2: wrong "
+        "arguments.",
+    )
+    parser.add_argument(
+        "--ranks", type=_whole(1), help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}"
+    )
+    parser.add_argument(
+        "--batch-mb", type=_above_zero, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes"
+    )
+    parser.add_argument("--step-ms", type=_zero_or_more, required=True, help="of computation; 0: as fast as data comes")
+    parser.add_argument(
+        "--link-gbit", type=_above_zero, required=True, help="of each host's line, as far as batches may have it"
+    )
+    parser.add_argument("--ranks-per-host", type=_whole(1), default=8)
+    parser.add_argument(
+        "--prefetch",
+        type=_steps,
+        default=AUTO,
+        metavar="auto|N",
+        help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case",
+    )
+    parser.add_argument(
+        "--prefetch-mb", type=_above_zero, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}"
+    )
+    pipeline = parser.add_mutually_exclusive_group()
+    pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="that the pipeline of one reader yields")
+    pipeline.add_argument(
+        "--pipeline-ms", type=_above_zero, help="in which the pipeline of one reader yields one rank's batch"
+    )
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
+    layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
+    parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def _job(given: argparse.Namespace, ranks: int) -> Job:
+    if given.prefetch_mb is not None and given.prefetch != AUTO:
+        raise ValueError(
+            f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them"
+        )
+    batch = given.batch_mb * 1e6
+    pipeline = given.pipeline_mb_s and given.pipeline_mb_s * 1e6
+    return Job(
+        ranks,
+        batch,
+        given.step_ms / 1e3,
+        given.link_gbit,
+        given.ranks_per_host,
+        given.prefetch,
+        pipeline or (given.pipeline_ms and batch / given.pipeline_ms * 1e3),
+        PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20),
+    )
+
+
+def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
+    if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
+        layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
+        raise ValueError(
+            f"--shared-hosts says where dedicated readers are, and with {layout} there are none. Leave it out"
+        )
+    if given.readers_per_node is not None:
+        return Readers(per_node=1)
+    return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The calculator. Returns its exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        readers = _given_readers(given)
+        jobs = [_job(given, ranks) for ranks in ([given.ranks] if given.ranks is not None else USUAL_RANKS)]
+    except ValueError as error:
+        parser.error(str(error))
+    chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
+    if given.json:
+        told = [
+            {
+                **_as_json(plan),
+                "alternatives": [] if readers else [_as_json(other) for other in plans(job, not given.shared_hosts)],
+            }
+            for job, plan in zip(jobs, chosen)
+        ]
+        print(json.dumps(told[0] if given.ranks is not None else told, indent=1))
+    elif given.ranks is None:
+        print("\n".join(_table(chosen)))
+    else:
+        (job,), (plan,) = jobs, chosen
+        print(
+            f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
+            + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else "")
+        )
+        for one in [plan] if readers else plans(job, not given.shared_hosts):
+            print("\n".join(_describe(one)))
+        if not readers:
+            print(_advice(plan))
+    return 0 if all(plan.prediction.keeps_up or not plan.job.step_seconds for plan in chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
