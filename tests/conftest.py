@@ -22,7 +22,8 @@ pytest_plugins = ["ranks.child" if os.environ.get("HVDATA_TEST_JOB") else "ranks
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Without the garbage collector, as in ranks/site, because hundreds of thousands of objects are made and none is freed."""
+    """Without the garbage collector, as in ranks/site, because hundreds of thousands of objects are made and none is
+    freed."""
     gc.disable()
     try:
         return (yield)

@@ -25,7 +25,8 @@ import pytest
 from ranks import launch
 from ranks.slowness import slowness
 
-# Seconds that a fault may take to end a job or to become an error: 10, as docs/guarantees.md promises, times the slowness of the machine.
+# Seconds that a fault may take to end a job or to become an error: 10, as docs/guarantees.md promises, times the
+# slowness of the machine.
 # Three times that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
 SOON = (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10) * slowness()
 

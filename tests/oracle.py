@@ -146,7 +146,8 @@ def is_dynamic_delivery(elements: Sequence[Element], received: Sequence[Sequence
 
 
 def rotate(steps_of_readers: Sequence[Sequence[Any]]) -> list[Any]:
-    """The steps of several readers in the order in which trainers take them: all first steps, then all second steps, and so on."""
+    """The steps of several readers in the order in which trainers take them: all first steps, then all second steps,
+    and so on."""
     order = []
     for k in range(max(map(len, steps_of_readers), default=0)):
         for steps in steps_of_readers:
@@ -173,7 +174,8 @@ def deliver_from_readers(
 
 
 def dropped_by_readers(elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str) -> int:
-    """The number of rows or elements of several readers that no rank receives. Leftovers of per-rank batches count together."""
+    """The number of rows or elements of several readers that no rank receives. Leftovers of per-rank batches count
+    together."""
     if batch == "per_rank":
         return dropped(sum(map(list, elements_of_readers), []), n, batch, remainder)
     return sum(dropped(elements, n, batch, remainder) for elements in elements_of_readers)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments: an error that names the argument, its value and the choices, on every rank; then all goes on."""
+"""Wrong arguments raise an error on every rank that names the argument, its value and the choices. The next call
+works."""
 
 import dataclasses
 import re
@@ -111,7 +112,7 @@ def test_the_least_bound_of_the_environment(hvdata, comm):
 
 @pytest.mark.slow
 def test_a_pipeline_of_many_stages(hvdata, comm):
-    """More than Python's stack would hold, if each were a call."""
+    """More stages than Python's stack could hold if each were a call."""
 
     def long(ds):
         for _ in range(600):
@@ -150,7 +151,7 @@ def test_none_on_the_reader(hvdata, comm):
 
 
 def test_a_function_that_returns_something_else(hvdata, comm):
-    """Only the reader calls it; every rank is told."""
+    """Only the reader calls the function. Every rank raises the error."""
     raises_everywhere(
         comm, lambda: hvdata.distribute_dataset(lambda: [1, 2], batch="per_rank"), TypeError, "tf.data.Dataset", "list"
     )
@@ -167,7 +168,7 @@ class OwnError(Exception):
     (OwnError("no such shard: train-00007"), RuntimeError),
 ], ids=lambda one: getattr(one, "__name__", ""))  # fmt: skip
 def test_a_function_that_raises(hvdata, comm, error, elsewhere):
-    """On every rank the class that Python or TensorFlow has for it."""
+    """Every rank raises the class that Python or TensorFlow has for the error."""
 
     def function():
         raise error
@@ -181,7 +182,7 @@ def test_a_function_that_raises(hvdata, comm, error, elsewhere):
 
 
 def test_a_function_whose_argument_has_a_default(hvdata, comm):
-    """It is called without: nobody asked for an InputContext."""
+    """The function is called without an argument, because it doesn't require an InputContext."""
     seen = []
 
     def make(context=None):
@@ -226,7 +227,8 @@ def test_components_with_different_static_rows(hvdata, comm):
 
 @pytest.mark.parametrize("label", [(7,), ()])
 def test_components_with_different_rows_at_run_time(hvdata, comm, label):
-    """Where the shapes are known only then: in the step that has them, on every rank, after the good steps."""
+    """If shapes are known only at run time, every rank raises in the step with the wrong shapes, after the good
+    steps."""
     good = {"image": tf.zeros([12, 2]), "label": tf.zeros([12])}
     bad = {"image": tf.zeros([12, 2]), "label": tf.zeros(label)}
     spec = {"image": tf.TensorSpec([None, 2]), "label": tf.TensorSpec(None)}
@@ -244,7 +246,7 @@ def test_components_with_different_rows_at_run_time(hvdata, comm, label):
 
 
 def test_a_static_global_batch_that_ranks_do_not_divide(hvdata, comm):
-    """An error at the call, not rows lost at every step."""
+    """The call raises, so no step loses rows."""
     rows = 12 * comm.size + 1
 
     def call(remainder="drop"):
@@ -258,7 +260,7 @@ def test_a_static_global_batch_that_ranks_do_not_divide(hvdata, comm):
 
 
 def test_an_element_of_datasets(hvdata, comm):
-    """window() gives datasets as elements: they can't travel."""
+    """window() yields datasets as elements, which can't be sent."""
     source = tf.data.Dataset.range(8).window(2)
     raises_everywhere(
         comm,
@@ -276,7 +278,7 @@ def test_whole_numbers(hvdata, comm, prefetch):
 
 
 def test_errors_say_where_they_happened(hvdata, comm):
-    """Found on each rank by itself, on the reader alone, or in what the ranks said to each other."""
+    """Errors that each rank finds, that only the reader finds, and that the agreement of the ranks finds."""
     source = tf.data.Dataset.range(8)
     here = re.escape(f"rank {comm.rank} on {socket.gethostname()}")
     reader = re.escape(f"rank 0 on {comm.bcast(socket.gethostname())}")

@@ -328,7 +328,8 @@ def test_several_audits_at_once(hvdata, comm):
 
 @pytest.mark.ranks(1, 2)
 def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
-    """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the functions of datasets."""
+    """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the
+    functions of datasets."""
 
     class Batches(tf.keras.utils.Sequence):
         __len__, __getitem__ = (lambda _: 2), (lambda _, index: np.full((1, 1), index))

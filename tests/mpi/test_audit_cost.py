@@ -10,7 +10,8 @@ pytestmark = pytest.mark.world(np=3)
 
 
 def test_each_key_travels_once(hvdata, comm):
-    """As with MPI's Alltoallv: 16 bytes for each key, to the rank that counts it, which for an N-th of them is their own."""
+    """As with MPI's Alltoallv: 16 bytes for each key, to the rank that counts it, which for an N-th of them is their
+    own."""
     rows = 60_000
     audited = hvdata.audit(
         np.array_split(np.arange(comm.rank, rows, comm.size), 10), key=lambda rows: rows, reference=rows

@@ -48,7 +48,8 @@ def ends(comm, audited):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_fit(hvdata, comm, batches, workers):
-    """With several workers Keras fetches on until it ends the epoch: that is no part of it, and none of the next one."""
+    """With several workers Keras fetches on until it ends the epoch: that is no part of it, and none of the next
+    one."""
     audited = hvdata.audit(batches, reference=BATCHES * ROWS * comm.size)
     slow = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: time.sleep(0.4))  # as one that validates
     for callbacks in ([], [slow]):

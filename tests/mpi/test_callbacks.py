@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalars for TensorBoard: what is written, read back from its files."""
+"""Scalars for TensorBoard, read back from the files."""
 
 import os
 import time
@@ -35,7 +35,7 @@ def rows_of_two(hvdata, comm, name):
 
 @pytest.mark.parametrize("often, written", [("epoch", [0, 1]), (3, [3, 6, 9, 12, 15])])
 def test_in_fit(hvdata, comm, tmp_path, often, written):
-    """With the epoch's number, or the batch's; for the channel that is named."""
+    """The steps are those of epochs or of batches; the scalars are those of the named channel."""
     name = f"fit-{often}"
     ds = rows_of_two(hvdata, comm, name)
 
@@ -58,7 +58,7 @@ def test_in_fit(hvdata, comm, tmp_path, often, written):
 
 
 def test_batches_that_keras_executes_together(hvdata, comm, tmp_path):
-    """It calls back once for all of them."""
+    """Keras calls back once for several batches."""
     ds = rows_of_two(hvdata, comm, "together")
 
     def fit():
@@ -91,7 +91,7 @@ def test_which_of_the_batches_keras_names(hvdata, comm, tmp_path, said):
 
 
 def test_a_name_that_is_distributed_again(hvdata, comm, tmp_path):
-    """Its channels count from the beginning, each for itself, however many steps they have."""
+    """Each of its channels counts from the beginning, with any number of steps."""
     log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="again")
 
     def epoch(number):
@@ -121,7 +121,7 @@ def timed(it, seconds):
 
 @pytest.mark.slow
 def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
-    """A write has what came since the one before; a pause between epochs is no slowness."""
+    """A write covers the time since the write before. A pause between epochs doesn't count as slow."""
     ds = rows_of_two(hvdata, comm, "loop")
     log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="loop")
 
@@ -141,7 +141,7 @@ def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
 
 
 def test_what_was_before_does_not_count(hvdata, comm, tmp_path):
-    """Neither what came before it was made, nor what stats(reset=True) has left behind: epochs of the same length, say."""
+    """Nothing counts from before the callback was made, or from before stats(reset=True)."""
     ds = rows_of_two(hvdata, comm, "anew")
 
     def loop():
@@ -183,7 +183,7 @@ def test_in_a_forked_child(hvdata, comm, tmp_path):
 
 
 def test_in_a_graph_of_tf1(hvdata, comm, tmp_path):
-    """They are written all the same, and the graph does not grow."""
+    """The scalars are written, and the graph does not grow."""
     with tf.Graph().as_default() as graph:
         ds = rows_of_two(hvdata, comm, "in-graph")
         element = tf.compat.v1.data.make_one_shot_iterator(ds).get_next()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verified channels: what the certificate says of an epoch, and that no altered byte is handed out."""
+"""Verified channels: the records of the certificate. No rank receives an altered byte."""
 
 import os
 import random
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.world(np=3)
 
 
 def certificate(hvdata, comm, name):
-    """The last record of a channel, which reader 0 keeps; that arrives no later than an epoch's end does."""
+    """The last record of a channel. Reader 0 has it when ranks see the end of the epoch."""
     return comm.bcast(last().get(name), 0)
 
 
@@ -59,26 +59,28 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
 
 
 def test_an_error_that_is_no_text(hvdata, comm):
-    """The record quotes it; what it says of a file's name may not be UTF-8."""
+    """The record quotes the error, whose file name may not be UTF-8."""
 
     def make():
         return tf.data.Dataset.range(2 * comm.size).map(lambda i: (i, tf.io.read_file(b"/nowhere/caf\xe9.jpg")))
 
-    dataset = channel(hvdata, make, "no text", batch="per_rank")
+    name = "no text\u2028nor a line"  # which Python's splitlines() would split
+    dataset = channel(hvdata, make, name, batch="per_rank")
     # TensorFlow can't make the text of an error that is none.
     raises_everywhere(comm, lambda: list(dataset), (tf.errors.NotFoundError, UnicodeDecodeError), "(nowhere/caf|utf-8)")
     record = None
     while (
         record is None
     ):  # an error is raised where it comes, and the record made when the reader has heard that of all
-        record = results(comm, lambda: certificate(hvdata, comm, "no text"))[0]
+        record = results(comm, lambda: certificate(hvdata, comm, name))[0]
     assert "caf\ufffd.jpg" in record["why"]
     results(comm, hvdata.stats)
 
 
 @pytest.mark.slow
 def test_a_sparse_vector_of_hashed_features(hvdata, comm):
-    """Its rows are nearly all empty, and take little memory: 256 MiB, were all their fingerprints there at once."""
+    """Nearly all rows are empty. The fingerprints of all rows at once would take 256 MiB; the certificate needs little
+    memory."""
     length = 1 << 25
 
     def make():
@@ -95,7 +97,8 @@ def test_a_sparse_vector_of_hashed_features(hvdata, comm):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
-    """Not on the number of ranks (the digests stand here), nor on who takes which, nor on how often it is done."""
+    """The digest doesn't depend on the number of ranks, on which rank takes which rows, or on the epoch. The test has
+    the digests."""
     ds = channel(hvdata, lambda: tf.data.Dataset.range(60), f"digest-{schedule}", batch="per_rank", schedule=schedule)
     digests = []
     for _ in range(2):
@@ -116,7 +119,7 @@ def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
 
 
 def test_the_digest_does_not_depend_on_the_way(hvdata, comm):
-    """Of elements that are too large for their headers: they travel as messages, in shared memory, or both. The digests stand here."""
+    """Elements too large for a header travel as messages, in shared memory, or both. The test has the digests."""
     make = lambda: tf.data.Dataset.range(12).map(lambda i: tf.fill([5000], i))
     elements(comm, channel(hvdata, make, "digest-large", batch="per_rank"))
     record = certificate(hvdata, comm, "digest-large")
@@ -159,7 +162,7 @@ def test_an_epoch_broken_off(hvdata, comm):
 
 
 def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
-    """It has its iterator still: the others see the end after three seconds at most."""
+    """The rank keeps its iterator. The others see the end after three seconds at most."""
     ds = channel(hvdata, lambda: tf.data.Dataset.range(3 * comm.size), "short", batch="per_rank", prefetch=4)
     begin = time.monotonic()
 
@@ -183,7 +186,7 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("further", [0, 1])
 def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
-    """The record is that of a run that was not interrupted; also where some ranks save a step later than others."""
+    """The record equals that of a run without interruption, also if some ranks save a step later than others."""
     taken = 7 + further * (comm.rank % 2)
 
     def make():
@@ -245,13 +248,14 @@ def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, tmp_path):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, schedule):
-    """Nobody knows what became of its rows; and so it stays when a verified run of that epoch is saved and goes on."""
+    """The rows of the unverified run are unknown. They stay unknown when a verified run of that epoch is saved and
+    resumed."""
 
     def make():
         return tf.data.Dataset.range(40 * comm.size).shuffle(16, seed=5)
 
     def leg(number, verify, steps):
-        """From the state before, and saves one where it doesn't go on to the end."""
+        """Restores the state before, and saves one unless it runs to the end."""
         ds = hvdata.distribute_dataset(make, batch="per_rank", schedule=schedule, name="legs", verify=verify)
         it = iter(ds)
         if number:
@@ -280,7 +284,7 @@ def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, 
 
 @pytest.mark.parametrize("saved", ["the pipeline's state", "replayed"])
 def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, saved):
-    """The reader has gone past them when the state is saved, the ranks have not: they count once."""
+    """The reader is past these elements when the state is saved, and the ranks are not. The elements count once."""
     lengths = [comm.size, comm.size, 0, 0, 0, comm.size, 0, comm.size]
 
     def make():
@@ -314,7 +318,7 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
 )
 @pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
 def test_flipped_bytes_are_found(hvdata, comm, size):
-    """In whatever memory a batch lies before it is handed out: shared memory, that of messages, our own."""
+    """The batch may lie in shared memory, in memory of messages, or in our own before a rank receives it."""
     drawn = random.Random(size + comm.size)
     found = 0
     for trial in range(3):
@@ -371,7 +375,7 @@ def test_what_verify_may_be(hvdata, comm, unverified):
 
 
 def test_every_epoch_is_counted(hvdata, comm, unverified):
-    """Verified or not: rows, steps and drops, for who asks."""
+    """Rows, steps and drops of every epoch are counted, verified or not."""
     rows, each = 5 * comm.size * 2 + 1, 2 * comm.size
     ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(each), batch="global", name="counted")
     elements(comm, ds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several channels run at once, taken in any order, each with its own epochs."""
+"""Several channels run at once, in any order, each with epochs of its own."""
 
 import random
 
@@ -19,7 +19,7 @@ def part(start, n, comm):
 
 
 def test_two_training_channels_and_one_for_validation(hvdata, comm):
-    """Interleaved in an order that is the same on all ranks, validation in mid-epoch included."""
+    """All ranks interleave the channels in the same order, with validation in mid-epoch."""
     n = comm.size
     first, second, valid = (channel(hvdata, start, 6 * n) for start in (0, 1000, 2000))
 
@@ -41,7 +41,7 @@ def test_two_training_channels_and_one_for_validation(hvdata, comm):
 
 
 def test_ranks_take_channels_in_different_orders(hvdata, comm):
-    """Works while no rank is more than `prefetch` steps ahead of another on a channel."""
+    """This works while no rank is more than `prefetch` steps ahead of another on a channel."""
     n = comm.size
     channels = [channel(hvdata, start, 10 * n, prefetch=2) for start in (0, 1000, 2000)]
     order = random.Random(comm.rank)
@@ -62,7 +62,7 @@ def test_ranks_take_channels_in_different_orders(hvdata, comm):
 
 @pytest.mark.parametrize("prefetch", [1, 2, 3, 8, 16])
 def test_a_rank_may_be_ahead_by_prefetch_steps(hvdata, comm, prefetch):
-    """By exactly that many, however many the others have taken: who counts on it is not kept waiting."""
+    """A rank may be exactly `prefetch` steps ahead, however many steps the others have taken."""
     n = comm.size
     slowest = comm.rank == n - 1
     it = iter(channel(hvdata, 0, 64 * n, prefetch=prefetch))
@@ -90,7 +90,7 @@ def test_a_new_dataset_each_epoch(hvdata, comm):
 
 
 def test_the_same_name_again(hvdata, comm):
-    """In eager mode every call is a new channel, whatever its name: a name is for messages."""
+    """In eager mode every call makes a new channel, whatever its name. The name is for error texts."""
     for epoch in range(3):
         ds = channel(hvdata, 10 * epoch, 2 * comm.size, name="train")
         assert elements(comm, ds) == part(10 * epoch, 2 * comm.size, comm)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.train.Checkpoint(iterator=...): the same global order goes on, nothing lost, nothing twice."""
+"""tf.train.Checkpoint(iterator=...): the global order goes on, nothing is lost, nothing comes twice."""
 
 import time
 
@@ -18,7 +18,7 @@ def want(n, comm, start):
 
 
 def sources(n):
-    """Inputs whose state TensorFlow can save, and one that it can't: replayed to the position."""
+    """Inputs whose state TensorFlow can save, and one without a state, which is replayed to the position."""
     return {
         "range": lambda: tf.data.Dataset.range(n),
         "shuffled": lambda: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
@@ -29,7 +29,7 @@ def sources(n):
 
 
 def ready_made(n):
-    """0 .. n-1, run as it is, not rewritten."""
+    """0 .. n-1, which TensorFlow doesn't rewrite."""
     half = tf.data.Dataset.from_tensor_slices(tf.range(n // 2, dtype=tf.int64)).repeat(2).skip(n // 2)
     other = tf.data.Dataset.from_tensor_slices(tf.range(n // 2, n + 3, dtype=tf.int64)).take(n - n // 2)
     return half.concatenate(other)
@@ -64,7 +64,7 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
 
 @pytest.mark.usefixtures("either_way")
 def test_into_another_channel(hvdata, comm, path):
-    """As a restarted job does: other channels, other iterators, the same pipeline."""
+    """A restarted job has other channels and other iterators on the same pipeline."""
     n = STEPS * comm.size
     it = iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="resumed"))
     results(comm, lambda: take(it, 3))
@@ -77,7 +77,7 @@ def test_into_another_channel(hvdata, comm, path):
 
 @pytest.mark.usefixtures("either_way")
 def test_ranks_at_different_positions(hvdata, comm, path):
-    """Each rank goes on from its own position, though they were not at the same step when they saved."""
+    """Each rank resumes at its own position, also if the ranks saved at different steps."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4)
     it = iter(ds)
@@ -137,7 +137,7 @@ def test_dynamic(hvdata, comm, path):
 @pytest.mark.world(np=1)
 @pytest.mark.usefixtures("either_way")
 def test_unused_and_exhausted(hvdata, comm, path):
-    """Neither opens an epoch, when saved or restored."""
+    """Neither a save nor a restore of such an iterator opens an epoch."""
     source = Counted(STEPS * comm.size)
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
     results(comm, lambda: save(iter(ds), path + "-unused"))
@@ -207,7 +207,8 @@ def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
 )
 @pytest.mark.usefixtures("either_way")
 def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
-    """Rank 0 has seen the end; the others have not begun, have more to take, or have taken all but not asked again."""
+    """Rank 0 has seen the end. The others have not begun, have steps to take, or have taken all but not seen the
+    end."""
     n = STEPS * comm.size
 
     def channel():
@@ -236,7 +237,7 @@ def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_a_dynamic_rank_that_saves_after_the_end(hvdata, comm, path):
-    """The others saved early. What rank 0 took since, to the end, is in its own state and must not come again."""
+    """The others saved early. The steps that rank 0 has taken since are in its own state and must not come again."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name="late")
     it = iter(ds)
@@ -266,7 +267,8 @@ def test_rank_0_alone_saves_when_it_has_seen_the_end(hvdata, comm, path):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_states_of_different_epochs(hvdata, comm, path):
-    """Rank 0's iterator has seen the end of epoch 1, the others are in epoch 2: no state of one moment."""
+    """Rank 0's iterator has seen the end of epoch 1, and the others are in epoch 2. These states don't belong
+    together."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank", prefetch=2)
     it = iter(ds)
     results(comm, lambda: rest(it))
@@ -285,7 +287,7 @@ def test_states_of_different_epochs(hvdata, comm, path):
 
 @pytest.mark.parametrize("abandon", ["deleted", "superseded", "restored anew"])
 def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
-    """Its state goes with it: the next iterator runs a whole epoch."""
+    """The state is dropped with the iterator. The next iterator runs a whole epoch."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank")
     results(comm, lambda: save(iter(ds), path + "-unused"))
@@ -306,12 +308,12 @@ def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
 
 
 def shuffled_generator(n, **options):
-    """What can't be saved, in another order in each epoch."""
+    """A pipeline whose state can't be saved, with another order in each epoch."""
     return Counted(n).dataset().shuffle(5, **options)
 
 
 def test_a_seeded_shuffle_of_a_generator_goes_on_in_a_later_epoch(hvdata, comm, path):
-    """As in a new process: there the saved epoch's order comes back though the epochs before it are not run again."""
+    """In a new process the order of the saved epoch comes back, although the epochs before it don't run again."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(lambda: shuffled_generator(n, seed=3), batch="per_rank")
     elements(comm, ds)
@@ -336,7 +338,7 @@ def shuffled_range(n, **options):
 @pytest.mark.parametrize("when", ["at its end", "unused", "in the middle", "in the middle, then at its end"])
 @pytest.mark.parametrize("source", [shuffled_range, shuffled_generator])
 def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, path, source, when):
-    """As TensorFlow has it, where one and the same process goes on; here in a channel anew, which stands for another process."""
+    """The order is that of TensorFlow within one process. Here a new channel stands for another process."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
     orders = [elements(comm, ds)]
@@ -376,7 +378,7 @@ def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, 
 
 @pytest.mark.parametrize("epoch", [2, 4])
 def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvdata, comm, path, epoch):
-    """What stands behind it has let go of it by then, and of its state."""
+    """The stages after the shuffle have released it and its state by then."""
 
     def source():
         return tf.data.Dataset.range(STEPS * comm.size).shuffle(5, seed=3).batch(comm.size)
@@ -399,7 +401,7 @@ def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvda
 
 
 def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, capfd):
-    """That is not said of the epoch, which had some."""
+    """The warning of an epoch without steps doesn't come, because the epoch had some."""
     if comm.size == 1:
         pytest.skip("one rank gets all")
     n = STEPS * comm.size + comm.size - 1
@@ -418,7 +420,7 @@ def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, c
 @pytest.mark.world(np=1)
 @pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])
 def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
-    """Nothing is lost or repeated in silence."""
+    """The library never loses or repeats elements without a word."""
     n = 300 * comm.size  # more than the shuffle holds: it could be saved once the generator has ended
     options = {"seed": 3} if why == "later iterator" else {}
 
@@ -458,7 +460,7 @@ def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkey
 
 
 def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
-    """The readers' state is that of the epoch's first element, and its order is the one that goes on."""
+    """The state is that of the epoch's first element, and the order goes on from there."""
     n, options = STEPS * comm.size, tf.data.Options()
     options.experimental_symbolic_checkpoint = True
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n).shuffle(n // 2), batch="per_rank", prefetch=1)
@@ -485,7 +487,7 @@ def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
 @pytest.mark.readers(2)
 @pytest.mark.parametrize("n", [8, 11])
 def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
-    """Each has its own state; also within the last steps, which they make together."""
+    """Each reader has its own state, also within the last steps, which the readers make together."""
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = True
     ds = hvdata.distribute_dataset(

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.world(np=3), pytest.mark.limit(120)]
 
 
 def attempt(call):
-    """What `call` raises, of TensorFlow's errors or a refusal to read; None: nothing."""
+    """The error of TensorFlow, or the refusal to read, that `call` raises; or None."""
     try:
         call()
     except (tf.errors.OpError, ValueError, IndexError, AssertionError) as error:
@@ -28,7 +28,7 @@ def channel(hvdata, comm):
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("how", ["cut", "changed"])
 def test_files(hvdata, comm, tmp_path, how):
-    """TensorFlow's own checksums find that before we see it."""
+    """TensorFlow's own checksums find the damage first."""
     ds = channel(hvdata, comm)
     it = iter(ds)
     for _ in range(3):

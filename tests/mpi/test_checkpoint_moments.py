@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that save at different moments, what runs before have left, and saves after an error: nothing lost, nothing twice."""
+"""Ranks that save at different moments, files of earlier runs, and saves after an error: nothing is lost or comes
+twice."""
 
 import threading
 import time
@@ -23,7 +24,8 @@ def path(tmp_path):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("others", ["running", "exhausted"])
 def test_who_saves_first_may_be_behind(hvdata, comm, path, others):
-    """The reader has pulled everything when the last rank saves, and goes on; when the others save, that rank has had more."""
+    """The reader has pulled everything when the last rank saves. That rank then takes more steps before the others
+    save."""
     n, last = STEPS * comm.size, comm.rank == comm.size - 1
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4, name="moments")
     it = iter(ds)
@@ -74,7 +76,8 @@ def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_dynamic_twice_in_a_row(hvdata, comm, path):
-    """What the last rank had taken when it saved, long after the others, has not all been passed over when all save again."""
+    """The last rank saved long after the others. When all save again, the reader has not yet skipped all that this rank
+    had taken."""
     n, last = 60 * comm.size, comm.rank == comm.size - 1
     ds = hvdata.distribute_dataset(
         tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=2, name="moments"
@@ -96,7 +99,7 @@ def test_dynamic_twice_in_a_row(hvdata, comm, path):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_states_of_two_runs_of_one_epoch(hvdata, comm, path):
-    """The second run was killed while it saved: one rank has only its file of the run before."""
+    """The second run was killed while it saved. So one rank has only its file of the run before."""
     n, last = STEPS * comm.size, comm.rank == comm.size - 1
 
     def first_epoch(run):  # a channel of its own stands for a process of its own
@@ -122,7 +125,7 @@ def test_states_of_two_runs_of_one_epoch(hvdata, comm, path):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
-    """Not even an end: a restore would leave out the rest of the epoch."""
+    """A save after an error is an error, because a restore would leave out the rest of the epoch."""
     n = STEPS * comm.size
     broken = tf.data.Dataset.range(n).map(
         lambda x: tf.debugging.check_numerics(tf.where(x < n // 2, 1.0, float("nan")), "broken")
@@ -143,7 +146,7 @@ def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
 
 @pytest.mark.parametrize("schedule, batch", [("static", "per_rank"), ("dynamic", "per_rank"), ("static", "global")])
 def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
-    """The reader has met the error, which ranks are still to come to: a restore would go on behind it."""
+    """The reader has met the error and the ranks have not. A restore would resume after the failed element."""
     n, bad = STEPS * comm.size, 5 * comm.size + comm.size - 1
     if schedule == "dynamic":  # ranks may have taken what others would have
         bad = n - 1
@@ -176,7 +179,7 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
 
 
 def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
-    """Nobody waits any more for what is run again: a newer iterator's epoch begins before that is done."""
+    """A newer iterator's epoch begins before the replay of the older one is done."""
     n, starts = 40 * comm.size, []
 
     def numbers():

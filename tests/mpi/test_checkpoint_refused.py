@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can't be saved, and what can't be restored here: an error that says why, and the job goes on."""
+"""States that can't be saved or restored raise an error that says why. The job goes on."""
 
 import time
 
@@ -52,7 +52,7 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
     "size, steps, prefetch", [(11 * GIB // 10, 3, 2), (22 * GIB // 10, 2, 1)], ids=["batches", "one batch"]
 )
 def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetch):
-    """Of untaken batches, and of a single one."""
+    """The state has several batches that no rank has taken, or a single one."""
     needs(comm, 14)
     refuses(
         hvdata,
@@ -70,7 +70,7 @@ def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetc
 @pytest.mark.ways("auto")
 @pytest.mark.ranks(1)  # takes a minute, and no other way on more
 def test_a_state_of_shuffle_buffers_above_2_gib(hvdata, comm, path):
-    """Two of 1.2 GiB each, of the reader's input."""
+    """Two shuffle buffers of the reader's input, of 1.2 GiB each."""
     needs(comm, 14)
 
     def large(_):  # and can't be compressed, as TensorFlow does with buffers
@@ -96,7 +96,7 @@ OTHERS = {
 
 
 def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
-    """Where the size of the only axis is not known: that is no unknown rank."""
+    """The size of the only axis is unknown. Its rank is known."""
 
     def make(*shape):
         return lambda: tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
@@ -137,7 +137,8 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
     results(comm, lambda: restore(again, path))
     if batch == "global":
         text = text.replace(r"\[2\]", r"\[.*,2\]").replace(r"\[3\]", r"\[.*,3\]")
-    # Where the reader had nothing in hand when it was saved, TensorFlow is first to miss a part of the pipeline's state.
+    # Where the reader had nothing in hand when it was saved, TensorFlow is first to miss a part of the pipeline's
+    # state.
     raises_everywhere(
         comm,
         lambda: next(again),
@@ -149,7 +150,7 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
 
 
 def test_a_buffer_of_other_elements(hvdata, comm, path):
-    """What nobody had taken fits, and what the pipeline's own buffer holds behind that doesn't."""
+    """The elements that no rank had taken fit, and the elements in the pipeline's own buffer don't."""
 
     def channel(make):
         return hvdata.distribute_dataset(
@@ -186,7 +187,8 @@ def test_a_buffer_of_other_elements(hvdata, comm, path):
 
 
 def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
-    """Of like elements: TensorFlow alone knows, and it says no more than a part's name."""
+    """The elements have the same types. Only TensorFlow sees the difference, and its error names a part of the
+    state."""
     rows = tf.data.Dataset.range(12 * comm.size)
     it = iter(hvdata.distribute_dataset(rows, batch="per_rank", name="other"))
     results(comm, lambda: int(next(it)))
@@ -204,7 +206,7 @@ def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
 
 
 def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
-    """They are saved as the ranks' shares, in more components than the channel has."""
+    """Ragged batches are saved as the ranks' shares, in more components than the channel has."""
 
     def make(rows):
         return tf.data.Dataset.from_tensors(tf.RaggedTensor.from_row_lengths(tf.range(3 * rows), [3] * rows)).repeat(8)
@@ -220,7 +222,7 @@ def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, path, taken):
-    """TensorFlow restores no buffers then, and what the prefetch had taken would be lost."""
+    """TensorFlow restores no buffers in that case, so elements in the prefetch buffer would be lost."""
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = True
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(8 * comm.size), batch="per_rank", name="bare")

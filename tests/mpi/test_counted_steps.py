@@ -16,7 +16,7 @@ SLOW = 0.02  # s an element: slower than the program, so that the end is still t
 
 
 def numbers(count, seconds=0.0):
-    """As a generator: of unknown length."""
+    """A generator, whose length is unknown."""
 
     def generate():
         for i in range(count):
@@ -31,7 +31,7 @@ def known(count, seconds=0.0):
 
 
 def take(comm, ds, steps):
-    """The first `steps` steps of an epoch on every rank, and no question about more."""
+    """The first `steps` steps of an epoch on every rank, which don't ask for more."""
 
     def local():
         iterator = iter(ds)
@@ -41,7 +41,7 @@ def take(comm, ds, steps):
 
 
 def until(comm, condition):
-    """Whether, on every rank, it is true within some seconds: what is known there comes from the reader."""
+    """Waits some seconds until the condition is true on every rank, because the reader's message may be on its way."""
 
     def local():
         end = time.monotonic() + 10
@@ -53,7 +53,7 @@ def until(comm, condition):
 
 
 def certificate(hvdata, comm, name, epoch):
-    """That of this epoch, or a later one, when reader 0 has it."""
+    """Waits until reader 0 has the record of this epoch or a later one, and returns it."""
     reader = comm.allgather(hvdata.is_reader()).index(True)
     assert until(comm, lambda: comm.rank != reader or last().get(name, {}).get("epoch", 0) >= epoch)
     return comm.bcast(last().get(name), reader)
@@ -80,7 +80,7 @@ def test_of_a_length_that_tf_data_knows(hvdata, comm, batch, seconds):
 
 @pytest.mark.parametrize("seconds", [0, SLOW], ids=["quick", "slow"])
 def test_of_a_length_that_the_first_epoch_told(hvdata, comm, seconds):
-    """Keras' fit asks for the end of the first epoch, and counts from then on."""
+    """Keras' fit asks for the end of the first epoch, and counts steps in later epochs."""
     n = comm.size
     name = f"told-{seconds}"
     ds = hvdata.distribute_dataset(lambda: numbers(4 * n + n - 1, seconds), batch="per_rank", verify=True, name=name)
@@ -94,7 +94,7 @@ def test_of_a_length_that_the_first_epoch_told(hvdata, comm, seconds):
 
 @pytest.mark.parametrize("seconds", [0, SLOW], ids=["quick", "slow"])
 def test_of_batches_of_which_the_last_makes_no_step(hvdata, comm, seconds):
-    """tf.data knows how many there are, but not how many steps they make."""
+    """tf.data knows the number of batches, but not how many steps they make."""
     n = comm.size
     if n == 1:  # then every row makes one
         return
@@ -111,7 +111,7 @@ def test_of_batches_of_which_the_last_makes_no_step(hvdata, comm, seconds):
 
 
 def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
-    """As where a function that trains returns."""
+    """The dataset is freed as when a training function returns."""
     n = comm.size
 
     def train():
@@ -127,7 +127,7 @@ def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
 
 
 def test_of_a_length_that_changes(hvdata, comm):
-    """An epoch that goes on where the one before was over is left there, and the next one is whole."""
+    """A longer epoch is left at the length of the epoch before. The next epoch is whole."""
     n, epochs = comm.size, []
 
     def make():
@@ -151,7 +151,8 @@ def test_of_a_length_that_changes(hvdata, comm):
 @pytest.mark.world(np=1, readers=2)
 @pytest.mark.readers(2)
 def test_of_several_readers(hvdata, comm):
-    """Whose ends come before the program has had its last step, as they read ahead: it hears of them without asking."""
+    """The readers read ahead and reach their ends before the last step of the program. The program learns the ends
+    without asking."""
     n = comm.size - hvdata.num_readers()
     each = 2 * n + (1 if n > 2 else 0)  # left together: fewer than a step has
     ds = hvdata.distribute_dataset(

@@ -52,7 +52,7 @@ def test_mirrored_strategy(hvdata, comm, devices, rows):
 
 
 def test_mirrored_strategy_run(hvdata, comm, devices, rows):
-    """Inside strategy.run every replica has a context of its own and other rows."""
+    """Inside strategy.run every replica has a context of its own and rows of its own."""
     strategy = tf.distribute.MirroredStrategy(devices)
     dataset = strategy.experimental_distribute_dataset(rows)
 

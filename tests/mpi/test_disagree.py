@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that call different things: every rank raises, with both sides' values; then all goes on."""
+"""Ranks with different calls: every rank raises an error with the values of both sides. The next call works."""
 
 import re
 import socket
@@ -64,7 +64,7 @@ def test_the_error_names_hosts(hvdata, comm):
 
 
 def test_an_argument_error_on_all_ranks_is_no_disagreement(hvdata, comm):
-    """Checked locally, it costs no number: a rank may even be alone with it."""
+    """An error that each rank finds by itself takes no channel number. So a single rank may have it."""
     if comm.rank == 0:
         with pytest.raises(ValueError, match="prefetch"):
             distribute(hvdata, **{**BASE, "prefetch": 0})
@@ -74,7 +74,7 @@ def test_an_argument_error_on_all_ranks_is_no_disagreement(hvdata, comm):
 
 
 def test_graph_on_one_rank_and_eager_on_the_others(hvdata, comm):
-    """Whether a rank builds a graph is its own affair."""
+    """One rank may build a graph while the others run eagerly."""
     v1 = tf.compat.v1
 
     def graph():

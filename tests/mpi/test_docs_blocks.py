@@ -14,7 +14,7 @@ from docs.blocks import DOCS_TESTS, named
 from together import outcomes
 
 PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
-# What a process can do once: such a block has a job of its own.
+# A process can do these only once, so such a block has a job of its own.
 ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
 
 pytestmark = [

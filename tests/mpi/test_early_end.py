@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank leaves its loop early: the others finish, and the next epoch starts clean."""
+"""A rank leaves its loop early. The others finish, and the next epoch starts clean."""
 
 import gc
 import time
@@ -33,7 +33,7 @@ def walk(ds, steps=None):
 
 
 def test_static_others_finish(hvdata, comm, quitter):
-    """What the leaving rank would have had is discarded; the others' shares stay theirs."""
+    """The shares of the leaving rank are discarded. The others get their own shares."""
     source = Counted(STEPS * comm.size)
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
     for _ in range(2):
@@ -52,7 +52,7 @@ def test_every_rank_leaves_at_another_step(hvdata, comm):
 
 
 def test_dynamic_nothing_is_lost(hvdata, comm, quitter):
-    """What the leaving rank had not taken goes to the others."""
+    """The elements that the leaving rank has not taken go to the others."""
     n = STEPS * comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=4)
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_dynamic_nothing_is_lost(hvdata, comm, quitter):
 
 
 def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
-    """An exception in user code that is caught further up: the same as leaving."""
+    """User code raises and catches an exception, which is the same as leaving."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank")
 
     def loop():
@@ -87,7 +87,7 @@ def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
 
 @pytest.mark.slow
 def test_a_rank_that_kept_its_iterator(hvdata, comm, quitter):
-    """Its next iteration supersedes the iterator that it left lying about."""
+    """Its next iteration supersedes the iterator that it has kept."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(2 * comm.size), batch="per_rank", prefetch=4)
     kept = iter(ds)
     results(comm, lambda: walk(kept, 1 if comm.rank == quitter else None))
@@ -117,7 +117,8 @@ def test_large_batches_in_flight(hvdata, comm, quitter):
 
 @pytest.mark.slow
 def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
-    """A prefetch after the dataset waits in our GetNext when the iterator goes: that returns, though the reader sleeps."""
+    """A prefetch stage waits in our GetNext when the iterator is destroyed. GetNext returns, although the reader
+    sleeps."""
 
     naps = [5.0]  # in the first epoch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an element may be: every dtype, nest, shape and composite comes out as it went in."""
+"""Every dtype, nest, shape and composite of an element arrives unchanged."""
 
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ def test_numeric_dtypes(hvdata, comm, dtype):
 @pytest.mark.parametrize("rows_of", [1, 4096, 600_000], ids=["inline", "kilobytes", "megabytes"])
 @pytest.mark.usefixtures("either_way")
 def test_sizes(hvdata, comm, rows_of):
-    """Small payloads travel with the header, large ones as messages: both, and both in one element."""
+    """Small payloads travel with the header, large ones as messages. One element may have both."""
     n = comm.size
     source = tf.data.Dataset.range(3 * n).map(
         lambda i: {"small": i, "large": tf.range(rows_of, dtype=tf.int64) * (i + 1), "odd": tf.ones([3], tf.uint8)}
@@ -101,7 +101,7 @@ def test_zero_rows_and_zero_columns(hvdata, comm, batch):
 
 @pytest.mark.usefixtures("either_way")
 def test_no_rows_of_any_size(hvdata, comm):
-    """Of other axes whose product alone could not be counted."""
+    """The product of the other axes overflows an integer."""
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.from_tensors(tf.zeros([0, 2**40, 2**40])).repeat(2 * comm.size), batch="per_rank"
     )
@@ -217,7 +217,7 @@ LINES = tf.ragged.constant([[1], [2, 3], [], [4, 5, 6]] * 6, tf.int32)
     lambda: tf.data.Dataset.from_tensor_slices({"line": LINES, "at": tf.range(24)}),
 ], ids=["slices", "unbatched", "dict"])  # fmt: skip
 def test_rows_of_a_ragged_tensor(hvdata, comm, make):
-    """Their spec is that of a ragged tensor of rank 0, they are plain tensors, and a batch of them is ragged."""
+    """The rows have the spec of a ragged tensor of rank 0. They are plain tensors, and a batch of them is ragged."""
     n = comm.size
     source = make()
     ds = hvdata.distribute_dataset(on_reader(hvdata, make), batch="per_rank")
@@ -237,7 +237,7 @@ def test_rows_of_a_ragged_tensor(hvdata, comm, make):
 
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_rows_of_a_ragged_tensor_global(hvdata, comm, remainder):
-    """Each of them is a batch of its own: 2, 0 and 5 rows."""
+    """Each element is a batch: 2, 0 and 5 rows."""
     rows = [[1, 2], [], [3, 4, 5, 6, 7]]
     source = tf.data.Dataset.from_tensor_slices({"line": tf.ragged.constant(rows, tf.int32)})
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder=remainder)
@@ -298,7 +298,7 @@ def listed_rows(component):
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
 @pytest.mark.parametrize("names", [["text"], ["ragged", "text"], list(UNEVEN)], ids="-".join)
 def test_rows_that_ranks_do_not_divide(hvdata, comm, remainder, names):
-    """Batches of 5, 5 and 1 rows: which rank gets which, and what padding is."""
+    """Batches of 5, 5 and 1 rows: the shares of each rank, and the padding."""
     source = tf.data.Dataset.from_tensor_slices({name: UNEVEN[name][2](UNEVEN[name][0]) for name in names}).batch(5)
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder=remainder)
     spec = ds.element_spec[0] if remainder == "pad" else ds.element_spec
@@ -315,7 +315,7 @@ def test_rows_that_ranks_do_not_divide(hvdata, comm, remainder, names):
 
 
 def test_entries_of_a_sparse_tensor_in_any_order(hvdata, comm):
-    """Those of a rank's rows, in the order in which they stood."""
+    """A rank gets the entries of its rows in their order."""
     rng = np.random.default_rng(5)
     places = rng.permutation([(row, column) for row in range(7) for column in range(3) if (row + column) % 2])
     texts = [f"{row}-{column}" for row, column in places]
@@ -330,7 +330,7 @@ def test_entries_of_a_sparse_tensor_in_any_order(hvdata, comm):
 
 
 def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
-    """An error in that step, and not a row of nobody."""
+    """The step raises an error. No rank silently loses the entry."""
     source = tf.data.Dataset.range(1).map(lambda i: {"x": tf.SparseTensor([[0, 1], [4, 0]], [1, 2], [4, 3])})
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
     text = r"can't cut \['x'\]: it is a sparse tensor with a value in row 4, of 4 rows"
@@ -344,7 +344,7 @@ def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
 
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_a_sparse_tensor_of_fewer_than_no_rows(hvdata, comm, batch):
-    """An error that says so on every rank, not the end of the reader's process."""
+    """Every rank raises an error that says so, and the reader's process lives."""
 
     def make(i):
         return tf.SparseTensor(tf.zeros([0, 1], tf.int64), tf.zeros([0]), tf.reshape(-1 - i, [1]))
@@ -381,7 +381,7 @@ def test_zero_row_shares_have_the_dims_of_rank_0(hvdata, comm):
 
 
 def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm):
-    """An element without an axis 0 can't have zero rows: an error in that step, on every rank; steps before are whole."""
+    """An element without an axis 0 can't have zero rows. Every rank raises in that step, after whole steps."""
     n = comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n + 1), batch="per_rank", remainder="partial")
     got = []

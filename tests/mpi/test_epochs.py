@@ -52,7 +52,7 @@ def test_every_epoch_is_made_anew(hvdata, comm):
 
 
 def test_called_once_before_the_first_epoch(hvdata, comm):
-    """For the spec; epoch 1 is then dealt from that dataset."""
+    """The first call is for the spec. Epoch 1 uses the same dataset."""
     source = Numbered(2 * comm.size)
     dataset = hvdata.distribute_dataset(source.make, batch="per_rank")
     assert calls_of(comm, source) == [1]
@@ -128,7 +128,7 @@ def test_an_epoch_that_is_bound_already(hvdata, comm):
 
 
 def test_global_batches_of_ragged_rows(hvdata, comm):
-    """Composite tensors are taken apart by a stage of our own, which every epoch's dataset needs."""
+    """A stage of ours takes composite tensors apart. Every epoch's dataset needs it."""
 
     def make(epoch):
         rows = tf.ragged.constant([[epoch] * (row % 3) for row in range(2 * comm.size)], dtype=tf.int64)
@@ -142,7 +142,7 @@ def test_global_batches_of_ragged_rows(hvdata, comm):
 
 
 def test_a_seeded_shuffle_starts_from_its_seed(hvdata, comm):
-    """Each epoch's dataset is a new one: what orders its shuffle is its own seed, not how many epochs came before."""
+    """Each epoch has a new dataset. Its seed decides the order of the shuffle; the number of earlier epochs doesn't."""
 
     def make(epoch):
         return tf.data.Dataset.range(6 * comm.size).shuffle(6 * comm.size, seed=epoch)
@@ -189,7 +189,7 @@ def test_an_error_in_a_later_call(hvdata, comm):
 
 
 def test_an_end_that_is_none(hvdata, comm):
-    """TensorFlow takes such an error of an iterator for its end, and calls it an implementation error."""
+    """TensorFlow takes such an error for the end of an iterator, and calls it an implementation error."""
 
     def make(epoch):
         if epoch == 2:
@@ -219,7 +219,7 @@ class Silent(ValueError):
     (tf.errors.OpError(None, None, "all is well", 0), "all is well"),
 ], ids=["no text", "silent", "no Exception", "no code", "ok"])  # fmt: skip
 def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said):
-    """It ends the epoch, and not the thread that deals: the third goes on."""
+    """The error ends the epoch, but not the dealer thread. The third epoch works."""
 
     def make(epoch):
         if epoch == 2:
@@ -233,7 +233,7 @@ def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said
 
 
 def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
-    """All ranks hear it, and the next channel is made."""
+    """All ranks raise the error, and the next channel works."""
     start = threading.Thread.start
 
     def cannot(self):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dataset function with a parameter `epoch` on dedicated readers, of which there may be several: each makes its own part."""
+"""A dataset function with a parameter `epoch` on dedicated readers, of which there may be several: each makes its own
+part."""
 
 import pytest
 import tensorflow as tf

@@ -89,7 +89,7 @@ def test_the_reverse_of_a_scatter(hvdata, comm, root):
 
 
 def test_in_the_order_of_the_program(hvdata, comm):
-    """Without names, in a tf.function, in a loop, whatever is ready first."""
+    """Calls without names in a tf.function and in a loop match in program order, whichever tensor is ready first."""
 
     @tf.function
     def several(x):
@@ -212,7 +212,7 @@ def test_ranks_that_disagree_about_the_root(hvdata, comm):
 @pytest.mark.parametrize("wrong, kind, says", [(3.0, ValueError, "x is a scalar"), (object(), ValueError, "x can't be made a tensor")],
                          ids=["scalar", "no tensor"])  # fmt: skip
 def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
-    """All ranks get to know, and the next call is not disturbed."""
+    """All ranks raise, and the next call works."""
     who = comm.size - 1
     got = outcomes(comm, lambda: hvdata.gather(wrong if comm.rank == who else tf.zeros([2]), root=root, name="refused"))
     for rank, one in enumerate(got):
@@ -235,7 +235,7 @@ def test_no_gradient_of_its_gradient(hvdata, comm):
 
 @pytest.mark.parametrize("more, wider", [(1, 0), (-1, 0), (0, 1), (0, -1)])
 def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
-    """One that the root's user made: it is everybody's error, and nobody's end."""
+    """The root's program made the gradient. Every rank raises, and the job goes on."""
 
     def gradient(more, wider):
         x = tf.constant(part(comm.rank, rows=2))
@@ -258,7 +258,7 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
 
 @pytest.mark.ranks(2, 4)
 def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
-    """Of no bytes each."""
+    """The rows have no bytes."""
     raises_everywhere(
         comm,
         lambda: hvdata.gather(tf.zeros([2**62, 0]), root=root, name="countless"),
@@ -272,7 +272,7 @@ def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
     bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="a sanitizer ends the process where memory is short"
 )
 def test_no_memory_to_join_the_rows(hvdata, comm, root):
-    """The root has room for the other's rows, and not for all together."""
+    """The root has memory for the other's rows, but not for all rows together."""
     part = tf.ones([128 << 20], tf.uint8)
 
     def short():
@@ -312,7 +312,7 @@ def test_wrong_roots(hvdata, comm, wrong, kind):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", [None, "wrong-root"])
 def test_a_wrong_root_on_one_rank(hvdata, comm, name):
-    """Its call counts as made, with root 0, and every rank gets to know."""
+    """The wrong call counts as a call with root 0, and every rank raises."""
     for who in (1, 0):
         got = outcomes(
             comm, lambda who=who: hvdata.gather(tf.zeros([1]), root=99 if comm.rank == who else 0, name=name)

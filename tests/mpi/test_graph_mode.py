@@ -56,7 +56,7 @@ def test_initialisable_iterator(hvdata, comm):
 
 
 def test_a_dataset_object_made_in_the_graph(hvdata, comm):
-    """On the reader a v1 dataset, with its functions, lives in the user's graph."""
+    """On the reader a v1 dataset and its functions live in the user's graph."""
     source = None
     if hvdata.is_reader():
         source = v1.data.Dataset.range(4 * comm.size).map(lambda i: i * tf.constant(10, tf.int64)).shuffle(1)
@@ -256,7 +256,7 @@ def test_a_named_channel_is_taken_up_again_by_another_graph(hvdata, comm):
 
 
 def test_a_name_that_a_graph_uses_twice(hvdata, comm):
-    """The k-th of that name in a graph is the k-th of it in every other."""
+    """The k-th dataset of a name in a graph has the same channel as the k-th in every other graph."""
     for _ in range(2):
         with tf.Graph().as_default(), v1.Session() as session:
             fetches = []
@@ -273,7 +273,7 @@ def test_a_name_that_a_graph_uses_twice(hvdata, comm):
 
 @pytest.mark.parametrize("source", [7, [1, 2], "data"], ids=str)
 def test_no_dataset_for_a_name_that_is_taken_up_again(hvdata, comm, source):
-    """The error that it is for a new channel; on that rank alone, because taking up is not collective."""
+    """The error is that of a new channel. Only that rank raises, because taking up a channel is not collective."""
     name = f"taken-up-with-{source}"
     new = raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError)
     numbers(hvdata, 0, comm.size, name=name)
@@ -318,7 +318,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_graph_that_is_dropped(hvdata, comm, source):
-    """The reader's channel doesn't keep the graph that it was made in, nor a thread, once every rank has dropped its own."""
+    """When every rank has dropped its graph, the reader's channel keeps neither the graph nor a thread."""
     before = dealers_now()
 
     def one_graph():
@@ -342,7 +342,7 @@ def test_a_graph_that_is_dropped(hvdata, comm, source):
 
 
 def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
-    """The reader runs the dataset in a session of its own: it can't be fed."""
+    """The reader runs the dataset in a session of its own, where a placeholder can't be fed."""
     limit = v1.placeholder(tf.int64, [])
     source = v1.data.Dataset.range(limit)
 
@@ -357,7 +357,7 @@ def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
 
 
 def test_another_dataset_for_a_channel_that_exists_is_ignored_aloud(hvdata, comm, capfd):
-    """One line, once, on the reader; none for the same function."""
+    """The reader logs one line, once. For the same function it logs none."""
 
     def first():
         return tf.data.Dataset.range(2 * comm.size)

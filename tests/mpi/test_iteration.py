@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset composes with tf.data and Python as any other does; every iteration is an epoch of its own."""
+"""The dataset composes with tf.data and Python like any other. Every iteration is an epoch."""
 
 import gc
 import time
@@ -113,7 +113,7 @@ def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):
 
 
 def test_evaluating_the_training_dataset_in_mid_epoch(hvdata, comm):
-    """The newer iterator gets a whole epoch; the older one says that it was superseded."""
+    """The newer iterator gets a whole epoch. The older one raises that it was superseded."""
     n = 6 * comm.size
     ds = numbers(hvdata, n, name="superseded")
     older = iter(ds)
@@ -155,7 +155,7 @@ def test_breaking_out_and_going_on(hvdata, comm):
 
 
 def test_one_iterator_over_several_loops(hvdata, comm):
-    """As Keras does with steps_per_epoch below the epoch: one iterator, one epoch."""
+    """One iterator is one epoch. Keras does this if steps_per_epoch is below the length of the epoch."""
     source = Counted(6 * comm.size)
     it = iter(hvdata.distribute_dataset(source.dataset(), batch="per_rank"))
     for part in range(3):
@@ -241,7 +241,8 @@ def test_ranks_advance_at_their_own_pace_within_the_window(hvdata, comm):
 @pytest.mark.world(np=3)
 @pytest.mark.ranks(2, 3, 4)
 def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
-    """Its pipeline reads what its program sets before each epoch, though the other ranks are there long before it."""
+    """The pipeline reads a variable that the program sets before each epoch, although the other ranks ask long
+    before."""
     state = {"epoch": 0}
 
     def numbers():

@@ -32,7 +32,7 @@ class Seen(tf.keras.metrics.Metric):
 
 
 class Log(tf.keras.callbacks.Callback):
-    """What every epoch saw, and its steps."""
+    """The labels and the number of steps of every epoch."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +90,7 @@ def test_fit_with_validation_over_several_epochs(hvdata, comm, model):
 
 
 def test_partial_tail_with_per_rank_batches(hvdata, comm, model):
-    """With `pad` Keras takes the weights: padding is seen, with weight 0; every rank steps equally often."""
+    """With `pad` Keras takes the weights, and padding has weight 0. Every rank has the same number of steps."""
     batch = 5
     n = 2 * comm.size * batch + batch  # a tail for one rank
     n = min(n, TRAIN // batch * batch)

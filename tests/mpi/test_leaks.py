@@ -44,7 +44,7 @@ def stays_level(comm, epoch):
 
 
 def test_what_was_read_is_let_go_of_with_its_channel(hvdata, comm):
-    """Not at the end of the job: it may be all the data that there is."""
+    """The dataset of the user is freed with its channel, not at the end of the job. It may hold all data."""
     made = []
 
     def function():
@@ -84,7 +84,7 @@ def test_whole_epochs(hvdata, comm, schedule):
 @pytest.mark.limit(180)
 @pytest.mark.ranks(1, 3)
 def test_broken_off_epochs(hvdata, comm):
-    """Left after the first step, by every rank or, in every other epoch, by all but one."""
+    """Every rank leaves after the first step. In every other epoch one rank stays."""
     ds = hvdata.distribute_dataset(source(4), batch="global", prefetch=3)
 
     def epoch(i):
@@ -124,7 +124,8 @@ def allocated():
 @pytest.mark.slow
 @pytest.mark.ranks(1, 2)
 def test_a_channel_leaves_little(hvdata, comm):
-    """TensorFlow keeps a kernel of 44 KiB for each set of attributes of an op: a channel's number was one."""
+    """TensorFlow keeps a kernel of 44 KiB for each set of attributes of an op. The number of a channel must not be an
+    attribute."""
 
     def run(channels):
         for _ in range(channels):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted mixtures on one reader: what the job gets is what the mixture is, on any number of ranks.
+"""Weighted mixtures on one reader: the job gets the same mixture on any number of ranks.
 
 Resumed on another number of ranks: tests/faults/test_resume.py.
 """
@@ -33,7 +33,7 @@ def counts(rows):
 
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_the_mixture_is_that_of_the_job(hvdata, comm, batch):
-    """Row for row, and so its counts for each source."""
+    """The rows are those of the mixture, so the counts of each source are, too."""
     source = mixture(stop_on_empty_dataset=True).batch(6)
     ds = hvdata.distribute_dataset(source, batch=batch, remainder="partial")
     got = elements(comm, ds)

@@ -18,7 +18,7 @@ REMAINDERS = ["drop", "partial", "pad"]
 
 
 def batch_of(first: int, rows: int):
-    """Rows that say which they are, in components of several kinds; a large one goes as a message."""
+    """Rows with their numbers, in components of several kinds. Large components travel as messages."""
     ids = np.arange(first, first + rows, dtype=np.int64)
     return {
         "id": ids,
@@ -44,7 +44,7 @@ def source_of(batches):
 
 
 def delivers(hvdata, comm, batches, epochs=2, **arguments):
-    """Asserts that each rank gets what the oracle says, in every epoch."""
+    """Asserts that each rank gets the oracle's rows in every epoch."""
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source_of(batches)), **arguments)
     oracle_arguments = {key: value for key, value in arguments.items() if key in ("batch", "remainder")}
     want = deliver(batches, comm.size, **oracle_arguments)
@@ -133,7 +133,7 @@ def test_the_order_of_the_job_does_not_depend_on_n(hvdata, comm):
 
 
 def test_what_drop_drops_is_logged(hvdata, comm, capfd):
-    """Contract 2: never silent. The reader says how many, in each epoch that dropped some."""
+    """Contract 2: the reader logs the number of dropped rows in each epoch that dropped some."""
     for batch, rows in ("global", [comm.size + 1, 2 * comm.size + 1]), ("per_rank", [2] * (comm.size + 1)):
         batches = batches_of(rows)
         count = dropped(batches, comm.size, batch, "drop")
@@ -158,7 +158,8 @@ def test_what_drop_drops_is_logged(hvdata, comm, capfd):
     ],
 )
 def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
-    """Batches with fewer rows than ranks make no step, nor do fewer elements: an epoch without steps is said, once."""
+    """Batches with fewer rows than ranks make no step, and neither do fewer elements than ranks. The reader warns once
+    of an epoch without steps."""
     if comm.size == 1:
         pytest.skip("one rank gets all")
     batches = batches_of(rows(comm.size))
@@ -172,7 +173,7 @@ def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
 
 
 def test_dynamic_feeds_the_fast_rank(hvdata, comm):
-    """First come, first served: a rank that doesn't ask gets only its prefetch, the others get the rest."""
+    """A rank that doesn't ask gets only its prefetch. The others get the rest."""
     n = 10 * comm.size
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A None in an element, as tf.data allows it, travels as structure: every rank has it where the reader has it."""
+"""tf.data allows a None in an element. It is part of the structure, so every rank has it in the same place."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which batches travel: which one they take, how often they are copied, and that nobody overwrites them."""
+"""The ways of batches: which way they take, and how often they are copied. No process overwrites them."""
 
 import os
 import socket
@@ -19,13 +19,13 @@ BESIDE = 40  # messages of an epoch that are not its steps': its beginning and i
 
 
 def beside_the_reader(comm):
-    """The ranks, other than the reader's, that share its memory."""
+    """The ranks that share the reader's memory, without its own."""
     hosts = comm.allgather(socket.gethostname())
     return [rank for rank in range(1, comm.size) if hosts[rank] == hosts[0]]
 
 
 def quiet(hvdata, comm):
-    """This rank's counters, when batches of earlier tests, who left their epochs, are on their way no more."""
+    """This rank's counters, after all batches of earlier tests have arrived."""
 
     def payloads():
         return {name: number for name, number in hvdata.stats().items() if name.startswith("payload_bytes")}
@@ -38,7 +38,7 @@ def quiet(hvdata, comm):
 
 
 def moved(hvdata, comm, call):
-    """How the counters of all ranks together have grown when every rank has called `call`."""
+    """The growth of the counters of all ranks together while every rank calls `call`."""
     before = quiet(hvdata, comm)
     comm.Barrier()  # the reader begins for whoever comes first
     results(comm, call)
@@ -48,7 +48,7 @@ def moved(hvdata, comm, call):
 
 
 def sent_by_reader(hvdata, comm, call):
-    """How many messages rank 0, which reads, hands to MPI while every rank calls `call`."""
+    """The number of messages that rank 0, the reader, sends by MPI while every rank calls `call`."""
     comm.Barrier()
     before = hvdata.stats()["mpi_messages_sent"]
     comm.Barrier()
@@ -58,7 +58,7 @@ def sent_by_reader(hvdata, comm, call):
 
 
 def numbered(rows):
-    """Rows that all hold their own number, batched by TensorFlow itself."""
+    """Rows of their own number, batched by TensorFlow."""
     return tf.data.Dataset.range(rows).map(lambda i: tf.fill([WIDTH], tf.cast(i, tf.float32)))
 
 
@@ -110,7 +110,8 @@ def slices(steps, rows):
     return np.repeat(np.arange(steps, dtype=np.float32), rows * WIDTH).reshape(steps, rows, WIDTH)
 
 
-# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32 that all hold the element's number.
+# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32 that all hold the element's
+# number.
 # The pipeline itself holds them until the epoch is over ...
 KEPT = {
     "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
@@ -182,7 +183,7 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("last", ["batch", "map"])
 def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
-    """Shares of a global batch begin wherever their first row does; TensorFlow wants 64-byte steps."""
+    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes."""
     rows = tf.data.Dataset.range(7 * comm.size * 5)
     if last == "batch":
         rows = rows.map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size)
@@ -203,7 +204,7 @@ def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
 @pytest.mark.ways("auto", "arena", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
 def test_a_share_with_padding_is_copied_once(hvdata, comm):
-    """To where it is to be."""
+    """The share is copied to its final place."""
     rows = ROWS * comm.size - 1
     ds = hvdata.distribute_dataset(lambda: numbered(rows * STEPS).batch(rows), batch="global", remainder="pad")
     seen = []
@@ -278,7 +279,7 @@ def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="2")
 @pytest.mark.ranks(2, 3)
 def test_trainers_that_keep_batches(hvdata, comm):
-    """Eight times what the shared memory holds: what finds no room travels as messages."""
+    """The batches take eight times the shared memory. Those that find no room travel as messages."""
     steps = 128
     ds = hvdata.distribute_dataset(lambda: numbered(ROWS * steps * comm.size).batch(ROWS), batch="per_rank")
 
@@ -333,7 +334,8 @@ def test_an_arena_too_small_for_one_batch(hvdata, comm):
 
 @pytest.mark.ranks(2, 3)
 def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
-    """TensorFlow reuses its input's memory for a result when nobody else holds it; here the cache and other ranks do."""
+    """TensorFlow reuses the memory of an input for the result if no one else holds it. Here the cache and other ranks
+    hold it."""
     ds = hvdata.distribute_dataset(
         lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global"
     )
@@ -380,7 +382,8 @@ def test_a_cache_in_one_pipeline_leaves_room_for_another(hvdata, comm):
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.ranks(2, 3)
 def test_a_forked_child_leaves_strings_alone(hvdata, comm):
-    """Their memory is shared, what they point to is not: a child that drops them writes both."""
+    """The memory of string tensors is shared, and that of their texts is not. A child that frees them would write to
+    both."""
     long = "a text that does not fit into the string object itself, "
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(2048 * comm.size).map(lambda i: long + tf.strings.as_string(i)).batch(1024),
@@ -472,7 +475,7 @@ def test_a_million_small_batches(hvdata, comm):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedule):
-    """Ranks 2 and 3: their reader sends no more messages than there are steps, and all of them get what is theirs."""
+    """For ranks 2 and 3 the reader sends no more messages than there are steps, and both ranks get their shares."""
     steps = 500
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(steps * comm.size), batch="per_rank", schedule=schedule
@@ -494,7 +497,8 @@ def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedul
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kib", [16, 17])
 def test_larger_batches_go_as_a_header_and_a_payload_for_each_rank(hvdata, comm, kib):
-    """Of 16 KiB no payload goes alone; of more, each of the two ranks there is sent two messages."""
+    """Payloads of up to 16 KiB travel with their headers. For larger ones each of the two ranks is sent two
+    messages."""
     steps = 100
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(steps * comm.size).map(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader for each of two hosts, dedicated or embedded: trainers are served by their own host, and all end together."""
+"""A reader on each of two hosts, dedicated or embedded. It serves the trainers of its host, and all trainers end on the
+same step."""
 
 import itertools
 import os
@@ -25,7 +26,7 @@ prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
 
 class Hosts:
-    """Who trains where, by the hosts' readers."""
+    """The trainers of each host, in the order of the hosts' readers."""
 
     def __init__(self, hvdata, comm):
         everybody = comm.allgather((host_of(comm.rank), hvdata.rank(), hvdata.is_reader()))
@@ -35,7 +36,7 @@ class Hosts:
         self.sizes = [len(ranks) for ranks in self.ranks]
 
     def by_rank(self, by_host):
-        """What each host has for each of its trainers, in the order of all ranks."""
+        """Sorts the shares of each host's trainers by rank."""
         flat = {rank: its for ranks, of_host in zip(self.ranks, by_host) for rank, its in zip(ranks, of_host)}
         return [flat[rank] for rank in sorted(flat)]
 
@@ -104,7 +105,7 @@ def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
 @same_on_all_ranks(4)
 @given(rows=st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=5), min_size=2, max_size=2), prefetch=prefetches)
 def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
-    """An element is a host's part of the global batch: it is cut for the trainers of that host."""
+    """An element is a host's part of the global batch, and is cut for the trainers of that host."""
     batches = [batches_of(host, mine) for host, mine in enumerate(rows)]
     ds = hvdata.distribute_dataset(from_hosts(batches), batch="global", remainder=remainder, prefetch=prefetch)
     want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "global", remainder))
@@ -116,7 +117,7 @@ def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
-    """No element to model its shares on: what the spec knows is kept, the rest is empty."""
+    """Without an element the shares have the shapes that the spec knows. All else is empty."""
 
     def function(context):
         n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
@@ -147,7 +148,7 @@ def composites(table):
 
 
 def described(part):
-    """What a tensor is, if TensorFlow takes it for whole."""
+    """Describes a tensor, and checks that it is valid for TensorFlow."""
     if isinstance(part, tf.SparseTensor):
         tf.sparse.to_dense(part)
         return "sparse", part.dense_shape.numpy().tolist(), int(part.values.shape[0])
@@ -161,7 +162,7 @@ def described(part):
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
 def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder):
-    """They are whole, and say what the spec knows."""
+    """The shares are valid, and have the shapes that the spec knows."""
 
     def function(context):
         n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
@@ -185,7 +186,7 @@ def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder
 
 @pytest.mark.parametrize("lengths", [(4, 4), (4, 6), (0, 0)])
 def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
-    """A share without rows can't be made of them, and is needed only where hosts end on different steps."""
+    """Scalars have no empty share. It is needed only if hosts end on different steps."""
 
     def function(context):
         reader = context.input_pipeline_id
@@ -233,7 +234,7 @@ def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
 
 @pytest.mark.world(np=2, per_node="dedicated")
 def test_payload_stays_on_its_host(hvdata, comm, hosts):
-    """Large batches: nothing but headers goes by MPI."""
+    """The batches are large. Only headers travel by MPI."""
 
     def function(context):
         return tf.data.Dataset.range(12).map(lambda i: tf.fill([50_000], tf.cast(i, tf.float32))).batch(1)
@@ -315,7 +316,8 @@ def test_on_reader_error_continue(hvdata, comm, hosts):
 @pytest.mark.slow
 @pytest.mark.parametrize("remainder", REMAINDERS)
 def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
-    """Then nobody is left to go on, and it is an error. Fail they at different steps, the earlier one is a host's end."""
+    """If all readers fail at the same step, that is an error. If one fails earlier, that is the end of its host's
+    data."""
     for fails_at in (0, 0), (1, 1), (1, 3):
 
         def function(context, fails_at=fails_at):
@@ -347,7 +349,7 @@ def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
 
 
 def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, hosts):
-    """The host's data has ended before it has begun: its ranks get shares without rows, as many as the others have."""
+    """The host has no data, and its ranks get as many shares without rows as the others get shares."""
 
     def function(context):
         n = hosts.sizes[context.input_pipeline_id]
@@ -378,7 +380,7 @@ def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, h
 
 
 def from_checkpoint(ds, iterator, trainers, path):
-    """Another iterator, in its place: every trainer saves, and then restores its own."""
+    """Every trainer saves its iterator and restores it into a new one, which is returned."""
     trainers.Barrier()
     tf.train.Checkpoint(iterator=iterator).write(path)
     trainers.Barrier()
@@ -420,7 +422,7 @@ def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
 
 
 def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, tmp_path_factory):
-    """On the host whose data had ended before the checkpoint they are shaped as they would have been."""
+    """A host's data had ended before the checkpoint. Its shares have the same shapes as without a restore."""
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
     trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
 
@@ -490,7 +492,7 @@ def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts
 
 
 def test_predictions(hvdata, comm):
-    """Each row's come once, in the order of the steps; the hosts' readers divide what all of them have."""
+    """The outputs of each row come once, in the order of the steps. The hosts' readers divide a common dataset."""
     got = results(comm, lambda: hvdata.predict(lambda x: 2 * x, lambda: tf.data.Dataset.range(45).batch(4)))
     assert sorted(got[0].tolist()) == [2 * i for i in range(45)]
     assert got[1:] == [None] * (comm.size - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader's pipeline fails at step k: the steps before are delivered, then every rank raises the same error."""
+"""The reader's pipeline fails at step k. The steps before are delivered, and then every rank raises the same error."""
 
 import re
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.world(np=4)
 
 SCALAR = tf.TensorSpec([], tf.int64)
 
-# What a generator raises, and what TensorFlow makes of it.
+# The error that a generator raises, and TensorFlow's class for it.
 PYTHON = [
     (ValueError, tf.errors.InvalidArgumentError),
     (TypeError, tf.errors.InvalidArgumentError),
@@ -43,7 +43,7 @@ class Failing:
 
 
 def until_it_fails(comm, ds):
-    """Per rank: what came, and the error."""
+    """The elements and the error of each rank."""
     got = []
 
     def run():
@@ -96,7 +96,7 @@ def test_the_first_element_fails(hvdata, comm, at):
 
 
 def test_a_corrupt_tfrecord(hvdata, comm, shared_path):
-    """DataLossError, after the records that are whole."""
+    """The records before are delivered. Then comes DataLossError."""
     path = str(shared_path / "corrupt.tfrecord")
     n = 3 * comm.size
     if comm.rank == 0:
@@ -126,7 +126,7 @@ OPS = [
 
 @pytest.mark.parametrize(("kind", "op"), OPS, ids=[kind.__name__ for kind, _ in OPS])
 def test_the_class_is_kept(hvdata, comm, kind, op):
-    """Whatever an op of the pipeline returns: the same on every rank as in one process."""
+    """Every rank raises the class that one process would raise."""
 
     def step(i):
         return tf.cond(i < 2 * comm.size, lambda: i, lambda: i + tf.cast(op(), tf.int64))
@@ -152,7 +152,7 @@ def test_an_op_fails(hvdata, comm):
 
 
 def test_ignore_errors_on_the_reader(hvdata, comm):
-    """tf.data's own cure works as ever: the failing elements are left out."""
+    """ignore_errors works as usual: the failing elements are left out."""
     source = tf.data.Dataset.range(1, 4 * comm.size + 2).map(lambda i: tf.debugging.check_numerics(1 / (i - 2), "inf"))
     got = elements(comm, hvdata.distribute_dataset(source.ignore_errors(), batch="per_rank"))
     assert [len(steps) for steps in got] == [4] * comm.size
@@ -171,7 +171,7 @@ def test_global_batches(hvdata, comm):
 
 
 def test_dynamic(hvdata, comm):
-    """All elements before the failing one reach somebody, then everybody is told."""
+    """Some rank gets each element before the failing one. Then all ranks raise."""
     at = 3 * comm.size + 1
     source = Failing(9 * comm.size, at, ValueError("dynamic"))
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", schedule="dynamic", name="loose")
@@ -208,7 +208,7 @@ def test_in_keras_fit(hvdata, comm):
 
 
 def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
-    """The epoch is over for all: asking again is no new epoch."""
+    """The epoch is over for all ranks. Another next() starts no new epoch."""
     source = Failing(4 * comm.size, comm.size, ValueError("once"))
     it = iter(hvdata.distribute_dataset(source.dataset(), batch="per_rank"))
     results(comm, lambda: int(next(it)))
@@ -254,7 +254,7 @@ def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind
 
 
 def until_it_fails_counted(comm, ds):
-    """Per rank: how many elements came, and the error."""
+    """The number of elements and the error of each rank."""
     got = []
 
     def run():

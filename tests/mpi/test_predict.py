@@ -45,7 +45,7 @@ def test_many_steps_and_large_outputs(hvdata, comm):
 
 
 def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch):
-    """That is behind the model, and before the gather in which all wait for it."""
+    """The rank fails after the model and before the gather in which all wait for it."""
     stack = tf.stack
 
     def short(texts, *args, **kwargs):
@@ -60,7 +60,7 @@ def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch
 
 
 def test_an_audited_end_of_a_channel(hvdata, comm):
-    """Its rows are those of all ranks: the channel's."""
+    """The rows of the audit are those of all ranks."""
     once = hvdata.audit(hvdata.distribute_dataset(lambda: numbers(24, 4), batch="global", remainder="partial"))
     got = results(comm, lambda: hvdata.predict(lambda x: x * 2, once))
     assert got[0].tolist() == [2 * i for i in range(24)]
@@ -108,7 +108,8 @@ def test_a_function_that_makes_the_dataset(hvdata, comm):
 
 
 def test_what_distribute_dataset_returned(hvdata, comm):
-    """So a dedicated reader can read for it, which takes no new datasets; as often as one likes, and with stages behind."""
+    """A dedicated reader takes no new datasets. So predict() takes a distributed one, repeatedly, also with stages
+    after it."""
     shares = hvdata.distribute_dataset(given_to(hvdata, numbers(23, 5)), batch="global", remainder="partial")
     for dataset in shares, shares.map(lambda x: x).prefetch(2):
         got = results(comm, lambda dataset=dataset: hvdata.predict(lambda x: -x, dataset))
@@ -122,7 +123,7 @@ def test_a_none_before_the_rows(hvdata, comm):
 
 
 def test_no_rows_on_rank_0(hvdata, comm):
-    """It has the outputs of the others in their structure all the same."""
+    """Rank 0 has the outputs of the others in their structure."""
     if comm.size == 1:
         pytest.skip("nobody else has rows")
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
@@ -162,7 +163,7 @@ def test_what_was_distributed_with_other_rows(hvdata, comm, remainder):
     ],
 )
 def test_stages_that_mix_rows(hvdata, comm, kind, stage):
-    """What came of it would be in an order that is not the reader's."""
+    """The outputs would not be in the reader's order."""
     shares = hvdata.distribute_dataset(
         given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed"
     )
@@ -216,7 +217,7 @@ def test_ranks_that_end_at_different_steps(hvdata, comm):
 
 
 def test_rows_of_different_shapes(hvdata, comm):
-    """Batches that were padded each for itself: only rank 0 could see it, and all are told."""
+    """The batches were padded separately. Only rank 0 can see it, and all ranks raise."""
     dataset = tf.data.Dataset.range(1, 6 * comm.size).map(lambda i: tf.fill([2, i], i))
     raises_everywhere(
         comm,
@@ -231,7 +232,7 @@ def test_rows_of_different_shapes(hvdata, comm):
 
 
 def test_two_errors_before_ranks_hear_of_one(hvdata, comm):
-    """A rank's own and one of the pipeline. The next call has nothing left of them."""
+    """One error is a rank's own and one comes from the pipeline. The next call works."""
     who = comm.size - 1
 
     def fails(x):
@@ -266,7 +267,7 @@ def test_outputs_that_have_no_rows(hvdata, comm, output, said):
 
 
 def test_a_rank_whose_model_raises(hvdata, comm):
-    """Its error is that of all, and nobody waits."""
+    """All ranks raise its error, and no rank waits."""
     who = comm.size - 1
 
     def fails(x):
@@ -288,7 +289,7 @@ def test_a_rank_whose_model_raises(hvdata, comm):
 
 @pytest.mark.parametrize("when", ["in the model", "while it waits for the others", "before the last word"])
 def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
-    """It ends that rank's call, and with it that of the others: nobody waits for what it owes them."""
+    """Ctrl-C ends that rank's call and those of the others. No rank waits for its outputs."""
     from horovod_data.collectives import predict
 
     who = comm.size - 1
@@ -336,7 +337,7 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
 
 
 def test_a_rank_whose_model_ends_the_program(hvdata, comm):
-    """sys.exit() is caught by some, as test runners do: the others have heard of it."""
+    """Test runners catch sys.exit(). The other ranks raise."""
 
     def leaves(x):
         if comm.rank == comm.size - 1:
@@ -356,7 +357,8 @@ def test_a_rank_whose_model_ends_the_program(hvdata, comm):
 
 @pytest.mark.ranks(2, 3)
 def test_a_stage_of_a_ranks_own_that_raises(hvdata, comm):
-    """Behind the channel, in the middle of a round, on one rank: its epoch is left, so that the others come to theirs' end."""
+    """A stage after the channel raises on one rank in the middle of a round. That rank leaves the epoch, so the others
+    finish."""
 
     def check(x):
         if comm.rank == comm.size - 1 and int(x[0]) >= 150 * comm.size:
@@ -403,7 +405,7 @@ def test_neither_model_nor_function(hvdata, comm):
 
 
 def test_a_rank_without_a_model(hvdata, comm):
-    """Rank 0, which reads and needs none, its user thinks; or the last one."""
+    """Rank 0, which reads, or the last rank has no model."""
     for who in sorted({0, comm.size - 1}):
         raises_everywhere(
             comm,

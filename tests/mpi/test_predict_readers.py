@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pyt
 
 @pytest.mark.parametrize("batch", [4, 7])
 def test_a_function_for_all_readers(hvdata, comm, batch):
-    """They divide its elements, and the rows come in its order."""
+    """The readers divide the dataset's elements. The rows come in the order of the dataset."""
     got = results(comm, lambda: hvdata.predict(lambda x: x * 2, lambda: tf.data.Dataset.range(53).batch(batch)))
     assert got[0].tolist() == [2 * i for i in range(53)]
     assert got[1:] == [None] * (comm.size - 1)
@@ -25,7 +25,7 @@ def test_a_dataset_on_all_readers(hvdata, comm):
 
 
 def test_batches_of_ranks(hvdata, comm):
-    """Each once; a step has elements of one reader."""
+    """Each row comes once. A step has elements of one reader."""
     got = results(
         comm, lambda: hvdata.predict(lambda x: x, lambda: tf.data.Dataset.range(53).batch(3), batch="per_rank")
     )

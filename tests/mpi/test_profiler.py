@@ -11,7 +11,8 @@ pytestmark = pytest.mark.world(np=1)
 
 
 def fields(message):
-    """(number, value) of a message of protobuf: TensorFlow's own module for traces has another place in every version."""
+    """(number, value) of each field of a protobuf message. TensorFlow's own module for traces moves with every
+    version."""
     at = 0
 
     def varint():
@@ -42,7 +43,7 @@ def named(plane, number):
 
 
 def events(trace):
-    """(name, what is said of it) of each event; the numbers of fields are those of TensorFlow's xplane.proto."""
+    """(name, attributes) of each event. The field numbers are those of TensorFlow's xplane.proto."""
     for plane in (plane for n, plane in fields(trace) if n == 1):
         names, kinds = named(plane, 4), named(plane, 5)
         for line in (line for n, line in fields(plane) if n == 3):
@@ -75,6 +76,7 @@ def test_what_the_profiler_shows(hvdata, comm, tmp_path):
         assert any(name.startswith("HorovodDataDealElement") for name, _ in seen) == (rank == 0)
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.ranks(2, 3, 4)
 def test_one_state_serves_all_ranks_that_wait_for_it(hvdata, comm, tmp_path):
     """They ask while the reader is inside its pipeline. A state may take a gigabyte, and nothing is dealt meanwhile."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several dedicated readers: whose step comes when, what their ends leave, and what each of them may do wrong."""
+"""Several dedicated readers: the order of their steps, their leftovers, and their errors."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
 
 def batches_of(reader: int, rows_of_batches):
-    """Per reader other rows, that say whose they are."""
+    """Rows that contain the number of their reader."""
     starts = itertools.accumulate(rows_of_batches, initial=1000 * reader)
     return [
         (np.arange(first, first + rows), np.array([b"%d" % reader] * rows, object))
@@ -41,7 +41,7 @@ def from_readers(batches_of_readers, seen=None):
 
 
 def shares(hvdata, comm, dataset):
-    """What one pass gives to each trainer, in the order of the trainers; other processes take no part."""
+    """The elements of one pass for each trainer, in order. Other processes don't iterate."""
 
     def local():
         if not hvdata.is_trainer():
@@ -110,7 +110,7 @@ def test_dynamic(hvdata, comm, lengths, prefetch):
 
 @pytest.mark.usefixtures("either_way")
 def test_large_batches_of_all_readers(hvdata, comm):
-    """Large enough for shared memory and for messages of their own."""
+    """The batches are large enough for shared memory and for messages of their own."""
 
     def function(context):
         first = 100 * context.input_pipeline_id
@@ -166,7 +166,7 @@ def test_cardinality(hvdata, comm, lengths, remainder):
 
 
 def test_scalars_have_no_empty_share(hvdata, comm):
-    """An error on every rank, in the same step, also for those that would get something."""
+    """Every rank raises in the same step, also those that would get an element."""
     n, readers = trainers_of(hvdata, comm), hvdata.num_readers()
     ds = hvdata.distribute_dataset(
         lambda context: tf.data.Dataset.range(n + (context.input_pipeline_id == 1)),
@@ -229,7 +229,7 @@ def test_shapes_that_differ_are_unknown(hvdata, comm):
 
 
 def failing(bad_reader: int, good: int, length: int):
-    """Of each reader `length` elements, but of one that fails after `good`."""
+    """A dataset function with `length` elements on each reader. Reader `bad_reader` fails after `good` elements."""
 
     def function(context):
         reader = context.input_pipeline_id
@@ -350,7 +350,8 @@ def test_two_channels_interleaved(hvdata, comm):
 @pytest.mark.parametrize("lengths", [(7, 7, 7), (2, 9, 4), (1, 0, 1)])
 @pytest.mark.usefixtures("either_way")
 def test_checkpoints_at_every_step(hvdata, comm, tmp_path_factory, who, lengths):
-    """Within the rotation, after the end of one reader, and within the last steps that all make together."""
+    """The positions lie within the rotation, after the end of one reader, and within the last steps that all readers
+    make together."""
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
     trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
     ds = hvdata.distribute_dataset(

@@ -25,7 +25,7 @@ def table(rows, columns=3, dtype=np.float32):
 
 
 def mine(comm, root, x):
-    """What this rank passes: the others have nothing."""
+    """The arguments of this rank: x on the root, None on others."""
     return {"x": x} if comm.rank == root else {"x": None, "dtype": tf.as_dtype(x.dtype)}
 
 
@@ -56,7 +56,7 @@ def test_splits(hvdata, comm, root):
                          ids=["floats", "whole floats", "bools", "texts", "two axes"])  # fmt: skip
 @pytest.mark.parametrize("name", [None, "not-whole"])
 def test_splits_that_are_no_whole_numbers(hvdata, comm, root, splits, name):
-    """The root alone can see it; every rank gets to know, and the next call is not disturbed."""
+    """Only the root can see it. Every rank raises, and the next call works."""
     splits = splits * comm.size if isinstance(splits, list) else tf.tile(splits, [comm.size])
     got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), splits=splits, root=root, name=name))
     for rank, one in enumerate(got):
@@ -79,7 +79,7 @@ def test_the_root_has_no_tensor(hvdata, comm, root):
 
 
 def test_arguments_refused_on_another_rank(hvdata, comm):
-    """The others get their rows, and nobody waits for it."""
+    """The others get their rows and don't wait for that rank."""
     if comm.size == 1:
         pytest.skip("there is no other")
     wrong = {"x": None} if comm.rank == 1 else {"x": table(comm.size)}
@@ -93,7 +93,7 @@ def test_arguments_refused_on_another_rank(hvdata, comm):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", [None, "wrong-root"])
 def test_a_wrong_root_on_one_rank(hvdata, comm, name):
-    """Its call counts as made, with root 0: the next one gets the rows that are its own."""
+    """The wrong call counts as a call with root 0, so the next call gets its own rows."""
     for who, wrong, kind in ((1, comm.size, ValueError), (1, "0", TypeError), (0, -1, ValueError)):
         got = outcomes(
             comm,
@@ -126,7 +126,7 @@ def test_a_wrong_root_where_the_others_have_another(hvdata, comm):
 
 @pytest.mark.parametrize("kind", ["variant", "resource"])
 def test_what_can_not_be_sent(hvdata, comm, root, kind):
-    """The root sees its tensor; the others what they say of it."""
+    """The root checks its tensor, the others their dtype."""
 
     def tensor():
         if kind == "variant":
@@ -165,7 +165,7 @@ def test_splits_whose_sum_is_beyond_all_numbers(hvdata, comm):
 
 
 def test_every_rank_may_pass_a_tensor(hvdata, comm):
-    """Only the root's is looked at."""
+    """Only the root's tensor counts."""
     x = table(4 * comm.size) + 1000 * comm.rank
     got = results(comm, lambda: hvdata.scatter(x).numpy())
     assert [plain(part) for part in got] == [plain(part) for part in np.split(table(4 * comm.size), comm.size)]
@@ -225,7 +225,7 @@ def test_v1_graph(hvdata, comm, root):
 
 @pytest.mark.world(np=4)
 def test_in_flight_in_different_orders(hvdata, comm):
-    """Named scatters match by name: every rank issues them in an order of its own."""
+    """Named scatters match by name, so every rank may issue them in its own order."""
     names = [f"in-flight-{i}" for i in range(5)]
     order = np.random.default_rng(comm.rank).permutation(len(names))
     x = {name: table(2 * comm.size) + 100 * i for i, name in enumerate(names)}
@@ -251,7 +251,8 @@ def test_in_flight_in_different_orders(hvdata, comm):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", ["scatter", "scatter0", "0"])
 def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
-    """Not even one like those that errors show for them; in a graph in whatever order each rank makes the two calls."""
+    """Also a name like those in error texts for calls without a name, and in a graph where each rank has another
+    order."""
     x = table(2 * comm.size)
 
     def calls(order=(0, 1), **more):
@@ -274,7 +275,8 @@ def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
     HOROVOD_DATA_STALL_SECONDS="2", HOROVOD_DATA_TIMEOUT=str(round(6 * slowness()))
 )  # for init() as well
 def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
-    """One thread per rank, two roots, opposite orders: each waits for the other, until the time limit."""
+    """Each rank has one thread and calls two roots in opposite orders. Each waits for the other until the time
+    limit."""
     last = comm.size - 1
     x = table(comm.size)
 
@@ -362,7 +364,7 @@ def test_gradient(hvdata, comm, root, function):
 
 @pytest.mark.parametrize("shape", [[5, 3], [2, 4], [2], []], ids=str)
 def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
-    """One that the last rank's user made: its own error, and that of the root, which waits for it."""
+    """The last rank's program made the gradient. That rank raises, and so does the root, which waits for it."""
     who = comm.size - 1
 
     def gradient(wrong):
@@ -394,7 +396,7 @@ class Unwilling:
 
 
 def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
-    """The call counts, as with any other wrong argument."""
+    """The call counts, as any call with a wrong argument."""
     for call, name in (hvdata.scatter, "scatter"), (hvdata.gather, "gather"):
         got = outcomes(
             comm,
@@ -413,7 +415,7 @@ def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
 
 
 def test_no_gradient_of_its_gradient(hvdata, comm):
-    """An error on the root, which alone has the gradient."""
+    """The root raises, because only the root has the gradient."""
     x = tf.range(2.0 * comm.size) if comm.rank == 0 else tf.zeros([0])
     first, *others = outcomes(comm, lambda: gradient_of_a_gradient(x, hvdata.scatter))
     assert first.kind is LookupError and re.search(
@@ -535,7 +537,7 @@ def several(comm):
 
 
 def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
-    """Each its own root; rank 0 against the others; a ring in which nobody is root. The next call is not disturbed."""
+    """Each rank has its own root, or rank 0 differs from the others, or no rank is root. The next call works."""
     x = table(comm.size)
     for roots in (range(comm.size), [0] + [1] * (comm.size - 1), [(r + 1) % comm.size for r in range(comm.size)]):
         got = raises_everywhere(
@@ -551,7 +553,7 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
 
 
 def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several):
-    """As those without a name: nobody has got a part before all have called the same root."""
+    """No rank gets a part before all have called with the same root."""
     root = 1 if comm.rank == 1 else 0
     got = raises_everywhere(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots"),
                             tf.errors.InvalidArgumentError, "ranks disagree", "the same root")  # fmt: skip
@@ -561,7 +563,7 @@ def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several):
 
 
 def test_a_rank_that_traces_more_often(hvdata, comm):
-    """The root's tensors have other shapes in each call, the others pass None: only the root traces again."""
+    """The root's tensors have other shapes in each call, and the others pass None. So only the root traces again."""
     w = tf.Variable(1.0)
 
     @tf.function
@@ -585,7 +587,7 @@ def test_a_rank_that_traces_more_often(hvdata, comm):
 
 
 def test_eager_here_and_in_tf_function_there(hvdata, comm):
-    """Calls without a name go together in the order of the program, wherever they stand."""
+    """Calls without a name match in the order of the program, eager or traced."""
 
     def both(x):
         first = hvdata.scatter(x, dtype=tf.float32)
@@ -620,7 +622,8 @@ def test_gradients_of_two_that_were_traced_differently(hvdata, comm):
 
 
 def test_several_without_names_in_one_v1_graph(hvdata, comm):
-    """There they may run in any order: each has its place in the graph. A rank may have built another graph before."""
+    """In a graph calls may run in any order, because each has a number in the graph. A rank may have built another
+    graph before."""
     x = [table(2 * comm.size) + 10 * i for i in range(4)]
 
     def run():

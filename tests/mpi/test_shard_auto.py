@@ -13,13 +13,13 @@ pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pyt
 
 @pytest.fixture(autouse=True)
 def one_seed():
-    """Readers on which other tests have set other global seeds would shuffle in other orders, and be refused."""
+    """Without this, other tests' global seeds would give readers different orders of shuffles, which are refused."""
     tf.random.set_seed(5)
 
 
 @pytest.fixture
 def files(tmp_path, comm):
-    """Seven files of texts; of some only one line."""
+    """Seven text files, some with only one line."""
     folder = comm.bcast(str(tmp_path), 0)
     paths = [f"{folder}/{i}.txt" for i in range(7)]
     if comm.rank == 0:
@@ -35,7 +35,7 @@ def lines_of(paths):
 
 
 def rows(hvdata, comm, dataset, **options):
-    """All rows that one pass delivers, and what the readers printed."""
+    """All rows of one pass, and the output of the readers."""
     ds = hvdata.distribute_dataset(
         dataset, batch=options.pop("batch", "per_rank"), remainder="partial", shard="auto", **options
     )
@@ -102,7 +102,7 @@ def test_elements(hvdata, comm, capfd, name, batch):
     (lambda paths: tf.data.TextLineDataset(paths).take(4).batch(1), "Take counts"),
     (lambda paths: tf.data.TextLineDataset(paths[:1]).batch(1), "1 files for")], ids=["take", "one file"])  # fmt: skip
 def test_files_that_can_not_be_divided(hvdata, comm, files, capfd, make, why):
-    """What tf.data's AutoShard delivers several times, or fails at."""
+    """Pipelines for which tf.data's AutoShard fails or delivers rows several times."""
     wanted = lines_of(files[:3])[:4] if "Take" in why else lines_of(files[:1])
     assert rows(hvdata, comm, lambda: make(files)) == wanted
     said = [
@@ -160,7 +160,7 @@ def test_a_function_that_shards_itself_is_refused(hvdata, comm):
 
 
 def test_saved_and_restored(hvdata, comm, tmp_path):
-    """Each reader goes on in its own part."""
+    """Each reader resumes in its own part."""
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(60).batch(1), batch="per_rank", remainder="partial", shard="auto"
     )
@@ -186,7 +186,7 @@ def test_saved_and_restored(hvdata, comm, tmp_path):
 
 
 def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
-    """In the middle of records of files."""
+    """The save lies between records of files."""
     folder = comm.bcast(str(tmp_path), 0)
     paths = [f"{folder}/{i}.tfrecord" for i in range(5)]
     if comm.rank == 0:
@@ -236,7 +236,7 @@ def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
 
 
 def test_lists_of_files_in_different_orders(hvdata, comm, files):
-    """Files are divided by their places: two readers would have one file, and none another."""
+    """Files are divided by position. With different orders two readers would read one file, and no reader another."""
     mine = files[comm.rank :] + files[: comm.rank]
     raises_everywhere(
         comm,
@@ -251,7 +251,7 @@ def test_lists_of_files_in_different_orders(hvdata, comm, files):
 
 @pytest.mark.parametrize("stage", ["shard", "filter"])
 def test_python_code_behind_a_shard_by_hand(hvdata, comm, stage):
-    """A pipeline of which no graph can be compared."""
+    """A pipeline whose graph can't be compared."""
 
     def function(context):
         all_of_it, readers, reader = tf.data.Dataset.range(24), context.num_input_pipelines, context.input_pipeline_id

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any tf.data pipeline may be the source, and it is read once in the whole job."""
+"""Any tf.data pipeline may be the source. The job reads it once."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_function_is_called_once_and_on_the_reader_only(hvdata, comm):
 
 
 def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
-    """It runs on readers only: none of these calls could come to an end, or each would go with another one."""
+    """The function runs on readers only. So a collective call in it would hang or match another call."""
     calls = [
         lambda: hvdata.distribute_dataset(tf.data.Dataset.range(3), batch="per_rank"),
         lambda: hvdata.gather(tf.zeros([1])),
@@ -199,7 +199,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stages", STAGES)
 def test_ready_made_tensors(hvdata, comm, stages):
-    """Where TensorFlow's rewriting is left out nobody can tell; where it changes the order (a shuffle) it is not."""
+    """Leaving out TensorFlow's rewriting changes nothing. It is not left out where it changes the order (a shuffle)."""
     tf.random.set_seed(1)  # the same on all ranks, whatever ran before: a shuffle's seed is the half of two
 
     def make():
@@ -213,7 +213,7 @@ def test_ready_made_tensors(hvdata, comm, stages):
 
 
 def test_stateful_source(hvdata, comm):
-    """Variables and random generators of the reader's process work as they do locally."""
+    """Variables and random generators of the reader's process work as in a local dataset."""
     start = tf.Variable(10, dtype=tf.int64)
     rng = tf.random.Generator.from_seed(3)
     source = tf.data.Dataset.range(2 * comm.size).map(lambda i: (i + start, rng.uniform([])))

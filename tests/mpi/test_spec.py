@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""element_spec and cardinality are right on every rank, and what is delivered agrees with them."""
+"""element_spec and cardinality are right on every rank and agree with the delivered elements."""
 
 import collections
 import collections.abc
@@ -71,7 +71,7 @@ def test_global_with_unknown_rows(hvdata, comm, remainder):
 @pytest.mark.parametrize("known", [True, False], ids=["static", "unknown"])
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_global_batches_without_rows(hvdata, comm, remainder, known):
-    """With "drop" they make no step."""
+    """With "drop" batches without rows make no step."""
 
     def make():
         ds = tf.data.Dataset.from_tensors(tf.zeros([0, 3])).repeat(5)
@@ -102,7 +102,7 @@ def test_per_rank_static(hvdata, comm, remainder, up):
 
 
 def test_per_rank_dynamic(hvdata, comm):
-    """Nobody knows how many elements a rank will get."""
+    """The number of elements of a rank is unknown."""
     ds = distributed(hvdata, lambda: batches(20, 5, True), batch="per_rank", schedule="dynamic")
     spec_is(comm, ds, x_y(5))
     assert set(cardinalities(comm, ds)) <= {UNKNOWN, 4 if comm.size == 1 else UNKNOWN}

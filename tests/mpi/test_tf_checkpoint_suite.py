@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's own checks of iterators that are saved and restored, on pipelines before and behind distribute_dataset."""
+"""TensorFlow's own checks of saved and restored iterators, on pipelines before and after distribute_dataset."""
 
 import pytest
 import tensorflow as tf

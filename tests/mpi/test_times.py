@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time goes: what stats() and report() say of it. Whether the verdict is right: tests/faults/test_reports_of_jobs.py."""
+"""The times of stats() and report(). Tests of the verdict: tests/faults/test_reports_of_jobs.py."""
 
 import io
 import sys
@@ -24,7 +24,7 @@ def seconds(hvdata, name, keys):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_the_parts_are_the_whole(hvdata, comm, schedule):
-    """Also where an epoch is left early. What lies between epochs is nobody's."""
+    """Also if an epoch is left early. The time between epochs counts for no part."""
     name = f"times-{schedule}"
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(12 * comm.size), batch="per_rank", schedule=schedule, name=name
@@ -127,7 +127,7 @@ def test_they_begin_anew(hvdata, comm):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.readers(1)
 def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
-    """Its own program is inside serve(), in most jobs."""
+    """In most jobs the reader's own program is inside serve()."""
     ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(20 * (comm.size - 1)), batch="per_rank", name="served")
 
     def run():
@@ -144,7 +144,7 @@ def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
 
 
 def test_a_name_that_stdout_can_not_show(hvdata, comm, monkeypatch):
-    """The rest of the report is printed all the same."""
+    """The rest of the report is printed."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(4 * comm.size), batch="per_rank", name="tr\u00e4in\u2603")
     results(comm, lambda: len(list(ds)))
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -155,7 +155,7 @@ def test_a_name_that_stdout_can_not_show(hvdata, comm, monkeypatch):
 
 
 def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
-    """The others need not call anything, and may be in the middle of an epoch."""
+    """The other ranks call nothing, and may be in the middle of an epoch."""
     ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(6 * comm.size), batch="per_rank", name="asked")
     it = iter(ds)
     results(comm, lambda: [next(it) for _ in range(3)] and None)

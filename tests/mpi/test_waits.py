@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wait that nothing ends is reported, and becomes an error at the time limit: never a hang.
+"""A wait without an end is reported, and becomes an error at the time limit. It is never a hang.
 
 In jobs of their own, with a short time until the report (30 s by default) and a short limit (1800 s by default).
 """
@@ -24,7 +24,7 @@ def numbers(hvdata, n, **arguments):
 
 
 def said(comm, capfd):
-    """What every rank wrote to stderr in this test."""
+    """The stderr of every rank in this test."""
     time.sleep(0.2)
     return comm.allgather(capfd.readouterr().err)
 
@@ -61,7 +61,8 @@ def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.alone(**SHORT)
 def test_one_rank_iterates_more_often(hvdata, comm, capfd):
-    """Beyond the window its next epoch waits for the others, says for whom, and fails at the limit."""
+    """Its next epoch waits for the others when the window is full. It reports for which rank, and raises at the
+    limit."""
     ds = numbers(hvdata, 9 * comm.size, name="eager-rank", prefetch=2)
     elements(comm, ds)
     alone = []
@@ -88,7 +89,7 @@ def test_one_rank_iterates_more_often(hvdata, comm, capfd):
 @pytest.mark.ranks(1, 3)
 @pytest.mark.alone(**PATIENT)
 def test_a_slow_pipeline_is_said_and_waited_for(hvdata, comm, capfd):
-    """Time limit 0 is never: a pipeline may be as slow as it likes, but somebody says that it is the pipeline."""
+    """Time limit 0 means no limit. The job waits for a slow pipeline, and reports that it waits for the pipeline."""
 
     def slow():
         yield from range(comm.size)
@@ -107,7 +108,7 @@ def test_a_slow_pipeline_is_said_and_waited_for(hvdata, comm, capfd):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.alone(**PATIENT)
 def test_a_rank_that_does_not_keep_up(hvdata, comm, capfd):
-    """The window holds the others back; they say which rank they wait for."""
+    """The others wait because the window is full. They report which rank they wait for."""
     ds = numbers(hvdata, 6 * comm.size, name="window", prefetch=1)
     late = comm.size - 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prefetch="auto": as many steps ahead as help, bounded in bytes; never another order, other rows or other steps."""
+"""prefetch="auto": a window that grows while it helps, bounded in bytes. It never changes order, rows or steps."""
 
 import math
 import time
@@ -47,7 +47,7 @@ def test_a_number_stays_what_it_is(hvdata, comm):
 
 @pytest.mark.parametrize("steps, megabytes", [(4, 1), (2, 0.01)])
 def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
-    """The formula of docs/guarantees.md, (window + 1) steps, though the window was widened by small ones before."""
+    """The formula of docs/guarantees.md holds: (window + 1) steps. Small elements have widened the window before."""
     plain = tf.data.Options()
     plain.experimental_optimization.inject_prefetch = False
     small, large = 80 * comm.size, 12 * comm.size
@@ -63,7 +63,8 @@ def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
     for taken in range(1, large // comm.size + 1):
         results(comm, lambda: int(next(it)[0]))
         time.sleep(0.05)  # room for the reader to run too far
-        # One of the first large ones is on its way before anybody knows how large they are, and one is with the pipeline.
+        # One of the first large ones is on its way before anybody knows how large they are, and one is with the
+        # pipeline.
         assert comm.bcast(source.yields) - small <= (taken + steps + 2) * comm.size
     assert max(results(comm, lambda: window(hvdata))) <= steps  # on the rank that reads, too
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
@@ -71,7 +72,7 @@ def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
-    """One is ten times slower than the others: no more than two elements are ever on their way to it."""
+    """One rank is ten times slower than the others. At most two elements are on their way to it."""
     n, slow = 60 * comm.size, comm.size - 1
 
     def walk():
@@ -93,7 +94,8 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
 @pytest.mark.limit(120)
 @pytest.mark.ranks(2, 3, 4)
 def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata, comm):
-    """0.2 ms against 2: the quick ones' windows are wide, and the slow one holds two, and a tenth of those."""
+    """Ranks take 0.2 ms or 2 ms. The fast ranks have wide windows; the slow one holds two elements and a tenth of such
+    a window."""
     n, slow, faster = 400 * comm.size, comm.size - 1, 10
     ds = distribute(hvdata, slowly(n, 0.0004), schedule="dynamic")
 
@@ -112,7 +114,8 @@ def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata
     wide = max(widest for rank, (_, widest) in enumerate(walked) if rank != slow)
     if wide <= 4:
         pytest.skip("the machine is so busy that quick ranks are slow")
-    # Dealt in order: when a quick rank takes an element, all before it that the slow one takes later lie with the slow one. Not so of
+    # Dealt in order: when a quick rank takes an element, all before it that the slow one takes later lie with the slow
+    # one. Not so of
     # the last ones, which are taken back from whoever has not got to them.
     quick = sorted(
         moment for rank, (took, _) in enumerate(walked) if rank != slow for moment in took if moment[1] < 0.7 * n
@@ -123,7 +126,7 @@ def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata
 
 
 class Slow(Counted):
-    """Ranks wait for it, so that windows widen."""
+    """A slow pipeline: ranks wait for it, so windows grow."""
 
     def __call__(self):
         for i in super().__call__():
@@ -136,14 +139,15 @@ class Slow(Counted):
 @pytest.mark.alone(HOROVOD_DATA_PREFETCH_MB="1")
 @pytest.mark.ranks(2, 3)
 def test_the_environment_bounds_the_bytes(hvdata, comm):
-    """128 KiB each: 1 MiB is so many steps of all ranks, and prefetch_mb=64, where it is said at the call, many more."""
+    """128 KiB each: 1 MiB is so many steps of all ranks, and prefetch_mb=64, where it is said at the call, many
+    more."""
     size, n, taken = 128 << 10, 200, 90
     most = {mib: min(64, (mib << 20) // (size * comm.size)) for mib in (1, 64)}
     plain = tf.data.Options()
     plain.experimental_optimization.inject_prefetch = False
 
     def ahead(**arguments):
-        """Steps that the reader has yielded beyond those that the ranks have taken, when it has had time."""
+        """The steps that the reader is ahead of the ranks, after some time."""
         source = Slow(n * comm.size)
         ds = source.dataset().map(lambda x: tf.fill([size], tf.cast(x % 100, tf.uint8))).with_options(plain)
         it = iter(distribute(hvdata, ds, **arguments))

@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 
 
 def same_on_all_ranks(examples: int) -> Callable[[Any], Any]:
-    """For property tests: every rank draws the same examples, and none searches for smaller ones. The seed is the number of processes."""
+    """For property tests: every rank draws the same examples, and none searches for smaller ones. The seed is the
+    number of processes."""
     drawn = seed(int(os.environ.get("HVDATA_TEST_PROCESSES", "0")))
     how = settings(database=None, max_examples=examples, phases=[Phase.explicit, Phase.generate],
                    suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -58,7 +59,8 @@ def results(comm, call: Callable[[], Any]) -> list[Any]:
 
 
 def local(dataset: tf.data.Dataset) -> list[Any]:
-    """The elements of one pass over `dataset` in this process: numpy arrays, lists of ragged tensors, SparseTensorValues."""
+    """The elements of one pass over `dataset` in this process: numpy arrays, lists of ragged tensors,
+    SparseTensorValues."""
 
     def numpy(tensor: Any) -> Any:
         if isinstance(tensor, tf.RaggedTensor):
@@ -99,7 +101,8 @@ def gradient_of_a_gradient(x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor])
 
 
 def written(comm, capfd, text: str) -> str:
-    """Waits until some rank has written `text` to stderr, which may be after the epoch. Returns the stderr of all ranks."""
+    """Waits until some rank has written `text` to stderr, which may be after the epoch. Returns the stderr of all
+    ranks."""
     whole = ""
     for _ in range(200):
         whole += "".join(comm.allgather(capfd.readouterr().err))
@@ -166,5 +169,6 @@ def prefix(channel: str = r"\S+", epoch: int | str = r"\d+", step: int | str = r
 
 
 def dealt(values: Sequence[Any], rank: int, ranks: int) -> list[Any]:
-    """Rank `rank`'s part of whole groups of `ranks` values, as per-rank batches under `static` with remainder="drop"."""
+    """Rank `rank`'s part of whole groups of `ranks` values, as per-rank batches under `static` with
+    remainder="drop"."""
     return list(values[: len(values) // ranks * ranks][rank::ranks])

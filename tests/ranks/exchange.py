@@ -76,7 +76,8 @@ def allow(directory: Path, test: int) -> None:
 
 
 def wait_for_all(directory: Path, rank: int, ranks: int, seconds: float) -> None:
-    """On a rank: waits until all ranks are here, at most `seconds`. Imports take some ranks longer, and tests may limit times."""
+    """On a rank: waits until all ranks are here, at most `seconds`. Imports take some ranks longer, and tests may limit
+    times."""
     (directory / f"come.{rank}").touch()
     deadline = time.monotonic() + seconds
     while not all((directory / f"come.{one}").exists() for one in range(ranks)) and time.monotonic() < deadline:

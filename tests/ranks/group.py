@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests that run in one world. They share a job; after a failure that may have left the ranks out of step a fresh one starts."""
+"""The tests that run in one world. They share a job; after a failure that may have left the ranks out of step a fresh
+one starts."""
 
 from __future__ import annotations
 

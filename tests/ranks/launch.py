@@ -73,7 +73,8 @@ def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) 
 
 
 class RunningJob:
-    """`command` on `processes` ranks; files pid.R, out.R, err.R in `directory`, and the launcher's own output in log."""
+    """`command` on `processes` ranks; files pid.R, out.R, err.R in `directory`, and the launcher's own output in
+    log."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class RunningJob:
             )
 
     def _launch(self, launch: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
-        """The launcher and its options, which stand before the command of the ranks. The launcher runs with these variables."""
+        """The launcher and its options, which stand before the command of the ranks. The launcher runs with these
+        variables."""
         return [*launch, "-np", str(self.processes)]
 
     def poll(self) -> int | None:

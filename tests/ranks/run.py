@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m pytest`, which leaves the working directory out of sys.path, so that the ranks import what `launch` chose."""
+"""`python -m pytest`, which leaves the working directory out of sys.path, so that the ranks import what `launch`
+chose."""
 
 import sys
 from pathlib import Path

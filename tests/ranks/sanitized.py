@@ -49,7 +49,8 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def libraries() -> list[str]:
-    """AddressSanitizer's library, which must come first, and the C++ library, which it needs at its start to intercept exceptions."""
+    """AddressSanitizer's library, which must come first, and the C++ library, which it needs at its start to intercept
+    exceptions."""
     compiler = shutil.which("g++")
     if compiler is None:
         return []

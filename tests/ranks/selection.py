@@ -73,7 +73,8 @@ def fits(world: World, wanted: dict[str, object]) -> bool:
 
 
 def with_all_values(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Cases that show each value of each parameter. Repeatedly takes the first case with the most values that no chosen case has."""
+    """Cases that show each value of each parameter. Repeatedly takes the first case with the most values that no chosen
+    case has."""
 
     def values(case: pytest.Item) -> set[tuple[str, int]]:
         callspec = getattr(case, "callspec", None)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many times slower this machine is than the one for which the tests' limits were written. Limits that find hangs are multiplied by it."""
+"""How many times slower this machine is than the one for which the tests' limits were written. Limits that find hangs
+are multiplied by it."""
 
 from __future__ import annotations
 
