@@ -40,6 +40,20 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def anchors_of(page):
+    """Of its headings, as the site and hosts of repositories make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_anchors_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert anchor in anchors_of(there), (target, anchor)
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_environment_variables_are_real(page):
     for name in set(re.findall(r"HOROVOD_DATA_[A-Z_]+", page.read_text())):
