@@ -18,7 +18,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from .channel.reader_dataset import eagerly
-from .errors import explain, forked, whole
+from .errors import explained, forked, whole
 from .job import state
 from .native import bindings
 from .observe import stats, times
@@ -44,11 +44,10 @@ class DeliveryScalars:
         """
         rank = state.current("DeliveryScalars()").trainer
         if rank is None:
-            raise RuntimeError(
-                explain(
-                    "DeliveryScalars() was called on a dedicated reader, which gets no batches",
-                    "Call horovod_data.serve() before it",
-                )
+            raise explained(
+                RuntimeError,
+                "DeliveryScalars() was called on a dedicated reader, which gets no batches",
+                "Call horovod_data.serve() before it",
             )
         self._channel = channel
         with eagerly():  # in a TF1 graph this would make ops that nobody runs
@@ -117,8 +116,8 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         named = {"epoch": None, "batch": 1}
         every = named[update_freq] if isinstance(update_freq, str) and update_freq in named else whole(update_freq) or 0
         if every is not None and every <= 0:
-            raise ValueError(
-                explain(f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}')
+            raise explained(
+                ValueError, f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}'
             )
         self._log_dir, self._channel = log_dir, channel
         self._every = every

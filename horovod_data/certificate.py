@@ -124,7 +124,9 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
 
 def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
     """Compares the records of one epoch in two files. Yields which records, and what compare() says of them."""
-    if len(ours) != len(theirs):  # one run was interrupted more often. The last record of each is that of the whole epoch
+    if len(ours) != len(
+        theirs
+    ):  # one run was interrupted more often. The last record of each is that of the whole epoch
         yield (
             f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})",
             *compare(ours[-1], theirs[-1]),

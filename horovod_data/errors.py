@@ -9,7 +9,9 @@ import operator
 import os
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
+
+Failure = TypeVar("Failure", bound=BaseException)
 
 _here = ""  # this process, once it has joined the job
 
@@ -34,6 +36,11 @@ def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     where = _here if where is None else where
     sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
     return placed(where, " ".join(sentences))
+
+
+def explained(kind: type[Failure], what: str, to_do: str = "", where: Optional[str] = None) -> Failure:
+    """An error of this class, with the text of explain()."""
+    return kind(explain(what, to_do, where))
 
 
 def placed(where: str, text: str) -> str:

@@ -11,10 +11,11 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 import sys
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
-from .errors import explain, whole
+from .errors import explained, whole
 from .job.settings import too_many_per_node
 
 # A plan that just keeps up falls behind at the first delay. A recommended one needs at most this part of a step.
@@ -60,9 +61,9 @@ def _counted(name: str, value: Any, least: int) -> int:
     """`value` as an int, also a number of numpy. Raises ValueError unless it is a whole number from `least` to MOST."""
     number = whole(value)
     if number is None or number < least:
-        raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
+        raise explained(ValueError, f"{name} must be a whole number of {least} or more, not {value!r}")
     if number > MOST:
-        raise ValueError(explain(f"{name} must be {MOST} or less, not {number}"))
+        raise explained(ValueError, f"{name} must be {MOST} or less, not {number}")
     return number
 
 
@@ -86,9 +87,9 @@ class Job:
         for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(explain(f"{name} must be a finite number above 0, not {value!r}"))
+                raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
         if not (math.isfinite(self.step_seconds) and self.step_seconds >= 0):
-            raise ValueError(explain(f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}"))
+            raise explained(ValueError, f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}")
 
     @property
     def hosts(self) -> int:
@@ -125,10 +126,10 @@ class Readers:
         for name in ("dedicated", "per_node"):
             object.__setattr__(self, name, _counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
-            raise ValueError(
-                explain(
-                    f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other", "Give one of them"
-                )
+            raise explained(
+                ValueError,
+                f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
+                "Give one of them",
             )
         if self.per_node > 1:
             raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
@@ -352,8 +353,36 @@ def _table(found: Sequence[Plan]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
+def _whole(least: int) -> Callable[[str], int]:
+    """For argparse: takes a whole number from `least` to MOST."""
+
+    def take(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text):
+            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+        try:
+            return _counted("it", int(text), least)
+        except ValueError:
+            bound = f"{least} or more" if int(text) < least else f"{MOST} or less"
+            raise argparse.ArgumentTypeError(f"must be {bound}, not {text}") from None
+
+    return take
+
+
 def _steps(text: str) -> Union[int, str]:
-    return text if text == AUTO else int(text)
+    return text if text == AUTO else _whole(1)(text)
+
+
+def _above_zero(text: str) -> float:
+    """For argparse: takes a finite number above 0."""
+    number = float(text)
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0, not {text}")
+    return number
+
+
+def _zero_or_more(text: str) -> float:
+    """For argparse: takes a finite number of 0 or more."""
+    return 0.0 if float(text) == 0 else _above_zero(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -364,16 +393,16 @@ def _parser() -> argparse.ArgumentParser:
         "arguments.",
     )
     parser.add_argument(
-        "--ranks", type=int, help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}"
+        "--ranks", type=_whole(1), help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}"
     )
     parser.add_argument(
-        "--batch-mb", type=float, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes"
+        "--batch-mb", type=_above_zero, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes"
     )
-    parser.add_argument("--step-ms", type=float, required=True, help="of computation; 0: as fast as data comes")
+    parser.add_argument("--step-ms", type=_zero_or_more, required=True, help="of computation; 0: as fast as data comes")
     parser.add_argument(
-        "--link-gbit", type=float, required=True, help="of each host's line, as far as batches may have it"
+        "--link-gbit", type=_above_zero, required=True, help="of each host's line, as far as batches may have it"
     )
-    parser.add_argument("--ranks-per-host", type=int, default=8)
+    parser.add_argument("--ranks-per-host", type=_whole(1), default=8)
     parser.add_argument(
         "--prefetch",
         type=_steps,
@@ -382,47 +411,28 @@ def _parser() -> argparse.ArgumentParser:
         help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case",
     )
     parser.add_argument(
-        "--prefetch-mb", type=float, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}"
+        "--prefetch-mb", type=_above_zero, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}"
     )
     pipeline = parser.add_mutually_exclusive_group()
-    pipeline.add_argument("--pipeline-mb-s", type=float, help="that the pipeline of one reader yields")
+    pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="that the pipeline of one reader yields")
     pipeline.add_argument(
-        "--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch"
+        "--pipeline-ms", type=_above_zero, help="in which the pipeline of one reader yields one rank's batch"
     )
     layout = parser.add_mutually_exclusive_group()
-    layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
-    layout.add_argument("--readers-per-node", type=int, metavar="1", help="judge one reader on every host")
+    layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
+    layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
     parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
     parser.add_argument("--json", action="store_true")
     return parser
 
 
 def _job(given: argparse.Namespace, ranks: int) -> Job:
-    for option in ("batch_mb", "link_gbit", "pipeline_mb_s", "pipeline_ms", "prefetch_mb"):
-        value = getattr(given, option)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"--{option.replace('_', '-')} must be a finite number above 0, not {value:g}")
-    if not (math.isfinite(given.step_ms) and given.step_ms >= 0):
-        raise ValueError(f"--step-ms must be a finite number of 0 or more, not {given.step_ms:g}")
-    for option, value in (("ranks", ranks), ("ranks_per_host", given.ranks_per_host), ("prefetch", given.prefetch)):
-        if value != AUTO and value < 1:
-            raise ValueError(f"--{option.replace('_', '-')} must be 1 or more, not {value}")
-        if value != AUTO and value > MOST:
-            raise ValueError(f"--{option.replace('_', '-')} must be {MOST} or less, not {value}")
     if given.prefetch_mb is not None and given.prefetch != AUTO:
         raise ValueError(
             f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them"
         )
     batch = given.batch_mb * 1e6
-    rates = {
-        "pipeline_mb_s": given.pipeline_mb_s and given.pipeline_mb_s * 1e6,
-        "pipeline_ms": given.pipeline_ms and batch / given.pipeline_ms * 1e3,
-    }
-    for option, value in {"batch_mb": batch, **rates}.items():
-        if value is not None and not (math.isfinite(value) and value > 0):  # beyond what floats can be
-            raise ValueError(
-                f"--{option.replace('_', '-')} {getattr(given, option):g} is too large or too small to count with"
-            )
+    pipeline = given.pipeline_mb_s and given.pipeline_mb_s * 1e6
     return Job(
         ranks,
         batch,
@@ -430,22 +440,12 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
         given.link_gbit,
         given.ranks_per_host,
         given.prefetch,
-        rates["pipeline_mb_s"] or rates["pipeline_ms"],
+        pipeline or (given.pipeline_ms and batch / given.pipeline_ms * 1e3),
         PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20),
     )
 
 
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
-    if given.readers is not None and given.readers < 0:
-        raise ValueError(f"--readers must be 0 or more, not {given.readers}")
-    if given.readers is not None and given.readers > MOST:
-        raise ValueError(f"--readers must be {MOST} or less, not {given.readers}")
-    if given.readers_per_node is not None and given.readers_per_node < 1:
-        raise ValueError(f"--readers-per-node must be 1, not {given.readers_per_node}")
-    if given.readers_per_node is not None and given.readers_per_node > 1:
-        raise ValueError(
-            too_many_per_node(f"--readers-per-node {given.readers_per_node}", "--readers-per-node 1", "--readers R")
-        )
     if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
         layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
         raise ValueError(

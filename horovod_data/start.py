@@ -13,7 +13,7 @@ from .channel import receiver
 from .ending import exit_status, forks, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
-from .errors import explain, fork_check, set_here
+from .errors import explain, explained, fork_check, set_here
 from .job import cgroups, handshake, launch_checks
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
@@ -29,33 +29,33 @@ def init(
     comm: Any = None,
     embedded: Optional[bool] = None,
 ) -> None:
-    """Makes this process part of a job in which few processes read and all others are given their own batches.
+    """Makes this process part of a job, in which few processes read and all others get batches of their own.
 
-    Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
-    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()` (then
-    `hvd.shutdown()` does `shutdown()` first), or after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and
-    without Horovod.
+    Call it instead of `hvd.init()`. It initialises MPI, and then, on trainers, Horovod if that is installed. Dedicated readers stay
+    out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod. After a plain `hvd.init()`, or after
+    `from mpi4py import MPI`, it works if these got MPI_THREAD_MULTIPLE. (After `hvd.init()`, `hvd.shutdown()` does `shutdown()`
+    first.)
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.
 
     Args:
-      readers: 0: rank 0 reads and trains. R > 0: the last R ranks read, each its own part of the data, and do nothing
-        else; they take turns, and all trainers get batches of each. None: what HOROVOD_DATA_READERS says, else 0.
-      readers_per_node: 1: every host has a reader of its own, its last rank, which deals to the trainers of that host
-        alone, so that no batch crosses the network. None (or 0): what HOROVOD_DATA_READERS_PER_NODE says if `readers` is
-        None too, else none.
-      comm: an mpi4py communicator whose processes form the job; None: all processes of MPI_COMM_WORLD.
-      embedded: with readers_per_node, True: not the last but the first rank of each host reads, and trains as well. None:
-        what HOROVOD_DATA_EMBEDDED (0 or 1) says, else False.
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read, each its own part of the data. They take turns, and all
+        trainers get batches of each. None stands for HOROVOD_DATA_READERS, by default 0.
+      readers_per_node: 1: the last rank of every host is a reader, which deals to the trainers of that host alone. So no
+        batch crosses the network. None or 0 stands for HOROVOD_DATA_READERS_PER_NODE if `readers` is None, too. By default no
+        host has a reader of its own.
+      comm: an mpi4py communicator whose processes form the job. None: all processes of MPI_COMM_WORLD.
+      embedded: with readers_per_node, True: the first rank of each host reads, and trains as well. None stands for
+        HOROVOD_DATA_EMBEDDED (0 or 1), by default False.
 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
-      RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
-        ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
-      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
-        ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
+      RuntimeError: the job was started with another MPI than the library was built for. MPI can't be used from several threads.
+        multiprocessing has started this process, which imports the program. Too few files may be opened. The ranks disagree.
+        Horovod was initialised for other processes. A second call has other arguments.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. Except: MPI_Init, and the part after the
+        meeting of all ranks, can't be interrupted. There this process prints the error and ends with status 1, and the job ends.
     """
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
@@ -77,11 +77,10 @@ def init(
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
     before = bindings.mpi_query()
     if before.finalized:
-        raise RuntimeError(
-            explain(
-                "MPI has already been finalised in this process, and can't be started twice",
-                "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
-            )
+        raise explained(
+            RuntimeError,
+            "MPI has already been finalised in this process, and can't be started twice",
+            "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
         )
     if not before.initialized:
         with handshake.watched(os.environ, settings):
@@ -202,13 +201,12 @@ def _require_same(
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
         return
-    raise RuntimeError(
-        explain(
-            f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
-            f"{_arguments(runs, job.comm)}",
-            "Call it once, before anything else of horovod_data",
-            job.where,
-        )
+    raise explained(
+        RuntimeError,
+        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
+        f"{_arguments(runs, job.comm)}",
+        "Call it once, before anything else of horovod_data",
+        job.where,
     )
 
 
@@ -222,18 +220,16 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise TypeError(
-            explain(
-                f"comm must be an mpi4py intracommunicator, not {comm!r}",
-                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
-            )
+        raise explained(
+            TypeError,
+            f"comm must be an mpi4py intracommunicator, not {comm!r}",
+            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
         )
     if comm == mpi4py.COMM_NULL:
-        raise ValueError(
-            explain(
-                "comm is MPI.COMM_NULL: this process is no member of that communicator",
-                "Call init() only on its members",
-            )
+        raise explained(
+            ValueError,
+            "comm is MPI.COMM_NULL: this process is no member of that communicator",
+            "Call init() only on its members",
         )
     return None if comm == mpi4py.COMM_WORLD else comm
 

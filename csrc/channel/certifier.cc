@@ -122,27 +122,37 @@ void Certifier::Certify(const Key& key, Reports reports) {
     if (name.empty()) name = report.channel;
     bytes += report.listed.size() * sizeof report.listed[0];
   }
-  const auto epoch = std::make_shared<Epoch>(std::move(reports), !file_.empty());
-  if (!name.empty()) {
-    // A channel may be certified after a newer channel of the same name: its iterator lived longer, or its reader was slow.
-    auto& [newest, last] = last_[name];
-    if (key >= newest) newest = key, last = epoch;
-    const auto unnamed = [](const auto& of_name) {
-      return of_name.first == "channel" + std::to_string(of_name.second.first.first);
-    };
-    if (static_cast<size_t>(std::count_if(last_.begin(), last_.end(), unnamed)) > kUnnamed) {
-      const auto older = [&](const auto& one, const auto& other) {
-        return std::pair(!unnamed(one), one.second.first) < std::pair(!unnamed(other), other.second.first);
-      };
-      last_.erase(std::min_element(last_.begin(), last_.end(), older));
-    }
-  }
+  const auto epoch = std::make_shared<Epoch>(std::move(reports));
+  if (!name.empty()) Keep(key, name, epoch);
   if (right) Tell(key, {kOk, ""});
   if (name.empty()) return;
   const std::string place = Place(world_->ReaderName(0));
-  LogMade([place, epoch] { return place + epoch->Line(); });
-  if (file_.empty()) return;
-  FileWriter().Add(bytes, [place, epoch, file = file_] { Append(file, epoch->TakeWholeRecord() + "\n", place); });
+  const bool for_file = !file_.empty();
+  LogMade([place, epoch, for_file] {
+    return place + epoch->Made([for_file](Certificate* certificate) {
+      if (!for_file) certificate->all.listed = {};
+      return certificate->Line();
+    });
+  });
+  if (!for_file) return;
+  FileWriter().Add(bytes, [place, epoch, file = file_] {
+    const auto make = [](Certificate* certificate) {
+      std::string record = certificate->Record(true);
+      certificate->all.listed = {};
+      return record;
+    };
+    Append(file, epoch->Made(make) + "\n", place);
+  });
+}
+
+void Certifier::Keep(const Key& key, const std::string& name, const std::shared_ptr<Epoch>& epoch) {
+  if (name == "channel" + std::to_string(key.first) && last_.count(name) == 0) {
+    unnamed_.push_back(name);
+    if (unnamed_.size() > kUnnamed) last_.erase(unnamed_.front()), unnamed_.pop_front();
+  }
+  // A channel may be certified after a newer channel of the same name: its iterator lived longer, or its reader was slow.
+  auto& [newest, last] = last_[name];
+  if (key >= newest) newest = key, last = epoch;
 }
 
 void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
@@ -156,36 +166,9 @@ std::vector<std::string> Certifier::Last() const {
     for (const auto& [name, last] : last_) epochs.push_back(last.second);
   }
   std::vector<std::string> records;
-  for (const auto& epoch : epochs) records.push_back(epoch->Record());
+  for (const auto& epoch : epochs)
+    records.push_back(epoch->Made([](Certificate* certificate) { return certificate->Record(false); }));
   return records;
-}
-
-// ---- One epoch.
-
-Certificate& Certifier::Epoch::Made() {
-  if (!made_) {
-    made_.emplace(reports_);
-    reports_.clear();
-    if (!for_file_) made_->all.listed = {};
-  }
-  return *made_;
-}
-
-std::string Certifier::Epoch::Line() {
-  MutexLock lock(&mu_);
-  return Made().Line();
-}
-
-std::string Certifier::Epoch::Record() {
-  MutexLock lock(&mu_);
-  return Made().Record(false);
-}
-
-std::string Certifier::Epoch::TakeWholeRecord() {
-  MutexLock lock(&mu_);
-  std::string record = Made().Record(true);
-  made_->all.listed = {};
-  return record;
 }
 
 }  // namespace hvdata

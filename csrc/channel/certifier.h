@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,15 +50,16 @@ class Certifier {
   // So a writer's thread makes it, or the thread that asks for the record, but never the thread that delivers a report.
   class Epoch {
    public:
-    Epoch(Reports reports, bool for_file) : for_file_(for_file), reports_(std::move(reports)) {}
-    std::string Line() EXCLUDES(mu_);
-    std::string Record() EXCLUDES(mu_);
-    // The record with the list of elements, which is freed then.
-    std::string TakeWholeRecord() EXCLUDES(mu_);
+    explicit Epoch(Reports reports) : reports_(std::move(reports)) {}
+    // What `use` makes of the certificate, one call at a time.
+    template <typename Use>
+    std::string Made(Use use) EXCLUDES(mu_) {
+      MutexLock lock(&mu_);
+      if (!made_) made_.emplace(std::exchange(reports_, {}));
+      return use(&*made_);
+    }
 
    private:
-    Certificate& Made() REQUIRES(mu_);
-    const bool for_file_;
     Mutex mu_{Mutex::kLast};
     Reports reports_ GUARDED_BY(mu_);
     std::optional<Certificate> made_ GUARDED_BY(mu_);
@@ -73,6 +75,7 @@ class Certifier {
   void Tell(const Key& key, const wire::Verified& verified) const;
   void CertifyIfWhole(const Key& key) REQUIRES(mu_);
   void Certify(const Key& key, Reports reports) REQUIRES(mu_);
+  void Keep(const Key& key, const std::string& name, const std::shared_ptr<Epoch>& epoch) REQUIRES(mu_);
   void ForgetIfOver(uint32_t number) REQUIRES(mu_);
 
   const World* const world_;
@@ -84,6 +87,8 @@ class Certifier {
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without those that are over
   // By the channel's name: the newest epoch of the newest channel of that name.
   std::map<std::string, std::pair<Key, std::shared_ptr<Epoch>>> last_ GUARDED_BY(mu_);
+  std::deque<std::string> unnamed_
+      GUARDED_BY(mu_);  // the channels in `last_` without names of their own, the oldest first
 };
 
 }  // namespace hvdata

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The book of one reader's epoch: what each trainer was dealt, and what it has acknowledged. Nobody else keeps one: the account of a
-// verified channel (proof/account.h) and checkpoints hear of it through LaneOutput.
+// The only book of one reader's epoch: what each trainer was dealt, and what it has acknowledged. The account of a verified channel
+// (proof/account.h) hears of it through LaneOutput.
 //
 // Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its limit
 // (credit.h). It is not believed to have taken what it was not sent. Not thread-safe. The two schedules are two subclasses.
@@ -25,7 +25,9 @@ struct Step {
   uint64_t first = 0;               // number of the first of these elements in the epoch
   proof::StepHashes hashes;         // verified channels
 
-  Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+  Position position() const {
+    return Position(first + elements.size());
+  }  // elements of the epoch up to and with this step
   size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
   const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
   // The element that the trainer's share is of; a share behind the last element is a filler, of no element.
@@ -35,15 +37,15 @@ struct Step {
   }
 };
 
-// What the lanes do.
+// The lanes call this for each thing that they do.
 class LaneOutput {
  public:
   virtual ~LaneOutput() = default;
   virtual void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) = 0;
   virtual void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) = 0;
   virtual void Recall(int trainer) = 0;
-  // The trainer has taken its share of this step. `received`: what it has found in it, in a verified channel; null: it does not say.
-  // A null step: it says what it has found in a share that it was not sent. Static lanes pass on only what says something.
+  // The trainer has taken its share of this step. `received`: what it found in the share, in a verified channel, or null. A null step:
+  // it found a share that it was not sent. Static lanes leave out calls without `received`.
   virtual void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) = 0;
   // Static: the trainer has had its share of this step in an earlier run.
   virtual void PassedOver(int trainer, const Step& dealt) = 0;
@@ -117,8 +119,8 @@ class Lanes {
 std::unique_ptr<Lanes> MakeStaticLanes(bool gated, LaneOutput* output, Credit* credit);
 
 // dynamic: each element goes to the lane that has credit and holds the fewest untaken ones. What a closed lane had not
-// taken goes to the others. When the input is exhausted and a lane is idle, what the others have not taken is recalled
-// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is.
+// taken goes to the others. When the input is exhausted and a lane is idle, the others' untaken shares are recalled and dealt on
+// demand. So every lane ends as soon as all shares are taken, however slow one rank is.
 std::unique_ptr<Lanes> MakeDynamicLanes(LaneOutput* output, Credit* credit);
 
 }  // namespace hvdata

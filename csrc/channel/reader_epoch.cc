@@ -35,7 +35,7 @@ std::string ReaderEpoch::Where(Turn turn) const {
   return Place(Me(), "channel " + config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
 }
 
-// ---- What is sent.
+// ---- Messages to trainers.
 
 void ReaderEpoch::Tell(int trainer, wire::Message message) const {
   send_(world_.audience[static_cast<size_t>(trainer)], std::move(message), nullptr);
@@ -48,13 +48,13 @@ void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const St
 }
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
-  const TailStep tail_taken = resumed_.count(trainer) > 0 ? 0 : tail_taken_;  // it knows itself
+  const TailStep tail_taken = resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
   Tell(trainer, wire::End{lane_step, outcome.code, outcome.message, lost_, leftovers_.size(), tail_taken, no_filler_,
                           all_dropped_});
 }
 
-// A trainer that left before the end counts what was dropped all the same.
+// A trainer that left before the end counts the dropped rows, too.
 void ReaderEpoch::SendDropped() const {
   for (int t = 0; all_dropped_ > 0 && t < roster_.size(); ++t) {
     if (roster_[t].departed || roster_[t].closed < epoch_ || got_end_.count(t) > 0) continue;
@@ -68,7 +68,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
   started_ = true;
   turn_ = at.turn;
   tail_taken_ = at.tail_taken;
-  behind_ = at.over;
+  accounted_before_ = at.over;
   if (account_) account_->GoOn(std::move(past));
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
@@ -94,9 +94,10 @@ void ReaderEpoch::OnOpen(int trainer) {
 }
 
 bool ReaderEpoch::OnTaken(int trainer, const wire::Taken& taken) {
+  const bool over = input_over_;
   lanes_->Taken(trainer, taken.taken, taken.limit, taken.checked ? &taken.received : nullptr);
   Settle();
-  return lanes_->HasCredit(wanted_);
+  return lanes_->HasCredit(wanted_) || input_over_ != over;  // a finding ends the epoch
 }
 
 // All leftovers are here before any END is sent, and CLAIM comes after that.
@@ -113,10 +114,10 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
 
 void ReaderEpoch::OnClose(int trainer, const wire::Close& close) {
   if (close.missing != 0) Missing(trainer, close.missing);
-  dropped_ = std::max(dropped_, PeersCount(close.dropped));  // all that reach the end send the same
+  dropped_ = std::max(dropped_, PeersCount(close.dropped));  // all trainers that reach the end send the same number
   if (started_) lanes_->Close(trainer, close.taken);
   if (close.dropped > 0 && account_ && !leftovers_.empty()) {
-    const uint64_t end = leftovers_.back().share.position();
+    const uint64_t end = leftovers_.back().share.position().n;
     const auto dropped = std::min<uint64_t>(static_cast<uint64_t>(close.dropped), leftovers_.size());
     account_->LeaveOut(end - dropped, dropped);
   }
@@ -145,26 +146,26 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
   return fills_up ? rest <= 0 && rest > -group : rest >= 0 && rest < group;
 }
 
-// Whether the reader's step number is one of this job: an epoch that was saved with other ranks began with steps of other sizes.
-bool ReaderEpoch::CountsSteps() const { return counted_ && first_ == turn_.n * static_cast<uint64_t>(Group()); }
+// Whether the reader's step numbers count steps of this job. An epoch that was saved with other ranks began with steps of another size.
+bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n * static_cast<uint64_t>(Group()); }
 
-// Elements of which a step is made.
+// The elements of one step.
 int64_t ReaderEpoch::Group() const {
   const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
   return groups ? world_.audience_count() : 1;
 }
 
-// Elements that are known to be there and of which no step has been made. Below 0: the steps are more than they make. A restored
-// state may have any number.
+// The elements of the input that are not dealt yet. Below 0: fillers have completed the last step. A restored state may have any
+// number.
 int64_t ReaderEpoch::NotDealt() const {
   const int64_t elements = config_.elements, group = Group();
-  if (first_ > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
-  return elements - static_cast<int64_t>(first_ + dealt() * static_cast<uint64_t>(group) + stepless_);
+  if (first_.n > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
+  return elements - static_cast<int64_t>(first_.n + dealt() * static_cast<uint64_t>(group) + stepless_);
 }
 
 // ---- The dealer's calls.
 
-// The dealer need not pull any more. With coordinated readers the lanes end later than the input.
+// The dealer need not pull any more. Lanes of a coordinated reader may end later than its input.
 bool ReaderEpoch::Pulled() const { return Over() || lanes_->finished() || input_over_; }
 
 void ReaderEpoch::WantEnough() {
@@ -227,9 +228,9 @@ void ReaderEpoch::Leave(std::vector<Leftover> leftovers, std::string no_filler) 
   }
 }
 
-void ReaderEpoch::Finish(Outcome outcome, bool others_go_on) {
+void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const bool pulled = std::exchange(pulling_, false);
-  // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
+  // When all trainers have left, the pull was cancelled. Its outcome is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
@@ -240,9 +241,9 @@ void ReaderEpoch::Finish(Outcome outcome, bool others_go_on) {
   const bool all_have_left = lanes_->AllClosed();
   if (!outcome.ok() && all_have_left) Log(outcome.message);
   Outcome lost;
-  if (others_go_on && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
+  if (of_pipeline && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
     LogLost(outcome.message);
-    // The trainers of several readers know whether a reader is left, and need the error if none is.
+    // Trainers of several readers need the error in case all readers fail.
     lost_ = takes_turns();
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
@@ -263,14 +264,14 @@ void ReaderEpoch::Finish(Outcome outcome, bool others_go_on) {
 }
 
 void ReaderEpoch::End() {
-  LogDropped();  // of an epoch that all have left before its end
+  LogDropped();  // in case all trainers left before the end
   LogCutShort();
   Report(true);
   SendReady(Says::kLeft, Dealt());
   SendDropped();
 }
 
-// ---- What the log gets.
+// ---- Lines for the log.
 
 void ReaderEpoch::LogEmpty() {
   if ((all_dropped_ == 0 && stepless_ == 0) || Now().n > 0 || std::exchange(history_->logged_empty, true)) return;
@@ -288,7 +289,6 @@ void ReaderEpoch::LogDropped() {
   Log(Here() + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
-// What on_reader_error="continue" costs.
 void ReaderEpoch::LogLost(const std::string& error) const {
   const int64_t lost = counted_ ? NotDealt() : 0;
   const char* on = "the epoch goes on without this reader; ";

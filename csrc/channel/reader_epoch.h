@@ -2,7 +2,7 @@
 // One epoch on a reader, the mirror of TrainerEpoch: its lanes, its end, its leftovers, and the account of a verified channel.
 // Made when the epoch begins, dropped when the dealer has ended it. Not thread-safe: the Source calls everything under its mutex.
 //
-// The dealer's calls come in this order: Start; Next and Deal in turn; Finish; Over until it is true; End.
+// The dealer calls Start; then Next and Deal in turn; then Finish; then Over until it is true; then End.
 #pragma once
 
 #include <chrono>
@@ -36,23 +36,23 @@ inline bool IsCoordinated(const ChannelConfig& config, const World& world) {
 inline bool SendsFillers(const ChannelConfig& config, const World& world) {
   return IsCoordinated(config, world) && config.remainder != plan::Remainder::kDrop;
 }
-// It shares its trainers with other readers, and all make the last steps together, of their leftovers (plan::Tail).
+// It shares its trainers with other readers. All of them make the last steps together, of their leftovers (plan::Tail).
 inline bool SharesTail(const ChannelConfig& config, const World& world) {
   return world.source_count() > 1 && config.batch == plan::Batch::kPerRank &&
          config.schedule == plan::Schedule::kStatic;
 }
 
-// One element of those that make no full step at this reader's end, as a step of one share for whichever trainer asks for it.
+// An element that makes no full step at this reader's end. It is a step of one share, for the trainer that claims it.
 struct Leftover {
   Step share;
-  Step filler;  // the empty or padding share on its model, of no element; without shares where there is none
+  Step filler;  // an empty or padding share of the same shape, of no element; no shares: there can be none
 };
 
-// What a reader remembers from one epoch to the next.
+// A reader keeps this from one epoch to the next.
 struct ReaderHistory {
   uint64_t earlier_epochs = 0;  // an epoch's number over all runs, less its number in this run
-  uint64_t last_steps = 0;      // of the last epoch that came to its end
-  bool logged_empty = false;
+  uint64_t last_steps = 0;      // steps of the last epoch that came to its end
+  bool logged_empty = false;    // that an epoch had no step
 
   // Logs at most one of these lines a minute, however many trainers ask.
   void LogStall(const std::string& line);
@@ -63,11 +63,11 @@ struct ReaderHistory {
 
 class ReaderEpoch : private LaneOutput {
  public:
-  // What the dealer is to do.
+  // The dealer's next task.
   enum class Task { kPull, kSave, kStop };
-  using SendTo = std::function<void(int member, wire::Message, const Share*)>;
+  using SendTo = std::function<void(int member, wire::Message&& message, const Share*)>;
 
-  // `resumed`: trainers that restored a state for this epoch. `credit` and `history` are those of all epochs.
+  // `resumed`: the trainers that restored a state for this epoch. `credit` and `history` are kept over all epochs.
   ReaderEpoch(const ChannelConfig& config, const World& world, const Roster& roster, uint64_t epoch,
               std::set<int> resumed, Credit* credit, ReaderHistory* history, SendTo send);
 
@@ -75,49 +75,48 @@ class ReaderEpoch : private LaneOutput {
 
   // Opens the lanes. `past`: a verified channel's account of the earlier runs.
   void Start(const plan::Resumption& at, proof::Past past);
-  // What to do now; nothing while there is not enough credit. `save`: a state is wanted.
+  // The next task; none while credit is missing. `save`: a trainer wants a state.
   std::optional<Task> Next(bool save);
-  // A wait for credit begins: it should be enough. Then: one step is enough.
+  // Before a wait: the dealer wants Credit::Enough() steps. WantOne: one step is enough.
   void WantEnough();
   void WantOne() { wanted_ = 1; }
   uint64_t wanted() const { return wanted_; }
-  // Of the lanes that keep it waiting the last one, and the limit that it needs; -1: any may.
+  // The last trainer without credit, and the limit that it must send. -1: any trainer may end the wait.
   std::pair<int, LaneStep> WaitsForCreditOf() const;
-  // Why nothing has moved for so long, for the log. Nothing where all trainers alike are busy.
+  // Nothing has moved for so long. Logs why, unless all trainers are equally busy.
   void LogStall(double seconds);
   // The dealer begins to pull the next step.
   void Pull();
   void Deal(Step step);
-  // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows. `stepless`: the elements
-  // that made no step at all.
+  // remainder="drop" left out so many rows (or elements); 0 for a batch without rows. `stepless`: elements that made no step.
   void Dropped(int64_t count, uint64_t stepless);
   // Before Finish, if SharesTail.
   void Leave(std::vector<Leftover> leftovers, std::string no_filler);
-  // Before Finish, if SendsFillers: the shares of each step that this reader doesn't have itself, or why there can be none.
+  // Before Finish, if SendsFillers: the shares of the steps that only other readers have, or why there can be none.
   void Fill(Step step);
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
-  // The input has ended with `outcome`. Errors get the place where they happened in front. `others_go_on`: the error is that of the
-  // pipeline, and with on_reader_error="continue" the others go on, if there are any.
-  void Finish(Outcome outcome, bool others_go_on = false);
-  // Nobody needs the epoch any more.
+  // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: with on_reader_error="continue" the other
+  // readers go on, if there are any.
+  void Finish(Outcome outcome, bool of_pipeline = false);
+  // No trainer needs the epoch any more.
   bool Over() const;
   void End();
 
-  // Verified channels: elements from number `first` on, of which no trainer gets anything; an element that an earlier run has
-  // delivered; and what a checkpoint keeps of the account.
+  // For the account of a verified channel. NoStep: no trainer gets anything of the elements from number `first` on.
+  // DeliveredBefore: an earlier run has delivered the element.
   void NoStep(uint64_t first, std::vector<proof::Element> elements);
   void DeliveredBefore(uint64_t element, const proof::Element& its);
   proof::Bookmark Mark(uint64_t element) const { return account_ ? account_->Mark(element) : proof::Bookmark(); }
 
-  // What some trainer has not taken of what was dealt, by number.
+  // The elements that some trainer has not taken, with their numbers.
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements();
   // Dynamic: the elements that the trainer has taken since UntakenElements().
   std::vector<uint64_t> TakenSince(int trainer) { return taken_since_[trainer]; }
 
-  // ---- What trainers send, and reader 0.
+  // ---- Messages of trainers and of reader 0.
 
   void OnOpen(int trainer);
-  // Whether the dealer has the credit that it waits for.
+  // Returns whether the dealer has enough credit now, or is to stop.
   bool OnTaken(int trainer, const wire::Taken& taken);
   void OnRecalled(int trainer, const wire::Recalled& recalled) {
     lanes_->Recalled(trainer, recalled.from, recalled.limit);
@@ -125,27 +124,26 @@ class ReaderEpoch : private LaneOutput {
   void OnClaim(int trainer, const wire::Claim& claim);
   void OnClose(int trainer, const wire::Close& close);
   void OnDeparted(int trainer);
-  // A trainer has waited for long. False: it doesn't wait for readers that keep in step with this one.
+  // A trainer has waited for long. Returns false if it doesn't wait for another reader of a coordinated channel.
   bool OnWhy(int trainer, EpochStep step);
   void OnGo(const wire::Go& go);
 
-  // ---- What the Source asks.
+  // ---- For the Source.
 
-  // Nobody needs what is pulled any more, also before the lanes are open.
+  // As Over, also before the lanes are open.
   bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveLeft(epoch_); }
   bool started() const { return started_; }
   bool failed() const { return failed_; }
   uint64_t dealt() const { return lanes_->dealt(); }
   uint64_t Untaken() const { return started_ ? lanes_->Untaken().size() : 0; }
-  // What keeps this trainer waiting; -1: whoever waits.
+  // The reason why this trainer waits; -1: any trainer.
   std::string Explain(int trainer) const;
   // "[reader 0 on node0, channel train, epoch 1, step 7] ", with the reader's next step.
   std::string Here() const { return Where(Now()); }
   Turn Now() const { return TurnOf(Dealt()); }
-  // The pull was cancelled; the process ends; somebody waits for the next epoch.
-  void SetCancelled() { cancelled_ = true; }
-  void Stop() { stopped_ = true; }
-  void SetUnwanted() { unwanted_ = true; }
+  void SetCancelled() { cancelled_ = true; }  // the pull was cancelled
+  void Stop() { stopped_ = true; }            // the process ends
+  void SetUnwanted() { unwanted_ = true; }    // a trainer waits for the next epoch
 
  private:
   void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) override;
@@ -196,37 +194,37 @@ class ReaderEpoch : private LaneOutput {
   bool started_ = false;  // the lanes have been opened
   bool pulling_ = false;  // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point pulls_since_;
-  uint64_t wanted_ = 1;            // the steps for which the dealer waits to have credit
+  uint64_t wanted_ = 1;            // the dealer waits for credit for so many steps
   std::optional<Step> held_back_;  // pulled before there was credit for it
-  Turn turn_;                      // where the lanes began
-  TailStep tail_taken_ = 0;
-  Position first_ = 0;   // of the elements that the lanes are dealt
-  bool counted_ = true;  // `first_` is known: dynamic states don't have it
+  Turn turn_;                      // the first step of the lanes
+  TailStep tail_taken_;
+  Position first_;          // the first element of the lanes
+  bool counted_ = true;     // first_ is known: dynamic states don't have it
+  bool recording_ = false;  // taken_since_
   std::map<int, std::vector<uint64_t>> taken_since_;
-  bool recording_ = false;  // these
 
   bool input_over_ = false;   // Finish has been called
   bool input_ended_ = false;  // the input has come to its own end
   bool cancelled_ = false, stopped_ = false, unwanted_ = false;
   bool failed_ = false;  // a pipeline has failed, and the trainers get its error
-  bool lost_ = false;    // this reader's has, and the others go on
+  bool lost_ = false;    // this reader's pipeline has failed, and the other readers go on
   std::string why_;      // the error that the epoch ended with
   std::vector<Leftover> leftovers_;
-  std::string no_filler_;                  // why there are no shares for steps that this reader doesn't have
-  std::optional<DealtStep> cut_short_;     // the step on which another reader's end has ended the epoch
+  std::string no_filler_;                  // why this reader can't make fillers
+  std::optional<DealtStep> cut_short_;     // another reader has ended the epoch at this step
   uint64_t undealt_ = 0;                   // steps that came too late to be dealt
-  int64_t dropped_ = 0, all_dropped_ = 0;  // not logged yet; of the epoch
+  int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the epoch
   uint64_t stepless_ = 0;
-  std::set<int> got_end_;  // trainers
+  std::set<int> got_end_;  // trainers that were sent END
 
-  std::map<int, EpochStep> whys_;  // trainers and steps that wait to hear which reader is behind
-  std::string held_by_;            // as far as this reader knows
+  std::map<int, EpochStep> whys_;  // trainers that asked, and their steps, while another reader is behind
+  std::string held_by_;            // that reader, as far as this one knows
 
   std::unique_ptr<proof::Account> account_;  // verified channels
-  bool behind_ = false;                      // an earlier run has accounted for all of it
+  bool accounted_before_ = false;            // an earlier run has accounted for the whole epoch
   bool reported_ = false;
-  std::set<int> wrong_;  // trainers of which something was found
-  std::string finding_;  // not reported yet
+  std::set<int> wrong_;  // trainers with a finding
+  std::string finding_;  // a finding that is not reported yet
 };
 
 }  // namespace hvdata

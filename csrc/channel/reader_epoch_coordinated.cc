@@ -36,7 +36,7 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   Settle();
 }
 
-// At the epoch's end, when it is known whether this reader had more.
+// Logged at the epoch's end, when this reader knows whether it had more.
 void ReaderEpoch::LogCutShort() const {
   if (!cut_short_) return;
   const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
@@ -49,11 +49,10 @@ void ReaderEpoch::LogCutShort() const {
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {
-  return Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
+  return Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_;
 }
 
-// Whether this reader waits for others that keep in step with it. Reader 0 is asked, and the trainer gets what is known by now: the
-// other readers, or the way to them, may be silent.
+// If this reader waits for other readers: asks reader 0, and answers with what it knows. The other readers may be silent.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!lanes_->Held(trainer) && !(coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: what the lanes do goes into the account, and what trainers found in their shares is compared.
+// Verified channels: the account hears what the lanes do, and each share that a trainer took is compared with the one dealt.
 #include <algorithm>
 
 #include "channel/reader_epoch.h"
@@ -7,7 +7,7 @@
 
 namespace hvdata {
 
-// Behind a share that was lost or came twice, all shares of the lane are others than were dealt. So one finding a trainer is enough.
+// After a share that was lost or came twice, all shares of the lane differ from the dealt ones. So each trainer has one finding at most.
 void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Received* received) {
   if (recording_ && dealt != nullptr) taken_since_[trainer].push_back(dealt->first);
   if (!account_ || received == nullptr) return;
@@ -15,7 +15,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
   const proof::ShareHash* hash = nullptr;
   if (dealt != nullptr && dealt->IndexOf(trainer) < dealt->hashes.shares.size())
     hash = &dealt->hashes.shares[dealt->IndexOf(trainer)];
-  proof::Difference what = proof::Compare(hash, dealt != nullptr ? dealt->position() : 0, *received);
+  proof::Difference what = proof::Compare(hash, dealt != nullptr ? dealt->position() : Position(), *received);
   account_->Take(trainer, what.text.empty() ? dealt->ElementOf(trainer) : proof::Account::kNoElement, received->rows);
   if (what.text.empty()) return;
   for (const Step* other : lanes_->Untaken()) {
@@ -25,7 +25,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
       what = {"it got another share in place of its own (swapped)", hash->rows.count(), received->rows, 0};
     }
   }
-  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step) + ": " + what.text;
+  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step.n) + ": " + what.text;
   Find(trainer, what);
 }
 
@@ -47,7 +47,7 @@ void ReaderEpoch::DeliveredBefore(uint64_t element, const proof::Element& its) {
   if (account_) account_->DeliveredBefore(element, its);
 }
 
-// The trainer has come to its end, and so many of its shares have not; below 0: so many too many have.
+// The trainer has reached its end without so many of its shares; below 0: with so many more.
 void ReaderEpoch::Missing(int trainer, int64_t shares) {
   if (!account_ || !started_ || wrong_.count(trainer) > 0) return;
   proof::Difference what;
@@ -67,7 +67,7 @@ void ReaderEpoch::Find(int trainer, const proof::Difference& what) {
   finding_ = what.text;
 }
 
-// After each change of the lanes. What was found ends the epoch here, and not from within a call of the lanes.
+// Called after each change of the lanes. A finding ends the epoch here, because Finish must not run within a call of the lanes.
 void ReaderEpoch::Settle() {
   if (!account_) return;
   // A checkpoint goes on with the first element that some trainer has not taken, or with the first leftover.
@@ -77,7 +77,7 @@ void ReaderEpoch::Settle() {
     const std::string text = "verify: " + std::exchange(finding_, "");
     proof::Report report;
     report.finding = Here() + text;
-    SendReport(report);  // at once, to those that wait at the end
+    SendReport(report);  // at once, for trainers that wait at the end
     Finish({kDataLoss, text});
     why_ = text;
   }
@@ -88,17 +88,17 @@ void ReaderEpoch::SendReport(const proof::Report& report) const {
   send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
 }
 
-// When every trainer has acknowledged all its shares, or takes no more; or when the epoch is over.
+// Reports once, when every trainer has acknowledged all its shares or has left, or when the epoch is over.
 void ReaderEpoch::Report(bool over) {
   if (!account_ || reported_ || !(over || lanes_->finished())) return;
   for (int t = 0; !over && t < roster_.size(); ++t) {
     if (roster_[t].HasLeft(epoch_)) continue;
-    // One that has not opened the epoch would not hear that it was right.
+    // A trainer that has not opened the epoch would miss VERIFIED.
     if (roster_[t].opened < epoch_ || !leftovers_.empty() || !lanes_->HasAll(t)) return;
   }
   reported_ = true;
   proof::Report report = account_->Close(history_->earlier_epochs + epoch_, input_ended_ || cut_short_, why_);
-  report.channel = behind_ ? "" : config_.name;
+  report.channel = accounted_before_ ? "" : config_.name;
   report.mode = {static_cast<uint8_t>(config_.batch), static_cast<uint8_t>(config_.schedule),
                  static_cast<uint8_t>(config_.remainder)};
   SendReport(report);

@@ -16,7 +16,7 @@ void ReaderHistory::LogStall(const std::string& line) {
 
 // The reader's log has what the trainer, which waits for this step, logs itself.
 void ReaderEpoch::LogStall(int trainer, EpochStep step, const std::string& why) const {
-  history_->LogStall(Place(Me(), config_.name, epoch_, step) + world_.AudienceName(trainer) +
+  history_->LogStall(Place(Me(), config_.name, epoch_, step.n) + world_.AudienceName(trainer) +
                      " waits for this step: " + why);
 }
 

@@ -46,9 +46,9 @@ class Roster {
     return std::count_if(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return !t.HasLeft(epoch); });
   }
 
-  // Whether epoch `next` may begin: some trainer has opened it, and all have left the one before. A reader that trains waits for
-  // trainer `own`, its own rank, with schedule="static": until then the program may still set what the pipeline reads. An epoch
-  // that goes on from a checkpoint waits for every trainer's OPEN, because each sends its RESTORE before that.
+  // An epoch may begin when some trainer has opened it and all have left the one before. `own`: the reader's own rank, or -1. With
+  // schedule="static" the reader waits for it, because until then the program may change what the pipeline reads. An epoch that resumes
+  // waits for every trainer's OPEN, because each sends its RESTORE before that.
   bool MayBegin(uint64_t next, int own) const {
     if (!AllHaveLeft(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
     bool opened = false, all = true, resumes = false;
@@ -60,7 +60,7 @@ class Roster {
     return opened && (all || !resumes);
   }
 
-  // The number of epoch `next` over all runs, less its number in this run; `known`: where no trainer restores it.
+  // The number of epoch `next` over all runs, less its number in this run. `known`: the answer if no trainer restores the epoch.
   uint64_t EarlierEpochs(uint64_t next, uint64_t known) const {
     for (const Trainer& t : trainers_) {
       const auto found = t.restores.find(next);
@@ -69,7 +69,7 @@ class Roster {
     return known;
   }
 
-  // What trainers restored for this epoch, by trainer. What they restored for earlier ones is forgotten.
+  // Gives the states that trainers restored for this epoch, by trainer. Forgets those for earlier epochs.
   std::map<int, wire::Restore> TakeRestores(uint64_t epoch) {
     std::map<int, wire::Restore> taken;
     for (int i = 0; i < size(); ++i) {

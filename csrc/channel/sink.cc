@@ -29,7 +29,7 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
 }
 
 std::string Sink::Where(uint64_t epoch, EpochStep step) const {
-  return Place(world_->Name(world_->self), config_.name, epoch, step);
+  return Place(world_->Name(world_->self), config_.name, epoch, step.n);
 }
 
 void Sink::SendTo(int reader, uint64_t epoch, wire::Message message) const {
@@ -90,9 +90,9 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     }
   }
   if (Runs(*iterator)) {
-    clock_.At(iterator->epoch, iterator->taken);
+    clock_.At(iterator->epoch, iterator->taken.n);
     const int64_t stepped = clock_.TurnTo(TrainerDoes::kReceives);
-    iterator->taken > 0 ? window_.Took(stepped) : window_.Begins();
+    iterator->taken.n > 0 ? window_.Took(stepped) : window_.Begins();
     times_.queued += epoch_->Queued();
   }
   for (bool waited = false;; waited = true) {
@@ -106,7 +106,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     Outcome outcome;
     const TrainerEpoch::Next next = epoch_->Take(arrival, &outcome);
     if (next == TrainerEpoch::Next::kShare) {
-      ++iterator->taken;
+      ++iterator->taken.n;
       ++tally_.steps;
       tally_.rows += arrival->rows;
       ++times_.steps;
@@ -143,18 +143,18 @@ Outcome Sink::Superseded(SinkIterator* iterator) {
 Outcome Sink::WaitForShare(MutexLock* lock, SinkIterator* iterator) {
   epoch_->SetWaiting(true);
   const auto awaited = static_cast<size_t>(epoch_->NextReader());
-  clock_.At(iterator->epoch, iterator->taken, static_cast<int>(awaited));
+  clock_.At(iterator->epoch, iterator->taken.n, static_cast<int>(awaited));
   clock_.TurnTo(TrainerDoes::kWaits);
-  clock_.At(iterator->epoch, iterator->taken);
+  clock_.At(iterator->epoch, iterator->taken.n);
   Outcome outcome = Wait(
       lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->HasNext() || !late_verdict_.ok(); },
-      [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
+      [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken().n) + " from " + AwaitedReader(); });
   if (!Runs(*iterator)) return outcome;
   outcome.ok() ? epoch_->SetWaiting(false) : epoch_->GiveUp();
   const TrainerDoes next = outcome.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps;
   const int64_t spent = clock_.TurnTo(next, static_cast<int>(awaited));
   times_.waited_for[awaited] += spent;
-  times_.first += iterator->taken == 0 ? spent : 0;
+  times_.first += iterator->taken.n == 0 ? spent : 0;
   return outcome;
 }
 
@@ -172,15 +172,15 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Received received{0, arrival.position, found.rows.count(), found.hash, ""};
+  wire::Received received{EpochStep(), arrival.position, found.rows.count(), found.hash, ""};
   const bool same = found.hash == arrival.hash && found.rows.count() == arrival.rows;
   for (size_t i = 0; !same && i < found.rows.each.size(); ++i)
     wire::AppendLittleEndian(found.rows.each[i], &received.fingerprints);
   epoch_->Acknowledge(std::move(received));
   if (same) return {};
   failed_epoch_ = iterator.epoch;
-  return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
-                         world_->SourceName(arrival.reader) +
+  return {kDataLoss, Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
+                         "verify: the share that came is not the one that " + world_->SourceName(arrival.reader) +
                          " cut: it was altered on its way, and is not handed out. If that happens again, a "
                          "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries "
                          "how batches travel here"};
@@ -237,7 +237,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   };
   const auto where = [&] {
     mu_.AssertHeld();
-    return iterator->epoch ? Where(iterator->epoch, iterator->taken) : Where(opened_, 0);
+    return iterator->epoch ? Where(iterator->epoch, iterator->taken) : Where(opened_, EpochStep());
   };
   while (!ready()) {
     if (iterator->cancelled) return {kCancelled, where() + "the iterator was cancelled while it waited " + what()};

@@ -33,7 +33,7 @@ struct IteratorRun {
   uint64_t epoch = 0;          // 0: never asked
   bool over = false;           // it has returned its end or its error
   bool broken = false;         // it has returned an error, or was superseded
-  EpochStep taken = 0;         // steps that it has returned
+  EpochStep taken;             // steps that it has returned
   std::vector<Turn> ended_at;  // by reader, when it is over
 };
 

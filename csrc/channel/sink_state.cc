@@ -98,16 +98,17 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   MutexLock lock(&mu_);
   const auto readers = static_cast<size_t>(world_->source_count());
   if (state.kind > SinkState::kExhausted) {
-    return {kDataLoss, Where(opened_ + 1, 0) + "a checkpoint of this channel is damaged. Restore another one"};
+    return {kDataLoss,
+            Where(opened_ + 1, EpochStep()) + "a checkpoint of this channel is damaged. Restore another one"};
   }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
-    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved when " +
+    return {kInvalidArgument, Where(opened_ + 1, EpochStep()) + "this iterator was saved when " +
                                   std::to_string(state.lanes.size()) + " reader(s) dealt to it, and can't go on with " +
                                   std::to_string(readers) +
                                   ": each reader has its own place in its own data. Use as many readers"};
   }
-  if (state.tail_taken > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
-    return {kInvalidArgument, Where(opened_ + 1, 0) +
+  if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
+    return {kInvalidArgument, Where(opened_ + 1, EpochStep()) +
                                   "this iterator was saved within the last steps of its epoch, which "
                                   "several readers make together for " +
                                   std::to_string(state.trainers) + " ranks, and can't go on with " +

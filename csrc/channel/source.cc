@@ -71,7 +71,7 @@ std::map<int, wire::Restore> Source::Begin(uint64_t epoch, std::function<void()>
   std::set<int> resumed;
   for (const auto& [trainer, restore] : restores) resumed.insert(trainer);
   epoch_ = std::make_unique<ReaderEpoch>(config_, *world_, roster_, epoch, std::move(resumed), &credit_, &history_,
-                                         [this, epoch](int member, wire::Message message, const Share* share) {
+                                         [this, epoch](int member, wire::Message&& message, const Share* share) {
                                            send_(member, MakeHeader(config_.number, epoch, std::move(message)), share);
                                          });
   if (shut_) epoch_->Stop();
@@ -97,13 +97,13 @@ void Source::Start(const plan::Resumption& at, proof::Past past) {
 }
 
 Source::Task Source::Await() {
-  if (IsCoordinated(config_, *world_)) changed_.Fetch();  // what this process sent itself, as the coordinator
+  if (IsCoordinated(config_, *world_)) changed_.Fetch();  // messages of reader 0 to itself
   MutexLock lock(&mu_);
   clock.At(begun_, epoch_->Now().n);
   epoch_->WantEnough();
   std::optional<Task> task;
   bool waits = false;
-  int slowest = -1;  // the trainer that kept the dealer waiting for longest
+  int slowest = -1;  // the last trainer without credit
   const auto ready = [&] {
     mu_.AssertHeld();
     task = epoch_->Next(SaveIsWanted());
@@ -137,10 +137,9 @@ void Source::Deal(Step step) {
   epoch_->Deal(std::move(step));
 }
 
-// User code may hold the dealer up until the last trainer has left.
-void Source::Finish(Outcome outcome, bool failed) {
+void Source::Finish(Outcome outcome, bool of_pipeline) {
   MutexLock lock(&mu_);
-  epoch_->Finish(std::move(outcome), failed);
+  epoch_->Finish(std::move(outcome), of_pipeline);
   changed_.NotifyAll();
 }
 
@@ -206,13 +205,13 @@ std::vector<SaveRequest> Source::TakeSaveRequests() {
 
 void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
   MutexLock lock(&mu_);
-  // The iterator is behind what has failed, and behind what was pulled for one step with it.
+  // The input's iterator has passed the element that failed, and others of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
                             epoch_->Here() + "this epoch can't be saved any more: its pipeline has failed behind the "
                                              "steps that this rank has had. Go on from the checkpoint before"});
   }
-  // Without an input there is nothing to save; but a state that is too large is one that is missing, whoever asks for it.
+  // Without an input there is nothing to save. Other errors, such as a state that is too large, go to every trainer.
   if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
   if (!outcome.ok()) return Answer(request, outcome);
   Answer(request, {kOk, std::move(state)});
@@ -230,7 +229,7 @@ void Source::Answer(const SaveRequest& request, Outcome answer) const {
        wire::State{request.request, answer.code, std::move(answer.message)});
 }
 
-// The epoch has no state now, for the reason `why`. A trainer that has seen its end gets the state that was kept, or none.
+// The epoch has no state now, because of `why`. A trainer that has seen its end gets the state that was kept, or none.
 void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
   const Roster::Trainer& t = roster_[static_cast<int>(request.trainer)];
   if (t.closed < request.epoch) return Answer(request, std::move(why));
@@ -239,7 +238,7 @@ void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
   const SaveRequest request{trainer, epoch, save.request};
-  // Of a later epoch: another reader has dealt to the trainer already, or its first GetNext was cancelled.
+  // A later epoch: another reader has sent the trainer a share already, or its first GetNext was cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
     saves_.push_back(request);
     return changed_.NotifyAll();
@@ -251,9 +250,9 @@ void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
-  // An epoch that goes on from a checkpoint waits for this trainer: one that has begun is read from its front, which is
-  // where an iterator that was saved unused is to begin.
-  const bool from_front = restore.position == 0 && restore.words.empty();
+  // An epoch that resumes waits for this trainer. One that has begun is read from its front, as an iterator wants that was saved
+  // unused.
+  const bool from_front = restore.position.n == 0 && restore.words.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
@@ -286,12 +285,12 @@ void Source::Handle(int member, const wire::Header& header) {
   std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
 }
 
-// The dealer may still be inside the user's pipeline when nobody needs the epoch any more, or run it again up to what was restored.
+// The dealer may be inside the user's pipeline when no trainer needs the epoch any more, or run it again up to a checkpoint.
 void Source::CancelIfOver() {
   if (epoch_ && epoch_->Unneeded()) Cancel();
 }
 
-// User code may hold locks in there. So it is called on another thread, if there can be one.
+// User code may hold locks there. So the call runs on another thread, if one can be started.
 void Source::Cancel() {
   epoch_->SetCancelled();
   std::function<void()> cancel = std::exchange(cancel_, nullptr);
@@ -355,7 +354,7 @@ void Source::OnDeparted(int trainer) {
   changed_.NotifyAll();
 }
 
-// Reader 0 says how far all may go. What comes before this reader has begun the epoch waits, the last GO of each.
+// Reader 0 sends how far all may go. This reader keeps the last GO of each epoch that it has not begun.
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   const bool of_steps = go.tells == Tells::kAllHave || go.tells == Tells::kEndsThere;
   if (go.tells == Tells::kExplain) {
@@ -378,12 +377,12 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
     changed_.NotifyAll();
   }
   const std::string text = Explain(trainer, epoch);
-  history_.LogStall(Place(Me(), config_.name, epoch, why.step) + world_->AudienceName(trainer) +
+  history_.LogStall(Place(Me(), config_.name, epoch, why.step.n) + world_->AudienceName(trainer) +
                     " waits for this step: " + text);
   Tell(trainer, epoch, wire::Because{text});
 }
 
-// What keeps this trainer waiting for the epoch; -1: whoever waits.
+// The reason why this trainer waits for the epoch; -1: any trainer.
 std::string Source::Explain(int trainer, uint64_t epoch) const {
   if (Deals(epoch)) return epoch_->Explain(trainer);
   std::vector<std::string> busy, absent;

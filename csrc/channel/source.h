@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's side of a channel: the mutex, the waits, and all that is sent. The trainers are in the Roster, the epoch that is
-// dealt in ReaderEpoch.
+// The reader's side of a channel, the mirror of Sink: the mutex, the waits, and the sending. Roster has the trainers, and
+// ReaderEpoch the epoch that is dealt.
 //
-// Two callers: the dealer (one thread: WaitEpoch, Begin, and the calls of an epoch) and the network. The next epoch begins when
-// the Roster says that it may.
+// Two callers: the dealer (one thread) and the network.
 #pragma once
 
 #include <chrono>
@@ -50,28 +49,28 @@ class Source {
 
   // Iterators that dealers have made of the dataset; theirs alone.
   uint64_t inputs_made = 0;
-  // The dealer's: what it does.
+  // What the dealer does, and how long. It turns the clock itself.
   TracedWatch<ReaderDoes> clock;
   // Since the channel was made, or since the last `reset`.
   ReaderTimes Times(bool reset);
 
   // ---- The dealer, between epochs.
 
-  // The next epoch to deal, waiting at most `slice`; 0: none yet; -1: the channel has ended. `*number`: the epoch's number over
-  // all runs, which is another one when training went on from a checkpoint.
+  // Waits at most `slice` for the next epoch to deal. Returns 0: none yet; -1: the channel has ended. `*number`: the epoch's number
+  // over all runs, which differs after a checkpoint.
   int64_t WaitEpoch(std::chrono::milliseconds slice, uint64_t* number);
-  // That of the epoch that is dealt, or is to be.
+  // The same number, of the epoch that is dealt or comes next.
   uint64_t NumberOverRuns(uint64_t epoch) const;
-  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once. Returns
-  // what trainers restored for it, by trainer.
+  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that no trainer needs any more; called at most once. Returns
+  // the states that trainers restored for the epoch, by trainer.
   std::map<int, wire::Restore> Begin(uint64_t epoch, std::function<void()> cancel);
-  // The epoch could not even begin: all trainers get the error.
+  // Instead of Begin: the epoch can't begin, and all trainers get the error.
   void FailEpoch(uint64_t epoch, const Outcome& outcome);
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
 
   void Start(const plan::Resumption& at, proof::Past past = {});
-  // Waits until there is credit for one more step (kPull), a state is wanted (kSave) or the epoch is over (kStop).
+  // Waits until the dealer is to pull a step (kPull), a trainer wants a state (kSave), or the epoch is over (kStop).
   Task Await();
   void Deal(Step step);
   void Dropped(int64_t count, uint64_t stepless) { Locked()->Dropped(count, stepless); }
@@ -84,11 +83,10 @@ class Source {
   bool sends_fillers() const { return SendsFillers(config_, *world_); }
   void Fill(Step step) { Locked()->Fill(std::move(step)); }
   void CannotFill(std::string why) { Locked()->CannotFill(std::move(why)); }
-  // The input has ended with `outcome`; `failed`: an error of the pipeline.
-  void Finish(Outcome outcome, bool failed = false);
-  // After Finish: waits until every lane is closed (kStop) or a state is wanted (kSave).
+  void Finish(Outcome outcome, bool of_pipeline = false);
+  // After Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();
-  // The epoch is over and its input gone.
+  // The epoch is over, and its input is closed.
   void End();
 
   // ---- The dealer's answers to kSave.
@@ -98,17 +96,17 @@ class Source {
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return Locked()->UntakenElements(); }
   std::vector<uint64_t> TakenSince(int trainer) { return Locked()->TakenSince(trainer); }
   proof::Bookmark Mark(uint64_t element) { return Locked()->Mark(element); }
-  // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
+  // Keeps the answer to a trainer that saves after the epoch's end. Without it the answer is empty.
   void KeepState(int trainer, std::string state);
 
   // ---- The network.
 
   void Handle(int member, const wire::Header& header);
-  // The trainer will never open again: it released the channel or sent BYE.
+  // The trainer opens no further epoch: it released the channel or sent BYE.
   void Depart(int trainer);
-  // The process ends: the dealer is to stop at once.
+  // The process ends: the dealer stops at once.
   void Shut();
-  // Until the dealer has ended the epoch that it deals, if any, or for `most`: user code may hold it up.
+  // Waits until the dealer has ended its epoch, if any, at most for `most`. User code may delay the dealer.
   void AwaitEnd(std::chrono::nanoseconds most);
 
  private:

@@ -147,7 +147,7 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    uint64_t skip_to = 0;                     // taken in an earlier run
+    Position skip_to;                         // taken in an earlier run
     uint64_t skipped = 0;                     // the lane's own step 0 is this one of the steps dealt
     uint64_t sent = 0, taken = 0, limit = 0;  // in steps dealt
     std::deque<const Step*> behind_end;       // leftovers, as its steps from end_ on
@@ -155,8 +155,8 @@ class StaticLanes : public Lanes {
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
-  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of others, as far as its
-  // window allows. It grants this reader nothing before another reader has sent it a step, and that one may wait for those others.
+  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of the others by a whole
+  // window. It grants this reader no credit before another reader sends it a step, and that reader may wait for the others.
   bool LaneHasCredit(const Lane& lane, uint64_t steps) const {
     if (position_ < lane.skip_to && --steps == 0) return true;
     return dealt_ + steps <= lane.limit && credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), steps);
@@ -208,7 +208,7 @@ class StaticLanes : public Lanes {
 
   std::vector<Lane> lanes_;
   std::deque<Step> window_;
-  Position position_ = 0;  // up to and with the last step dealt, at first of an earlier run
+  Position position_;  // up to and with the last step dealt, at first of an earlier run
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;

@@ -115,7 +115,7 @@ TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
 // the first that runs.
 int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;
-  if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader;
+  if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_.n), Me()).reader;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
   if (kept_ >= 0) return kept_;
   for (int reader = 0; reader < readers(); ++reader) {  // an error does not wait until the other queues are empty
@@ -152,13 +152,13 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   Lane& lane = At(reader);
   *arrival = std::move(lane.queue.front());
   lane.queue.pop_front();
-  ++taken_;
+  ++taken_.n;
   last_ = reader;
   kept_ = -1;
   arrival->reader = reader;
   ++lane.taken;
   if (tail_) {
-    ++tail_taken_;
+    ++tail_taken_.n;
     Claim();
   } else {
     lane.position = arrival->position;
@@ -171,7 +171,7 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
 }
 
 void TrainerEpoch::Acknowledge(wire::Received received) {
-  received.step = taken_ - 1;
+  received.step = EpochStep(taken_.n - 1);
   SendLimits(std::exchange(unacknowledged_, -1), &received);
 }
 
@@ -191,7 +191,7 @@ bool TrainerEpoch::Retire(int reader) {
   }
   MakeTail();
   // A verified channel's account also needs those that were taken in an earlier run.
-  tail_claimed_ = config_.verify ? 0 : tail_taken_;
+  tail_claimed_ = config_.verify ? TailStep() : tail_taken_;
   Claim();
   return TailIsOver();
 }
@@ -227,9 +227,9 @@ void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
 
 // Asks for this trainer's shares of the last steps, as many as the window has.
 void TrainerEpoch::Claim() {
-  const auto steps = static_cast<TailStep>(tail_->steps()), window = static_cast<TailStep>(window_->Steps());
-  for (; tail_claimed_ < steps && tail_claimed_ < tail_taken_ + window; ++tail_claimed_) {
-    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_claimed_), Me());
+  const auto steps = static_cast<uint64_t>(tail_->steps()), window = static_cast<uint64_t>(window_->Steps());
+  for (; tail_claimed_.n < std::min(steps, tail_taken_.n + window); ++tail_claimed_.n) {
+    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_claimed_.n), Me());
     const bool taken_before = tail_claimed_ < tail_taken_;
     send_(share.reader, wire::Claim{tail_claimed_, static_cast<uint64_t>(share.element), share.filler, taken_before});
   }
@@ -254,11 +254,11 @@ void TrainerEpoch::HandBack(int reader) {
 
 // Why the next of the last steps can't be made for some trainer, so that no trainer gets it.
 Outcome TrainerEpoch::NoFiller() const {
-  const auto step = static_cast<int64_t>(tail_taken_);
+  const auto step = static_cast<int64_t>(tail_taken_.n);
   if (!tail_->Short(step)) return {};
   const int reader = tail_->At(step, 0).reader;
   if (At(reader).no_filler.empty()) return {};
-  return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_) + At(reader).no_filler};
+  return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_.n) + At(reader).no_filler};
 }
 
 // ---- What the readers send.
@@ -291,9 +291,9 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   const uint64_t came = lane.taken + lane.queue.size();
   if (dynamic() || end.step.n == came) return;
   lane.missing = static_cast<int64_t>(end.step.n - came);
-  lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) + world_.SourceName(reader) +
-                                 " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
-                                 std::to_string(came) +
+  lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_.n) +
+                                 world_.SourceName(reader) + " sent " + std::to_string(end.step.n) +
+                                 " shares of this epoch, and " + std::to_string(came) +
                                  " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
                                  "horovod_data.doctor` tries how batches travel here"};
 }

@@ -28,7 +28,7 @@ namespace hvdata {
 struct SinkState {
   enum Kind : uint64_t { kUnused, kRunning, kExhausted };
   struct Lane {
-    Position position = 0;     // elements of this reader's epoch that the trainer has taken
+    Position position;         // elements of this reader's epoch that the trainer has taken
     Turn turn;                 // the reader's next step
     std::string reader_state;  // made by the reader
   };
@@ -36,14 +36,14 @@ struct SinkState {
   uint64_t epoch = 0;     // the epoch's number in the run that saved it
   uint64_t number = 0;    // the epoch's number over all runs; 0: there is no state
   uint64_t trainers = 0;  // in that run
-  TailStep tail_taken = 0;
+  TailStep tail_taken;
   std::vector<Lane> lanes;  // by reader
 };
 
 // A share that has arrived.
 struct Arrival {
   BundlePtr bundle;
-  Position position = 0;        // elements of the reader's epoch up to and with this step
+  Position position;            // elements of the reader's epoch up to and with this step
   uint64_t rows = 0, hash = 0;  // as its reader reported them (wire::Data)
   int reader = 0;
 };
@@ -90,7 +90,7 @@ class TrainerEpoch {
   struct Lane {
     std::deque<Arrival> queue;
     uint64_t taken = 0, sent_limit = 0;  // lane steps
-    Position position = 0;               // up to and with the last step taken
+    Position position;                   // up to and with the last step taken
     bool on_demand = false;              // after a recall the reader sends only what is waited for
     bool ended = false;
     bool lost = false;  // the reader has failed, and the other readers go on
@@ -107,7 +107,7 @@ class TrainerEpoch {
   const Lane& At(int reader) const { return lanes_[static_cast<size_t>(reader)]; }
   int Me() const { return world_.AudienceIndex(world_.self); }
   bool HasNext(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
-  bool TailIsOver() const { return tail_taken_ >= static_cast<TailStep>(tail_->steps()); }
+  bool TailIsOver() const { return tail_taken_.n >= static_cast<uint64_t>(tail_->steps()); }
   void TakeFrom(int reader, Arrival* arrival);
   bool Retire(int reader);
   void MakeTail();
@@ -124,14 +124,14 @@ class TrainerEpoch {
   Window* const window_;
   const uint64_t epoch_;
   const Send send_;
-  std::vector<Lane> lanes_;                 // by reader
-  plan::Rotation rotation_;                 // dynamic: only which readers have not ended
-  std::unique_ptr<plan::Tail> tail_;        // when all readers have ended: the last steps
-  TailStep tail_taken_, tail_claimed_ = 0;  // those of an earlier run included
-  int last_ = -1;                           // the reader of the last step taken
-  int kept_ = -1;            // dynamic: the reader whose share was not handed back, because it is waited for
+  std::vector<Lane> lanes_;             // by reader
+  plan::Rotation rotation_;             // dynamic: only which readers have not ended
+  std::unique_ptr<plan::Tail> tail_;    // when all readers have ended: the last steps
+  TailStep tail_taken_, tail_claimed_;  // those of an earlier run included
+  int last_ = -1;                       // the reader of the last step taken
+  int kept_ = -1;                       // dynamic: the reader whose share was not handed back, because it is waited for
   int unacknowledged_ = -1;  // verified channels: the reader of a share that was taken and is not acknowledged yet
-  EpochStep taken_ = 0;
+  EpochStep taken_;
   bool waits_ = false;
   bool closed_ = false;
   bool at_end_ = false;  // verified channels: all shares are taken, and the verdict is awaited

@@ -168,7 +168,6 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
 void Engine::FailAll(const Outcome& outcome) {
   NoteEnd(EngineState::kBroken, outcome.message);
   broken_ = true;
-  if (timeline_) timeline_->GiveUp();
   {
     MutexLock lock(&mu_);
     changed_.NotifyAll();

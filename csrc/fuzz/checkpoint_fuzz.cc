@@ -23,9 +23,9 @@ void Deal(uint64_t element, plan::Schedule schedule, proof::Account* book) {
 }
 
 // As Checkpoint::Resume, with the state's numbers alone.
-void Resume(const CheckpointState& state, plan::Schedule schedule, Position position) {
+void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t position) {
   plan::Restored restored;
-  restored.position = position;
+  restored.position = Position(position);
   restored.has_state = true;
   restored.trainers = state.trainers;
   restored.first = state.From();
@@ -36,15 +36,15 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, Position posi
   holding.pulled = state.pulled;
   for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
   if (!holding.Sound()) return;
-  holding.pulled = std::max<Position>(holding.pulled, std::min<Position>(resumption.first, holding.pulled + 8));
+  holding.pulled = std::max<uint64_t>(holding.pulled, std::min<uint64_t>(resumption.first, holding.pulled + 8));
   if (holding.pulled < resumption.first) return;  // the pipeline has ended before
-  const std::set<Position> taken(state.taken_since.begin(), state.taken_since.end());
+  const std::set<uint64_t> taken(state.taken_since.begin(), state.taken_since.end());
   const plan::Remaining remaining = plan::Remain(holding, resumption, taken);
   proof::Bookmark mark;
   const bool verified = proof::Bookmark::Decode(state.mark, &mark);
   plan::Account account{remaining.next, 0};
   if (verified) account = {mark.first, mark.ahead.size()};
-  const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  const std::optional<uint64_t> from = plan::ResumeAccount(account, holding, resumption, remaining);
   if (!from) return;
 
   proof::Account book({0, 1}, schedule);
@@ -54,8 +54,8 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, Position posi
   past.verified = verified;
   past.again = remaining.again;
   book.GoOn(std::move(past));
-  for (const Position element : remaining.again) Deal(element, schedule, &book);
-  for (Position element = holding.pulled; element < holding.pulled + 4; ++element) {
+  for (const uint64_t element : remaining.again) Deal(element, schedule, &book);
+  for (uint64_t element = holding.pulled; element < holding.pulled + 4; ++element) {
     if (remaining.skip.count(element) > 0)
       book.DeliveredBefore(element, proof::Element());
     else
@@ -88,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_EXPECT(CheckpointState::Decode(state.Encode(), &again));
   FUZZ_EXPECT(again.Encode() == state.Encode());
   for (const plan::Schedule schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
-    for (const Position position : {Position{0}, state.From(), state.pulled, state.pulled + 3, kAllTaken})
+    for (const uint64_t position : {uint64_t{0}, state.From(), state.pulled, state.pulled + 3, kAllTaken.n})
       Resume(state, schedule, position);
   }
   return 0;

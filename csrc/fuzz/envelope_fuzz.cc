@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   std::vector<wire::Enclosed> messages;
   std::string error;
-  if (!wire::Unpack(bytes, &messages, &error)) {
+  if (!wire::OpenEnvelope(bytes, &messages, &error)) {
     FUZZ_EXPECT(!error.empty() && messages.empty());
     return 0;
   }

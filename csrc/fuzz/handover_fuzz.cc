@@ -3,8 +3,6 @@
 // get nothing. A caller with the secret is let in. No descriptor stays open. Then: descriptions of memory that a peer hands over.
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <memory>
@@ -13,6 +11,7 @@
 #include "arena/arena.h"
 #include "arena/reception.h"
 #include "fuzz/fuzz.h"
+#include "tests/arena_calls.h"
 
 namespace hvdata {
 namespace {
@@ -25,34 +24,6 @@ int LowestFree() {
   const int fd = dup(2);
   close(fd);
   return fd;
-}
-
-int Call(const std::string& name) {
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  FUZZ_EXPECT(connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
-  return fd;
-}
-
-void Say(int fd, const std::string& bytes, size_t fds) {
-  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fds > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
-  }
-  (void)!sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void TryCallers(Decisions from) {
@@ -89,6 +60,7 @@ void TryCallers(Decisions from) {
     }
   }
   callers.push_back(Call(listener.name()));
+  FUZZ_EXPECT(callers.back() >= 0);
   Say(callers.back(), kSecret + "12345", 2);
   bool let_in = false;
   for (size_t i = 0; i < callers.size() && !let_in; ++i) let_in = next(kSecret.size() + 5, 2, std::chrono::seconds(10));

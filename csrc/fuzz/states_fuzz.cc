@@ -86,10 +86,10 @@ class Trainer {
     state->epoch = from_.Number<uint64_t>();
     state->number = from_.Number<uint64_t>();
     state->trainers = from_.Choice(2) == 0 ? 2 : from_.Number<uint64_t>();
-    state->tail_taken = from_.Choice(2) == 0 ? 0 : from_.Number<uint64_t>();
+    state->tail_taken = TailStep(from_.Choice(2) == 0 ? 0 : from_.Number<uint64_t>());
     state->lanes.resize(from_.Choice(4));
     for (SinkState::Lane& lane : state->lanes) {
-      lane.position = from_.Number<uint64_t>();
+      lane.position = Position(from_.Number<uint64_t>());
       lane.turn = Turn(from_.Number<uint64_t>());
       lane.reader_state = from_.Text();
     }

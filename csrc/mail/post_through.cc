@@ -13,7 +13,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
   };
   std::vector<wire::Enclosed> messages;
   std::string error;
-  if (!wire::Unpack(record, &messages, &error)) return refuse(error);
+  if (!wire::OpenEnvelope(record, &messages, &error)) return refuse(error);
   for (const wire::Enclosed& one : messages) {
     const auto source = static_cast<int>(one.member);
     if (one.member >= by_member_.size() || RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {

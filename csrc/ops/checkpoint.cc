@@ -172,7 +172,7 @@ void Checkpoint::KeepFinalStates() {
   state.elements.clear();
   state.iterator.clear();
   state.mark.clear();
-  state.pulled = kAllTaken;  // so that no epoch resumes from it
+  state.pulled = kAllTaken.n;  // so that no epoch resumes from it
   const std::vector<uint64_t> of_all = std::move(state.taken_since);
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = of_all;
@@ -187,7 +187,7 @@ void Checkpoint::KeepFinalStates() {
 absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, uint64_t due,
                                 plan::Resumption* resumption, proof::Past* past) {
   State state;
-  std::set<Position> taken;
+  std::set<uint64_t> taken;
   TF_RETURN_IF_ERROR(ReadStates(restored, resumption, &state, &taken));
   if (resumption->over) return absl::OkStatus();
   if (!resumption->has_state) return input_->Start(due);
@@ -207,7 +207,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, ui
 
 // Of all states only the one that the epoch resumes from is kept. `taken`: what trainers have taken since it was made.
 absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption,
-                                    State* state, std::set<Position>* taken) const {
+                                    State* state, std::set<uint64_t>* taken) const {
   std::vector<plan::Restored> all;
   bool found = false;
   for (const auto& [trainer, of_trainer] : restored) {
@@ -266,7 +266,7 @@ absl::Status Checkpoint::Replay(const State& state) {
 }
 
 // Lets the input run until it has yielded so many elements, or ends. Adds them to `account`.
-absl::Status Checkpoint::PassOver(Position until, proof::Bookmark* account) {
+absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* account) {
   absl::Status status;
   Tensors element;
   for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
@@ -288,7 +288,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
 }
 
 // Splits the elements into those that are dealt again and those that the input is to pass over.
-absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken,
+absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
                                  proof::Past* past) {
   plan::Holding holding = HoldingOf(state);
   holding.pulled = input_->pulled();
@@ -300,7 +300,7 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   plan::Account account{remaining.next, 0};
   if (past->verified) account = {past->mark.first, past->mark.ahead.size()};
   if (!past->verified) past->unverified = holding.pulled - elements.size() + remaining.skip.size();
-  const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  const std::optional<uint64_t> from = plan::ResumeAccount(account, holding, resumption, remaining);
   if (!from) return Damaged("its account and its elements contradict each other");
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));

@@ -50,11 +50,11 @@ class Checkpoint {
   absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
 
   absl::Status ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
-                          std::set<Position>* taken) const;
+                          std::set<uint64_t>* taken) const;
   absl::Status RestoreInput(const State& state);
   absl::Status Replay(const State& state);
-  absl::Status PassOver(Position until, proof::Bookmark* account);
-  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken, proof::Past* past);
+  absl::Status PassOver(uint64_t until, proof::Bookmark* account);
+  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
   void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;
 
   absl::Status CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,

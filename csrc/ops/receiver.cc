@@ -175,7 +175,7 @@ class ReceiverOp : public DatasetOpKernel {
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
-                {"step", std::to_string(iterator_.taken)},
+                {"step", std::to_string(iterator_.taken.n)},
                 {"reader", sink()->Awaited(iterator_)}};
       }
 
@@ -261,11 +261,11 @@ class ReceiverOp : public DatasetOpKernel {
         put("epoch", state.epoch);
         put("number", state.number);
         put("trainers", state.trainers);
-        put("tail_taken", state.tail_taken);
+        put("tail_taken", state.tail_taken.n);
         put("readers", state.lanes.size());
         for (size_t r = 0; r < state.lanes.size(); ++r) {
           const std::string of = std::to_string(r);
-          put("position" + of, state.lanes[r].position);
+          put("position" + of, state.lanes[r].position.n);
           put("turn" + of, state.lanes[r].turn.n);
           if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words[r]);
         }
@@ -306,12 +306,12 @@ class ReceiverOp : public DatasetOpKernel {
         state.epoch = get("epoch");
         state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
         state.trainers = get("trainers");
-        state.tail_taken = get("tail_taken");
+        state.tail_taken = TailStep(get("tail_taken"));
         const uint64_t readers = get("readers");
         for (uint64_t r = 0; r < readers && status.ok(); ++r) {
           const std::string of = std::to_string(r);
           SinkState::Lane lane;
-          lane.position = get("position" + of);
+          lane.position = Position(get("position" + of));
           lane.turn = Turn(get("turn" + of));
           tensorflow::tstring words;
           if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);

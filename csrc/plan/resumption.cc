@@ -8,7 +8,7 @@
 namespace hvdata::plan {
 namespace {
 
-constexpr Position kMostElements = Position{1} << 48;  // of an epoch, as in PeersCount()
+constexpr uint64_t kMostElements = uint64_t{1} << 48;  // of an epoch, as in PeersCount()
 // Elements that a reader has pulled and that are in no account: another reader's end came first. It is one step at a time.
 constexpr uint64_t kMostUnknown = 1 << 16;
 
@@ -42,7 +42,7 @@ const Restored* EarliestState(const std::vector<Restored>& all) {
 std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& state,
                             const std::vector<std::string>& names) {
   for (const Restored& one : all) {
-    if (one.has_state || one.position > 0 || state.first == 0) continue;
+    if (one.has_state || one.position.n > 0 || state.first == 0) continue;
     return "the states restored by the ranks don't belong together: that of " +
            names[static_cast<size_t>(one.trainer)] +
            " was saved before its first step of the epoch, and those of others when it had gone on. Restore a "
@@ -85,7 +85,7 @@ std::string Resume(const std::vector<Restored>& all, Schedule schedule, const st
   resumption->over = IsOver(all, dynamic);
   resumption->has_state = state != nullptr;
   if (dynamic) return "";
-  resumption->first = first;
+  resumption->first = first.n;
   const bool uneven = std::any_of(all.begin(), all.end(), [&](const Restored& one) { return one.position != first; });
   resumption->positions = std::move(positions);
   if (uneven && !resumption->over && state != nullptr && state->trainers != names.size()) {
@@ -100,9 +100,9 @@ bool Holding::Sound() const {
   return grow && pulled <= kMostElements && (elements.empty() || elements.back() < pulled);
 }
 
-Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<Position> taken) {
+Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken) {
   Remaining remaining;
-  for (const Position element : holding.elements) {
+  for (const uint64_t element : holding.elements) {
     const bool was_taken = taken.erase(element) > 0;
     if (!was_taken && element >= resumption.first) remaining.again.insert(element);
   }
@@ -111,9 +111,9 @@ Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<
   return remaining;
 }
 
-std::optional<Position> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
+std::optional<uint64_t> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
                                       const Remaining& remaining) {
-  const Position from = std::max(resumption.first, account.first);
+  const uint64_t from = std::max(resumption.first, account.first);
   if (from > remaining.next) return std::nullopt;
   if (holding.pulled - from > account.known + remaining.again.size() + kMostUnknown) return std::nullopt;
   return from;

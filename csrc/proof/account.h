@@ -17,7 +17,7 @@
 
 namespace hvdata::proof {
 
-// What an earlier run says of an epoch that goes on from a checkpoint.
+// A checkpoint has this of the earlier runs of an epoch.
 struct Past {
   Bookmark mark;
   uint64_t from = 0;              // the epoch goes on with this element
@@ -44,16 +44,16 @@ class Account {
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
   // Dynamic: an earlier run has delivered the element.
   void DeliveredBefore(uint64_t element, const Element& its) { had_[element] = its; }
-  // These elements go to no trainer, as far as one has not had its share.
+  // These elements go to no trainer. Except: those that all trainers have.
   void LeaveOut(uint64_t first, uint64_t count);
-  // The first finding is the one that the report has.
+  // The report has the first finding.
   void Find(const Difference& what);
-  // Elements before number `until` that came whole need not be known one by one any more. A checkpoint goes on with `until`.
+  // Adds up the elements before number `until`, as far as they came whole. A checkpoint resumes with `until`, or a later one.
   void Fold(uint64_t until);
 
-  // Up to now. Elements of which a trainer has not had its share are not among those delivered.
+  // The report up to now. An element is delivered when every trainer has its share.
   Report Close(uint64_t number, bool complete, std::string why) const;
-  // For a checkpoint that goes on with element number `element`, or a later one.
+  // The account for a checkpoint that resumes with element number `element`, or a later one.
   Bookmark Mark(uint64_t element) const;
   // The shares that the trainer has taken.
   uint64_t steps(int trainer) const { return report_.steps[static_cast<size_t>(trainer)]; }

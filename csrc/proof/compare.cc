@@ -46,14 +46,15 @@ std::string Rows(uint64_t count) { return std::to_string(count) + (count == 1 ? 
 
 Difference Compare(const ShareHash* dealt, Position position, const wire::Received& received) {
   if (dealt == nullptr || received.position < position) {
-    return {Rows(received.rows) + " came twice: the share up to element " + std::to_string(received.position) +
+    return {Rows(received.rows) + " came twice: the share up to element " + std::to_string(received.position.n) +
                 " of the reader's epoch came before",
             0, received.rows, 0};
   }
   const uint64_t rows = dealt->rows.count();
   if (received.position > position) {
-    return {"its share up to element " + std::to_string(position) +
-                " of the reader's epoch is lost: the one up to element " + std::to_string(received.position) + " came",
+    return {"its share up to element " + std::to_string(position.n) +
+                " of the reader's epoch is lost: the one up to element " + std::to_string(received.position.n) +
+                " came",
             rows, 0, 0};
   }
   if (received.hash == dealt->hash && received.rows == rows) return {};

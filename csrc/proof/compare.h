@@ -10,7 +10,7 @@
 
 namespace hvdata::proof {
 
-// What is wrong, for people, and how many rows are concerned. No text: nothing is wrong.
+// A text for people, and numbers of rows. No text: nothing is wrong.
 struct Difference {
   std::string text;
   uint64_t lost = 0, twice = 0, altered = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was written to stderr since testing::internal::CaptureStderr(), lines of the writer's thread included.
+// Captures stderr, with the lines of the writer's thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,12 @@
 #include "base/writer.h"
 
 namespace hvdata {
+
+// After the lines of earlier tests.
+inline void CaptureLines() {
+  EXPECT_TRUE(LineWriter().Flush(std::chrono::seconds(60)));
+  testing::internal::CaptureStderr();
+}
 
 inline std::string CapturedLines() {
   EXPECT_TRUE(LineWriter().Flush(std::chrono::seconds(60)));

@@ -32,7 +32,9 @@ class ChannelsTest : public testing::Test {
     channels_.Deliver(world_.audience[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)),
                       nullptr);
   }
-  void Restores(uint32_t number, int trainer) { Come(number, trainer, wire::Restore{1, 1, 1, 4, Turn(2), 0, "words"}); }
+  void Restores(uint32_t number, int trainer) {
+    Come(number, trainer, wire::Restore{1, 1, 1, Position(4), Turn(2), TailStep(), "words"});
+  }
   static int64_t NextEpoch(Source* source) {
     uint64_t number = 0;
     return source->WaitEpoch(std::chrono::milliseconds(0), &number);

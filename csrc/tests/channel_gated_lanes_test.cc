@@ -123,7 +123,7 @@ TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
 TEST_F(GatedLanesTest, AResumedLanePassesOverWhatItHadGateOrNot) {
   lanes_ = StaticLanesOf(2, 2, true, &recorder_);
   trainers_ = 2;
-  lanes_->Skip(0, 1);
+  lanes_->Skip(0, Position(1));
   for (int t = 0; t < 2; ++t) lanes_->Open(t, LaneStep(2));
   Deal(2);
   lanes_->Allow(DealtStep(1));

@@ -196,7 +196,7 @@ TEST_P(AnyJob, SaveAndRestoreContinueTheOrder) {
       const Outcome saved = job.sink(t).Save(&iteration.iterator, &states[static_cast<size_t>(t)]);
       EXPECT_TRUE(saved.ok()) << saved.message;
       ASSERT_EQ(states[static_cast<size_t>(t)].lanes.size(), 1u);
-      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].position, 3 + ahead);
+      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].position.n, 3 + ahead);
       EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].turn.n, 3 + ahead);
       EXPECT_EQ(states[static_cast<size_t>(t)].kind, SinkState::kRunning);
       numbers[static_cast<size_t>(t)] = iteration.numbers;
@@ -269,8 +269,8 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   Job job({}, Job::Elements(100));
   Iteration first(&job, 0), second(&job, 1);
   EXPECT_TRUE(first.Take(1));
-  const Outcome restored =
-      job.sink(1).Restore(&second.iterator, {SinkState::kRunning, 1, 1, 2, 0, {{3, Turn(3), "0 3 0"}}});
+  const Outcome restored = job.sink(1).Restore(
+      &second.iterator, {SinkState::kRunning, 1, 1, 2, TailStep(0), {{Position(3), Turn(3), "0 3 0"}}});
   EXPECT_EQ(restored.code, kFailedPrecondition);
   EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
             std::string::npos)

@@ -100,7 +100,7 @@ class Recorder : public LaneCalls {
     data = [this](int trainer, LaneStep step, DealtStep number, const Step& dealt) {
       const Token& token = TokenOf(dealt.ShareOf(trainer).bundle);
       if (token.trainer >= 0 && token.trainer != trainer) Add(trainer, "<someone else's share");
-      if (dealt.position() <= token.element) Add(trainer, "<bad position");
+      if (dealt.position().n <= token.element) Add(trainer, "<bad position");
       Add(trainer, "<" + std::to_string(step.n) + ":" + std::to_string(token.element));
       dealt_.push_back(number.n);
     };

@@ -184,7 +184,7 @@ TEST_P(ReadersJob, SavedByRankZeroAlone) {
   for (Numbers& mine : expected) mine.erase(mine.begin(), mine.begin() + static_cast<int64_t>(base));
   if (others) {
     std::vector<Stretch> rest = Whole(lengths);
-    for (size_t r = 0; r < rest.size(); ++r) rest[r] = {state.lanes[r].position, lengths[r], state.lanes[r].turn.n};
+    for (size_t r = 0; r < rest.size(); ++r) rest[r] = {state.lanes[r].position.n, lengths[r], state.lanes[r].turn.n};
     expected = Expected(1, rest, m, options.remainder);
   }
   Job job(options, Of({lengths}));

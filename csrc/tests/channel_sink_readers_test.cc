@@ -288,7 +288,7 @@ TEST_F(ReadersSinkTest, RestoringOneRankAloneTheOthersLearnTheTurnsFromTheReader
   ASSERT_EQ(state.lanes.size(), 3u);
   for (size_t r = 0; r < 3; ++r) {
     EXPECT_EQ(state.lanes[r].turn.n, r == 0 ? 7u : 6u);
-    EXPECT_EQ(state.lanes[r].position, r == 0 ? 14u : 12u);
+    EXPECT_EQ(state.lanes[r].position.n, r == 0 ? 14u : 12u);
   }
 }
 
@@ -334,11 +334,13 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
 TEST_F(ReadersSinkTest, AStateOfOtherReadersOrRanksIsRefused) {
   MakeReaders(2);
   SinkIterator iterator;
-  Outcome outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, 0, {{1, Turn(1), "words"}}});
+  Outcome outcome =
+      sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("saved when 1 reader(s) dealt to it, and can't go on with 2"), std::string::npos);
-  outcome =
-      sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 4, 1, {{1, Turn(1), "words"}, {1, Turn(1), "words"}}});
+  outcome = sink_->Restore(
+      &iterator,
+      {SinkState::kRunning, 3, 3, 4, TailStep(1), {{Position(1), Turn(1), "words"}, {Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("make together for 4 ranks, and can't go on with 2"), std::string::npos);
   EXPECT_EQ(Sent(), Texts());
@@ -348,7 +350,12 @@ TEST_F(ReadersSinkTest, WhatIsRestoredIsWithdrawnFromEveryReader) {
   MakeReaders(2);
   Answer();
   SinkIterator gone;
-  ASSERT_TRUE(sink_->Restore(&gone, {SinkState::kRunning, 3, 3, 2, 0, {{4, Turn(2), "a"}, {2, Turn(1), "b"}}}).ok());
+  ASSERT_TRUE(
+      sink_
+          ->Restore(
+              &gone,
+              {SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(4), Turn(2), "a"}, {Position(2), Turn(1), "b"}}})
+          .ok());
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 4,1", "r1 RESTORE e1 2,2"}));
   sink_->Drop(&gone);
   EXPECT_EQ(Sent(), (Texts{"r0 WITHDRAW e1 0,0", "r1 WITHDRAW e1 0,0"}));
@@ -368,8 +375,9 @@ TEST_F(ReadersSinkTest, TheLastStepsAreSavedAndGoneOnWith) {
             11);
   SinkState state;
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
-  EXPECT_EQ(state.tail_taken, 1u);
-  for (const SinkState::Lane& lane : state.lanes) EXPECT_EQ(lane.position, 0u) << "what is left is still to come there";
+  EXPECT_EQ(state.tail_taken.n, 1u);
+  for (const SinkState::Lane& lane : state.lanes)
+    EXPECT_EQ(lane.position.n, 0u) << "what is left is still to come there";
   for (const bool own : {true, false}) {  // by our own state, or by what a reader says of rank 0's
     MakeReaders(4);
     Answer();

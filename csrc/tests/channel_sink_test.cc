@@ -55,9 +55,11 @@ TEST_F(SinkTest, AnEpochThatWasWrongIsNoErrorOfTheNext) {
   Make(plan::Schedule::kStatic);
   SinkIterator first, second;
   const Header wrong = MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"});
-  const Outcome ended =
-      Beside([&] { return Next(&first); },
-             [&] { Say(0, MakeHeader(7, 1, wire::End{LaneStep(0), kDataLoss, "1 row altered", false, 0, 0, "", 0})); });
+  const Outcome ended = Beside(
+      [&] { return Next(&first); },
+      [&] {
+        Say(0, MakeHeader(7, 1, wire::End{LaneStep(0), kDataLoss, "1 row altered", false, 0, TailStep(), "", 0}));
+      });
   EXPECT_EQ(ended.code, kDataLoss);
   Say(0, wrong);
   sink_->Drop(&first);
@@ -296,7 +298,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
   ASSERT_EQ(state.lanes.size(), 1u);
-  EXPECT_EQ(state.lanes[0].position, 1u);
+  EXPECT_EQ(state.lanes[0].position.n, 1u);
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
   EXPECT_EQ(state.lanes[0].reader_state, "words");
   outcome = Beside([&] { return sink_->Save(&iterator, &state); },
@@ -308,7 +310,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
 TEST_F(SinkTest, RestoringWaitsForTheReader) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
-  const SinkState state{SinkState::kRunning, 3, 3, 2, 0, {{5, Turn(5), "words"}}};
+  const SinkState state{SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(5), Turn(5), "words"}}};
   const Outcome outcome = Beside([&] { return sink_->Restore(&iterator, state); },
                                  [&] {
                                    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
@@ -318,7 +320,7 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
   SinkState again;
   EXPECT_TRUE(sink_->Save(&iterator, &again).ok());
   ASSERT_EQ(again.lanes.size(), 1u);
-  EXPECT_EQ(again.lanes[0].position, 5u);
+  EXPECT_EQ(again.lanes[0].position.n, 5u);
 }
 
 TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
@@ -337,7 +339,7 @@ TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
 TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator, next;
-  Restore(&iterator, {SinkState::kExhausted, 3, 3, 2, 0, {{0, Turn(0), ""}}});
+  Restore(&iterator, {SinkState::kExhausted, 3, 3, 2, TailStep(0), {{Position(0), Turn(0), ""}}});
   EXPECT_TRUE(Next(&iterator).ok() && end_);
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 18446744073709551615,1", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
   EXPECT_TRUE(Next(&iterator).ok() && end_);
@@ -347,7 +349,7 @@ TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
 
 TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
   Make(plan::Schedule::kStatic);
-  const SinkState state{SinkState::kRunning, 3, 3, 2, 0, {{5, Turn(5), "words"}}};
+  const SinkState state{SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(5), Turn(5), "words"}}};
   {
     SinkIterator gone;
     Restore(&gone, state);
@@ -373,8 +375,8 @@ TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
 TEST_F(SinkTest, AStateOfNoKindIsRefused) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
-  const Outcome outcome =
-      sink_->Restore(&iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, 0, {{5, Turn(5), "words"}}});
+  const Outcome outcome = sink_->Restore(
+      &iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, TailStep(0), {{Position(5), Turn(5), "words"}}});
   EXPECT_EQ(outcome.code, kDataLoss);
   EXPECT_NE(outcome.message.find("channel train"), std::string::npos) << outcome.message;
   EXPECT_EQ(Sent(), Texts());

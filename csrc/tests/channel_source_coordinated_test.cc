@@ -198,13 +198,13 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
 // Its ranks were saved when they had seen the end: another host's, which had not, are to end there too.
 TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
   for (int t = 0; t < 2; ++t) {
-    source_->OnRestore(t, 1, {"", kAllTaken, 1, 3, 0}, t + 1);
+    source_->OnRestore(t, 1, {"", kAllTaken.n, 1, 3, 0}, t + 1);
     source_->OnOpen(t, 1, 2);
     source_->OnClose(t, 1, 0);
   }
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
-  source_->Start({kAllTaken, kAllTaken}, 3);
+  source_->Start({kAllTaken.n, kAllTaken.n}, 3);
   Sent();
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 3,1,0"}));

@@ -26,9 +26,9 @@ class PlainSource : public Source {
 
   struct Handed {
     std::string state;
-    Position position = 0;
+    uint64_t position = 0;
     uint64_t epoch = 0, turn = 0;
-    TailStep tail_taken = 0;
+    uint64_t tail_taken = 0;
     uint64_t number = 0;
   };
 
@@ -48,14 +48,16 @@ class PlainSource : public Source {
     Hear(trainer, epoch, wire::Close{LaneStep(taken), dropped});
   }
   void OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler) {
-    Hear(trainer, epoch, wire::Claim{step, static_cast<uint64_t>(element), filler, false});
+    Hear(trainer, epoch, wire::Claim{TailStep(step), static_cast<uint64_t>(element), filler, false});
   }
   void OnSave(int trainer, uint64_t epoch, int64_t request) { Hear(trainer, epoch, wire::Save{request}); }
   void OnRestore(int trainer, uint64_t epoch, Handed h, int64_t request) {
-    Hear(trainer, epoch, wire::Restore{request, h.epoch, h.number, h.position, Turn(h.turn), h.tail_taken, h.state});
+    Hear(
+        trainer, epoch,
+        wire::Restore{request, h.epoch, h.number, Position(h.position), Turn(h.turn), TailStep(h.tail_taken), h.state});
   }
   void OnWithdraw(int trainer, uint64_t epoch) { Hear(trainer, epoch, wire::Withdraw()); }
-  void OnWhy(int trainer, uint64_t epoch, EpochStep step) { Hear(trainer, epoch, wire::Why{step}); }
+  void OnWhy(int trainer, uint64_t epoch, uint64_t step) { Hear(trainer, epoch, wire::Why{EpochStep(step)}); }
 
   // ---- The dealer.
 
@@ -63,9 +65,10 @@ class PlainSource : public Source {
     steps_ = 0;
     return Source::Begin(epoch, std::move(cancel));
   }
-  void Start(const std::vector<Position>& positions, uint64_t turn = 0, TailStep tail_taken = 0) {
+  void Start(const std::vector<uint64_t>& positions, uint64_t turn = 0, uint64_t tail_taken = 0) {
     plan::Resumption resumption;
-    resumption.positions = positions, resumption.turn = Turn(turn), resumption.tail_taken = tail_taken;
+    for (const uint64_t position : positions) resumption.positions.emplace_back(position);
+    resumption.turn = Turn(turn), resumption.tail_taken = TailStep(tail_taken);
     Source::Start(resumption);
   }
   void Deal(Step step) {

@@ -263,7 +263,7 @@ TEST_F(TurnsTest, TurnsAreCountedOverRuns) {
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 1u);
   EXPECT_EQ(handed.at(0).turn.n, 2u);
-  EXPECT_EQ(handed.at(0).tail_taken, 1u);
+  EXPECT_EQ(handed.at(0).tail_taken.n, 1u);
   source_->Start({4, 4}, 2, 1);
   ASSERT_EQ(source_->Await(), Task::kPull);
   Sent();

@@ -197,12 +197,12 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
         continue;
       }
       const std::map<int, wire::Restore> handed = source.Begin(static_cast<uint64_t>(next), [] {});
-      std::vector<Position> positions;
+      std::vector<uint64_t> positions;
       uint64_t turn = 0;
       if (!handed.empty())
-        positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position);
+        positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position.n);
       for (const auto& [trainer, restore] : handed) {
-        positions[static_cast<size_t>(trainer)] = restore.position;
+        positions[static_cast<size_t>(trainer)] = restore.position.n;
         turn = restore.turn.n;
       }
       source.Start(positions, turn);
@@ -240,7 +240,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
     if (auto* restore = std::get_if<wire::Restore>(&message)) {
       restore->number = any();
       restore->turn = Turn(any());
-      restore->tail_taken = any();
+      restore->tail_taken = TailStep(any());
     }
     source.Handle(static_cast<int>(below(world.members.size())), MakeHeader(0, epoch, std::move(message)));
     if (step % 16 == 0) std::this_thread::yield();

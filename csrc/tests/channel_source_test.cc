@@ -238,7 +238,7 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 1u);
   EXPECT_EQ(handed.at(0).words, "words");
-  EXPECT_EQ(handed.at(0).position, 4u);
+  EXPECT_EQ(handed.at(0).position.n, 4u);
 }
 
 // The dealer may run the pipeline for an hour to come to what was restored.
@@ -275,10 +275,10 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
 
 // One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
 TEST_F(SourceTest, StatesWaitForTheirEpoch) {
-  source_->OnRestore(0, 1, {"", kAllTaken, 1, 0, 0}, 1);
+  source_->OnRestore(0, 1, {"", kAllTaken.n, 1, 0, 0}, 1);
   source_->OnOpen(0, 1, 2);
   source_->OnClose(0, 1, 0);
-  source_->OnRestore(0, 2, {"", kAllTaken, 1, 0, 0}, 2);
+  source_->OnRestore(0, 2, {"", kAllTaken.n, 1, 0, 0}, 2);
   source_->OnOpen(0, 2, 2);
   source_->OnClose(0, 2, 0);
   source_->OnRestore(1, 1, {"words", 3, 1, 3, 0}, 1);
@@ -287,8 +287,8 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 2u);
-  EXPECT_EQ(handed.at(0).position, kAllTaken);
-  source_->Start({kAllTaken, 3});
+  EXPECT_EQ(handed.at(0).position.n, kAllTaken.n);
+  source_->Start({kAllTaken.n, 3});
   Sent();
   Deal();
   source_->Finish({});
@@ -306,7 +306,7 @@ TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
   Begin(1);
   source_->OnRestore(1, 1, {"", 0, 1, 0, 0}, 1);
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
-  source_->OnRestore(1, 1, {"", kAllTaken, 1, 0, 0}, 2);
+  source_->OnRestore(1, 1, {"", kAllTaken.n, 1, 0, 0}, 2);
   EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
 }
 

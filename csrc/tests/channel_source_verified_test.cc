@@ -30,11 +30,13 @@ class VerifiedTest : public SourceTest {
     source_->Deal(Hashed(MakeStep(source_->Steps(), 2)));
   }
   // The trainer has taken this share, which has come as it was dealt.
-  void Take(int trainer, uint64_t taken, const Token& token, Position position, bool filler = false) {
+  void Take(int trainer, uint64_t taken, const Token& token, uint64_t position, bool filler = false) {
     const proof::ShareHash hash = HashOf(token, filler);
-    source_->Hear(
-        trainer, 1,
-        wire::Taken{LaneStep(taken), LaneStep(9), true, {taken - 1, position, hash.rows.count(), hash.hash, ""}});
+    source_->Hear(trainer, 1,
+                  wire::Taken{LaneStep(taken),
+                              LaneStep(9),
+                              true,
+                              {EpochStep(taken - 1), Position(position), hash.rows.count(), hash.hash, ""}});
   }
   void Take(int trainer, uint64_t step) { Take(trainer, step + 1, Token{step, trainer}, step + 1); }
   // The reports to reader 0 since the last call.
@@ -68,8 +70,7 @@ TEST_F(VerifiedTest, TheEpochIsReportedWhenAllHaveTakenAllOfIt) {
 // Shares that were not sent, and places that no share has.
 TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
   const struct {
-    uint64_t taken;
-    Position position;
+    uint64_t taken, position;
     const char* text;
   } cases[] = {
       {1, 0, "1 row came twice"}, {1, 2, "is lost: the one up to element 2 came"},

@@ -54,7 +54,7 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
 
 TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   Make(3, 8);
-  lanes_->Skip(1, 2);  // which has had two of these steps in an earlier run
+  lanes_->Skip(1, Position(2));  // which has had two of these steps in an earlier run
   for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(8));
   Deal(8);
   EXPECT_EQ(lanes_->WithoutCredit(1), (std::vector<int>{0, 2}));
@@ -145,7 +145,7 @@ TEST_F(StaticLanesTest, NoRoomOnceAllAreClosed) {
 
 TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   Make(2, 1);
-  lanes_->Skip(0, 2);
+  lanes_->Skip(0, Position(2));
   lanes_->Open(0, LaneStep(1));
   lanes_->Open(1, LaneStep(1));
   Deal();
@@ -167,7 +167,7 @@ TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
 
 TEST_F(StaticLanesTest, AResumedLaneMayOpenLate) {
   Make(2, 2);
-  lanes_->Skip(1, 2);
+  lanes_->Skip(1, Position(2));
   lanes_->Open(0, LaneStep(2));
   Deal(2);
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
@@ -179,7 +179,7 @@ TEST_F(StaticLanesTest, AResumedLaneMayOpenLate) {
 
 TEST_F(StaticLanesTest, PositionsCountElementsNotSteps) {
   Make(2, 4);
-  lanes_->Skip(0, 4);  // two steps of two elements
+  lanes_->Skip(0, Position(4));  // two steps of two elements
   lanes_->Open(0, LaneStep(4));
   lanes_->Deal(MakeStep(0, 2, 2));
   lanes_->Deal(MakeStep(2, 2, 2));
@@ -210,7 +210,7 @@ TEST_F(StaticLanesTest, NobodyHasTakenWhatWasNotSent) {
 
 TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
   Make(1, 2);
-  lanes_->Skip(0, 2);
+  lanes_->Skip(0, Position(2));
   lanes_->Open(0, LaneStep(~0ull));
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(lanes_->HasCredit(1));
@@ -243,7 +243,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
     ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).trainer, t);
     ASSERT_EQ(TokenOf(step_dealt.ShareOf(t).bundle).element, trainer.skip + lane_step);
     ASSERT_EQ(dealt.n, trainer.skip + lane_step);
-    ASSERT_EQ(step_dealt.position(), dealt.n + 1);
+    ASSERT_EQ(step_dealt.position().n, dealt.n + 1);
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
     trainer.queue.push_back(lane_step);
     ASSERT_LE(trainer.queue.size(), prefetch);
@@ -257,7 +257,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   output.recall = [&](int) { FAIL() << "static lanes are never recalled"; };
   lanes = StaticLanesOf(n, prefetch, false, &output);
   for (size_t t = 0; t < trainers.size(); ++t) {
-    if (below(3) == 0) lanes->Skip(static_cast<int>(t), trainers[t].skip = below(steps + 1));
+    if (below(3) == 0) lanes->Skip(static_cast<int>(t), Position(trainers[t].skip = below(steps + 1)));
     if (below(4) == 0) trainers[t].leaves_after = below(steps + 1);
   }
   int idle = 0;

@@ -87,7 +87,7 @@ TEST(HostLinks, NoneWithoutSharedMemory) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
   EXPECT_EQ(Pairs(Connect(members, Payload::kMessage, kArenaBytes)), "");
   EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArenaBytes)), "");
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
   const std::string said = CapturedLines();
   EXPECT_EQ(Pairs(links), "");
@@ -124,7 +124,7 @@ TEST(HostLinks, ABellOutlivesTheLinks) {
 // In another network namespace no process listens under the reader's name.
 TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect(members, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting was refused): batches "
@@ -134,7 +134,7 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
 }
 
 TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links =
       Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
   EXPECT_NE(CapturedLines(), "");

@@ -49,7 +49,7 @@ TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
 }
 
 TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
   EXPECT_EQ(CapturedLines(),

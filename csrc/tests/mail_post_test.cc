@@ -103,7 +103,7 @@ TEST_F(PostTest, WithoutLinksEverythingGoesByMpiWithoutASequence) {
 
 TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
   Start(Payload::kAuto, 1 << 20);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   std::vector<Got> kept;
   for (uint64_t number = 1; number <= 5; ++number) {
     Send(0, Make(number, {300 << 10}));

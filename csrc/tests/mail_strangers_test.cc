@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strangers, and ranks that send nonsense, call while the ranks of a host connect.
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <chrono>
 #include <cstddef>
@@ -10,6 +8,7 @@
 #include <random>
 
 #include "arena/region.h"
+#include "tests/arena_calls.h"
 #include "tests/arena_process.h"
 #include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
@@ -19,37 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t kName = 32, kSecret = 32;
-
-// A stranger's end of a connection to the listener of this name; -1: refused.
-int Call(const std::string& name) {
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-// Sends bytes, and so many copies of standard error's descriptor, which the receiver may close. False: the stranger has been turned away.
-bool Say(int fd, const std::string& bytes, size_t fds = 0) {
-  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fds > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
-  }
-  return sendmsg(fd, &message, MSG_NOSIGNAL) > 0;
-}
 
 std::string Greeting(std::string secret, int32_t member) {
   return secret.append(reinterpret_cast<const char*>(&member), sizeof member);
@@ -70,7 +38,7 @@ Met MeetWhile(
   ThreadCollectives collectives(members.size(), {});
   Met met;
   met.links.resize(members.size());
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto begun = Clock::now();
   std::vector<std::thread> ranks;
   for (int self = 0; self < 3; ++self) {

@@ -93,7 +93,7 @@ TEST_F(AgreementsTest, SeveralAtATimeAreMatchedByNumber) {
 
 TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
   Make(0.05, 3);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   At(1).Begin("x", "distribute_dataset 'train'");
   Deliver();
   At(0).Tick();
@@ -127,7 +127,7 @@ TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
 TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
   Make(0.05, 2);
   At(1).Begin("x", "distribute_dataset 'train'");
-  testing::internal::CaptureStderr();
+  CaptureLines();
   std::optional<Outcome> result;
   for (int i = 0; i < 1000 && !result; ++i)
     result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
@@ -196,7 +196,7 @@ TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   Make(0.05, 2);  // a rank's own limit: twice as much
   At(1).Begin("x", "distribute_dataset");
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  testing::internal::CaptureStderr();
+  CaptureLines();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
   EXPECT_EQ(CapturedLines(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";

@@ -109,7 +109,7 @@ TEST(ExchangeTest, ARootThatHasCalledFirstFailsToo) {
   Jobs jobs(2);
   jobs.Scatter(0, "a", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.Scatter(1, "a", 1);
   jobs.DeliverAll();
   for (int t : {0, 1}) {
@@ -191,7 +191,7 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
   jobs.Scatter(0, "a", 0);
   jobs.Scatter(1, "b", 1);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   const std::string order =
       ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
@@ -213,7 +213,7 @@ TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
   jobs.Scatter(0, name, 0);
   jobs.Scatter(1, "b", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(
       AnySeconds(CapturedLines()),
@@ -236,7 +236,7 @@ TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
   jobs.Scatter(0, "a", 1);
   jobs.Scatter(1, "b", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   const std::string order =
       ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
@@ -261,7 +261,7 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   text.bundle = std::make_shared<Token>(Token{7, -1});
   jobs[2].Refuse("c", 2, kInvalidArgument, text);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(
       AnySeconds(CapturedLines()),
@@ -329,7 +329,7 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   jobs.Scatter(0, "a", 0);
   jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   jobs.TickAll();
   EXPECT_EQ(

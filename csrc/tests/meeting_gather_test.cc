@@ -115,7 +115,7 @@ TEST(GatherTest, WhoeverIsMissingIsReported) {
   jobs.Gather(0, kA, 0);
   jobs.Gather(1, kA, 0);
   jobs.DeliverAll();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(
       CapturedLines(),

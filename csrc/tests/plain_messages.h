@@ -87,14 +87,14 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Close& m) { return {m.taken.n, m.dropped, 0, ""}; }
     P operator()(const wire::Recalled& m) { return {m.from.n, I(m.limit.n), 0, ""}; }
     P operator()(const wire::Release&) { return {}; }
-    P operator()(const wire::Why& m) { return {m.step, 0, 0, ""}; }
+    P operator()(const wire::Why& m) { return {m.step.n, 0, 0, ""}; }
     P operator()(const wire::Save& m) { return {0, m.request, 0, ""}; }
-    P operator()(const wire::Restore& m) { return {m.position, m.request, I(m.saved_epoch), m.words}; }
+    P operator()(const wire::Restore& m) { return {m.position.n, m.request, I(m.saved_epoch), m.words}; }
     P operator()(const wire::Withdraw&) { return {}; }
-    P operator()(const wire::Claim& m) { return {m.step, I(m.left), m.filler, ""}; }
-    P operator()(const wire::Data& m) { return {m.step.n, I(m.position), I(m.turn.n), ""}; }
+    P operator()(const wire::Claim& m) { return {m.step.n, I(m.left), m.filler, ""}; }
+    P operator()(const wire::Data& m) { return {m.step.n, I(m.position.n), I(m.turn.n), ""}; }
     P operator()(const wire::End& m) {
-      return {m.step.n, m.code, I(m.left | m.tail_taken << kTailShift) | (m.lost ? kLost : 0),
+      return {m.step.n, m.code, I(m.left | m.tail_taken.n << kTailShift) | (m.lost ? kLost : 0),
               m.code == 0 ? m.no_filler : m.text};
     }
     P operator()(const wire::Recall&) { return {}; }
@@ -136,17 +136,17 @@ inline wire::Message MessageOf(Kind kind, Plain p) {
     case Kind::kRelease:
       return wire::Release();
     case Kind::kWhy:
-      return wire::Why{p.step};
+      return wire::Why{EpochStep(p.step)};
     case Kind::kSave:
       return wire::Save{p.a};
     case Kind::kRestore:
-      return wire::Restore{p.a, u(p.b), 0, p.step, Turn(), 0, p.text};
+      return wire::Restore{p.a, u(p.b), 0, Position(p.step), Turn(), TailStep(), p.text};
     case Kind::kWithdraw:
       return wire::Withdraw();
     case Kind::kClaim:
-      return wire::Claim{p.step, u(p.a), p.b != 0, false};
+      return wire::Claim{TailStep(p.step), u(p.a), p.b != 0, false};
     case Kind::kData:
-      return wire::Data{step, Turn(u(p.b)), u(p.a)};
+      return wire::Data{step, Turn(u(p.b)), Position(u(p.a))};
     case Kind::kEnd: {
       const uint64_t rest = u(p.b & ~kLost);
       wire::End end{step,
@@ -154,7 +154,7 @@ inline wire::Message MessageOf(Kind kind, Plain p) {
                     "",
                     (p.b & kLost) != 0,
                     rest & ((1ull << kTailShift) - 1),
-                    rest >> kTailShift,
+                    TailStep(rest >> kTailShift),
                     ""};
       (p.a == 0 ? end.no_filler : end.text) = p.text;
       return end;

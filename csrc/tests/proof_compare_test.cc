@@ -19,8 +19,8 @@ ShareHash ComparedShare(const Prints& rows) {
   return share;
 }
 
-wire::Received Came(const Prints& rows, Position position = 7) {
-  wire::Received received{3, position, rows.size(), ComparedShare(rows).hash, ""};
+wire::Received Came(const Prints& rows, uint64_t position = 7) {
+  wire::Received received{EpochStep(3), Position(position), rows.size(), ComparedShare(rows).hash, ""};
   for (const Fingerprint row : rows) wire::AppendLittleEndian(row, &received.fingerprints);
   return received;
 }
@@ -41,7 +41,7 @@ TEST(Compare, TellsWhatIsWrong) {
   };
   const ShareHash dealt = ComparedShare({1, 2, 3});
   for (const auto& one : cases) {
-    const Difference found = Compare(&dealt, 7, Came(one.came));
+    const Difference found = Compare(&dealt, Position(7), Came(one.came));
     EXPECT_EQ(found.text, one.text);
     EXPECT_EQ(found.lost, one.lost) << one.text;
     EXPECT_EQ(found.twice, one.twice) << one.text;
@@ -49,17 +49,18 @@ TEST(Compare, TellsWhatIsWrong) {
   }
   wire::Received padded = Came({1, 2, 3});
   ++padded.hash;
-  EXPECT_EQ(Compare(&dealt, 7, padded).text, "padding or weights are altered");
+  EXPECT_EQ(Compare(&dealt, Position(7), padded).text, "padding or weights are altered");
 }
 
 TEST(Compare, AShareOfAnotherPlaceIsLostOrTwice) {
   const ShareHash dealt = ComparedShare({1, 2, 3});
-  const Difference lost = Compare(&dealt, 7, Came({4}, 8)), twice = Compare(&dealt, 7, Came({5, 6}, 6));
+  const Difference lost = Compare(&dealt, Position(7), Came({4}, 8)),
+                   twice = Compare(&dealt, Position(7), Came({5, 6}, 6));
   EXPECT_EQ(lost.text, "its share up to element 7 of the reader's epoch is lost: the one up to element 8 came");
   EXPECT_EQ(lost.lost, 3u);
   EXPECT_EQ(twice.text, "2 rows came twice: the share up to element 6 of the reader's epoch came before");
   EXPECT_EQ(twice.twice, 2u);
-  EXPECT_EQ(Compare(nullptr, 0, Came({5})).twice, 1u) << "no share was sent";
+  EXPECT_EQ(Compare(nullptr, Position(0), Came({5})).twice, 1u) << "no share was sent";
 }
 
 // More rows than are kept one by one: that they are others is found, but not which ones.
@@ -72,11 +73,11 @@ TEST(ManyRows, AreKnownByTheirDigestAlone) {
   EXPECT_EQ(share.rows.count(), RowHashes::kMostKept + 1);
   EXPECT_FALSE(share.rows.has_each());
   EXPECT_EQ(share.rows.each.capacity(), 0u);
-  wire::Received received{0, 1, share.rows.count(), share.hash, ""};
-  EXPECT_EQ(Compare(&share, 1, received).text, "");
+  wire::Received received{EpochStep(0), Position(1), share.rows.count(), share.hash, ""};
+  EXPECT_EQ(Compare(&share, Position(1), received).text, "");
   ++received.hash;
-  EXPECT_EQ(Compare(&share, 1, received).text, "its share is not what the pipeline yielded for it (altered)");
-  EXPECT_EQ(Compare(&share, 1, received).altered, share.rows.count());
+  EXPECT_EQ(Compare(&share, Position(1), received).text, "its share is not what the pipeline yielded for it (altered)");
+  EXPECT_EQ(Compare(&share, Position(1), received).altered, share.rows.count());
 }
 
 }  // namespace

@@ -265,8 +265,8 @@ class Process {
     const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
     const auto rows = static_cast<size_t>(options_.rows);
     if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
-      return {kInternal,
-              sink->Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
+      return {kInternal, sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
+                             "the share has not the size that it has to have"};
     }
     const auto lane = static_cast<size_t>(world.AudienceIndex(world.self)),
                lanes = static_cast<size_t>(world.audience_count());
@@ -275,12 +275,12 @@ class Process {
     std::vector<char> wanted(rows_.bytes());
     Outcome outcome;
     for (size_t i = 0; i < rows; ++i) {
-      const uint64_t row = ((iterator.taken - 1) * lanes + lane) * rows + i;
+      const uint64_t row = ((iterator.taken.n - 1) * lanes + lane) * rows + i;
       rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
       prints.push_back(rows_.FingerprintOf(bytes->data + i * rows_.bytes()));
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
-      outcome = {kDataLoss, sink->Where(iterator.epoch, iterator.taken - 1) + "row " + std::to_string(i) +
+      outcome = {kDataLoss, sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) + "row " + std::to_string(i) +
                                 " of this share, row " + std::to_string(row) +
                                 " of the epoch, is not what the source made"};
     }

@@ -154,14 +154,13 @@ TEST_F(TimelineJob, TheFileHasALimit) {
   EXPECT_EQ(LeftOut(blocks), 15u);
 }
 
-TEST_F(TimelineJob, NobodyIsWaitedForWhenOneIsLost) {
+TEST_F(TimelineJob, AReaderThatIsLostIsNotWaitedForLong) {
   deaf_ = true;
   Make(kPlenty, 1000);
   Add(1, 10);
   const auto begun = std::chrono::steady_clock::now();
-  timelines_[1]->GiveUp();
   timelines_[1]->End();  // reader 0 has said nothing
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(3));
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
   EXPECT_EQ(Blocks(FileOf(1)).Of<TraceEvent>("EVNT").size(), 10u);
 }
 

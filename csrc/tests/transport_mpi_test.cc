@@ -210,7 +210,7 @@ void TestPorter() {
         EXPECT(passed[i].member == static_cast<int>(i) + 2 && passed[i].bells == 6, std::to_string(passed[i].bells));
         std::vector<wire::Enclosed> messages;
         std::string error;
-        EXPECT(wire::Unpack(passed[i].envelope, &messages, &error) && messages.size() == kEach, error);
+        EXPECT(wire::OpenEnvelope(passed[i].envelope, &messages, &error) && messages.size() == kEach, error);
         for (size_t m = 0; m < messages.size(); ++m) {
           wire::Header header;
           std::string_view payload;

@@ -39,7 +39,7 @@ std::string EnvelopeRefusal(std::string_view envelope, std::vector<Entry>* found
   std::memcpy(exact.get(), envelope.data(), envelope.size());
   std::string error;
   std::vector<Enclosed> messages;
-  const bool opened = Unpack({exact.get(), envelope.size()}, &messages, &error);
+  const bool opened = OpenEnvelope({exact.get(), envelope.size()}, &messages, &error);
   EXPECT_EQ(opened, error.empty());
   EXPECT_EQ(opened, !messages.empty());
   for (size_t i = 0; found != nullptr && i < messages.size(); ++i) {
@@ -138,7 +138,7 @@ TEST(Envelope, RefusedWithAReason) {
   }
   std::string error;
   std::vector<Enclosed> kept(1);
-  EXPECT_FALSE(Unpack(bad, &kept, &error));
+  EXPECT_FALSE(OpenEnvelope(bad, &kept, &error));
   EXPECT_EQ(kept.size(), 1u);
 }
 

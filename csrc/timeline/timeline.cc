@@ -102,7 +102,7 @@ void Timeline::Run() {
   }
 }
 
-void Timeline::JoinThread() {
+void Timeline::Halt() {
   {
     MutexLock lock(&mu_);
     ending_ = true;
@@ -111,27 +111,16 @@ void Timeline::JoinThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Timeline::Halt() {
-  GiveUp();
-  JoinThread();
-}
-
-void Timeline::GiveUp() {
-  MutexLock lock(&mu_);
-  given_up_ = true;
-  changed_.NotifyAll();
-}
-
 void Timeline::End() {
   {
     MutexLock lock(&mu_);
     if (ending_) return;
   }
-  JoinThread();
+  Halt();
   WriteEvents();
   {
     MutexLock lock(&mu_);
-    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0() || given_up_; });
+    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });
   }
   Write("ENDS", BytesOf(left_out_));
   FileWriter().Add(1, [file = file_] { file->Close(); });

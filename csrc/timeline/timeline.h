@@ -39,9 +39,7 @@ class Timeline {
   void Begin(std::function<void()> note = [] {});
   // Hands over what is in the log, and the file's end. Waits for some seconds if reader 0 has never answered. Once.
   void End() EXCLUDES(mu_);
-  // A process was lost: End() waits for nobody.
-  void GiveUp() EXCLUDES(mu_);
-  // The thread ends, and sends nothing more.
+  // Ends the thread, which sends nothing more.
   void Halt() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);
@@ -50,7 +48,6 @@ class Timeline {
  private:
   bool is_reader_0() const { return world_->readers[0] == world_->self; }
   void Run();
-  void JoinThread() EXCLUDES(mu_);
   void AskForTime() EXCLUDES(mu_);
   void WriteEvents();
   // False: the file's queue is full.
@@ -78,7 +75,6 @@ class Timeline {
   bool known_ GUARDED_BY(mu_) = false;         // what reader 0's clock shows
   bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock: there is nothing more to ask
   bool ending_ GUARDED_BY(mu_) = false;
-  bool given_up_ GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

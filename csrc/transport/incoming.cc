@@ -84,7 +84,7 @@ void Incoming::Accept(int source, std::string_view message) {
   if (!wire::IsEnvelope(message)) return AcceptOne(source, message);
   std::vector<wire::Enclosed> messages;
   std::string error;
-  if (!wire::Unpack(message, &messages, &error)) Unreadable(source, message, error);
+  if (!wire::OpenEnvelope(message, &messages, &error)) Unreadable(source, message, error);
   std::map<int, wire::Envelope> others;  // what is for other ranks of this host
   for (const wire::Enclosed& one : messages) {
     const auto member = static_cast<int>(one.member);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch. Every count is from 0 and says how many lie before; docs/maps.md says more.
+// The ways to count within an epoch. Every count begins at 0 and says how many come before. docs/maps.md shows them.
 //
-//   reader's pipeline:   e0 e1 e2 e3 e4 e5 ...          an element's number; Position: how many elements came up to here
-//   cut into steps:      [ turn 0 ][ turn 1 ] ...       Turn: the step of one reader, over its whole epoch
-//   dealt in this run:             [ dealt 0 ] ...      DealtStep: of one reader, since it opened its lanes; its turn less the first
-//   this run's lanes:              [ lane step 0 ] ...  LaneStep: of one reader to one trainer, since the epoch was opened here
-//   a trainer's loop:    step 0, 1, 2 ...               EpochStep: what its iterator has returned, of all readers together
-//   the very last:       [ tail step 0 ] ...            TailStep: steps that several readers make of what each has left
+//   reader's pipeline:   e0 e1 e2 e3 e4 e5 ...          Position: how many elements of one reader come before. An element's number
+//                                                       is a plain integer.
+//   cut into steps:      [ turn 0 ][ turn 1 ] ...       Turn: a step of one reader, over its whole epoch
+//   dealt in this run:             [ dealt 0 ] ...      DealtStep: a step of one reader, since it opened its lanes
+//   this run's lanes:              [ lane step 0 ] ...  LaneStep: a step of one reader to one trainer, since the epoch was opened
+//   a trainer's loop:    step 0, 1, 2 ...               EpochStep: what its iterator has returned, of all readers
+//   the very last:       [ tail step 0 ] ...            TailStep: steps that several readers make of their leftovers
 //
-// They differ when the epoch goes on from a checkpoint: Turn goes on, DealtStep begins anew where the rank that was furthest behind
-// goes on, LaneStep where its own trainer does.
+// They differ when the epoch resumes from a checkpoint. Turn goes on. DealtStep begins anew where the slowest rank resumes. LaneStep
+// begins anew where its own trainer resumes.
 #pragma once
 
 #include <algorithm>
@@ -17,25 +18,46 @@
 
 namespace hvdata {
 
-using Position = uint64_t;
-using EpochStep = uint64_t;
-using TailStep = uint64_t;
-
-// A number that can't be taken for another one: these three travel side by side.
-template <typename Tag>
-struct StepNumber {
+// A count that can't be taken for one of another kind.
+template <typename Kind>
+struct Coordinate {
   uint64_t n = 0;
-  StepNumber() = default;
-  explicit StepNumber(uint64_t value) : n(value) {}
-};
-using Turn = StepNumber<struct TurnTag>;
-using DealtStep = StepNumber<struct DealtStepTag>;
-using LaneStep = StepNumber<struct LaneStepTag>;
 
-// What a peer says that it has counted, of elements or rows, is added to other such counts here, which must not overflow.
-constexpr int64_t PeersCount(int64_t said) { return std::clamp<int64_t>(said, 0, int64_t{1} << 48); }
+  constexpr Coordinate() = default;
+  constexpr explicit Coordinate(uint64_t count) : n(count) {}
+};
+template <typename Kind>
+constexpr bool operator==(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n == b.n;
+}
+template <typename Kind>
+constexpr bool operator!=(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n != b.n;
+}
+template <typename Kind>
+constexpr bool operator>(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n > b.n;
+}
+template <typename Kind>
+constexpr bool operator<(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n < b.n;
+}
+template <typename Kind>
+constexpr bool operator<=(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n <= b.n;
+}
+
+using Position = Coordinate<struct PositionKind>;
+using Turn = Coordinate<struct TurnKind>;
+using DealtStep = Coordinate<struct DealtStepKind>;
+using LaneStep = Coordinate<struct LaneStepKind>;
+using EpochStep = Coordinate<struct EpochStepKind>;
+using TailStep = Coordinate<struct TailStepKind>;
 
 // The position of a trainer that has taken all of its shares of an epoch.
-constexpr Position kAllTaken = ~0ull;
+constexpr Position kAllTaken(~0ull);
+
+// A peer's count of elements or rows, bounded so that sums of such counts can't overflow.
+constexpr int64_t PeersCount(int64_t said) { return std::clamp<int64_t>(said, 0, int64_t{1} << 48); }
 
 }  // namespace hvdata

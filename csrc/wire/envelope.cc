@@ -43,7 +43,7 @@ bool IsEnvelope(std::string_view bytes) {
   return bytes.size() >= sizeof kEnvelopeMagic && LoadLittleEndian<uint32_t>(bytes.data()) == kEnvelopeMagic;
 }
 
-bool Unpack(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error) {
+bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error) {
   Reader reader(envelope);
   std::vector<Enclosed> found;
   reader.Front(kEnvelopeMagic);

@@ -50,6 +50,6 @@ bool IsEnvelope(std::string_view bytes);
 
 // The messages in `envelope`, as views into it, in their order: at least one, none of them empty. Never reads outside of `envelope`
 // and never allocates more than a small multiple of its size. On failure returns false and says why in `*error`.
-bool Unpack(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
+bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
 
 }  // namespace hvdata::wire

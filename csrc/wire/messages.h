@@ -43,9 +43,9 @@ struct Open {  // the trainer asks for the epoch; the reader may send the lane's
   LaneStep limit;
   HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
 };
-struct Received {         // verified channels: what the trainer has found in the share that it took last
-  EpochStep step = 0;     // of the trainer
-  Position position = 0;  // as the DATA had it
+struct Received {     // verified channels: what the trainer has found in the share that it took last
+  EpochStep step;     // of the trainer
+  Position position;  // as the DATA had it
   uint64_t rows = 0, hash = 0;
   std::string fingerprints;  // of its rows, 8 bytes each, if the hash is not that of the DATA
 };
@@ -56,7 +56,7 @@ struct Taken {  // the trainer has taken so many steps of the lane; the reader m
   HVDATA_MESSAGE("TAKEN") {
     codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n), codec->Flag("checked", m.checked);
     if (!m.checked) return;
-    codec->Int("epoch step", m.received.step), codec->Int("position", m.received.position);
+    codec->Int("epoch step", m.received.step.n), codec->Int("position", m.received.position.n);
     codec->Int("rows", m.received.rows), codec->Int("hash", m.received.hash);
     codec->Text("fingerprints", m.received.fingerprints);
   }
@@ -77,8 +77,8 @@ struct Release {  // the trainer uses the channel no more
   HVDATA_MESSAGE("RELEASE") {}
 };
 struct Why {  // the trainer asks why this step of the epoch does not come
-  EpochStep step = 0;
-  HVDATA_MESSAGE("WHY") { codec->Int("step", m.step); }
+  EpochStep step;
+  HVDATA_MESSAGE("WHY") { codec->Int("step", m.step.n); }
 };
 struct Save {  // the trainer asks for the state of the epoch
   int64_t request = 0;
@@ -89,27 +89,26 @@ struct Restore {                            // resumes the epoch, which is not o
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
-  Position position = 0;     // elements before this trainer's next step, or kAllTaken
+  Position position;         // elements before this trainer's next step, or kAllTaken
   Turn turn;                 // the reader's step that comes next for this trainer
-  TailStep tail_taken = 0;
+  TailStep tail_taken;
   std::string words;  // the reader's state
   HVDATA_MESSAGE("RESTORE") {
     codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
-    codec->Int("position", m.position), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken);
+    codec->Int("position", m.position.n), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken.n);
     codec->Text("words", m.words);
   }
 };
 struct Withdraw {  // takes back a RESTORE
   HVDATA_MESSAGE("WITHDRAW") {}
 };
-struct
-    Claim {  // after the ends of all readers: the trainer asks for leftover number `left` as its share of this tail step
-  TailStep step = 0;
+struct Claim {  // after the ends of all readers: the trainer asks for leftover `left` as its share of this tail step
+  TailStep step;
   uint64_t left = 0;
   bool filler = false;  // an empty or padding share of its shape instead
   bool had = false;     // verified channels: the trainer got it in an earlier run; send nothing
   HVDATA_MESSAGE("CLAIM") {
-    codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler),
+    codec->Int("tail step", m.step.n), codec->Int("left", m.left), codec->Flag("filler", m.filler),
         codec->Flag("had", m.had);
   }
 };
@@ -119,26 +118,26 @@ struct
 struct Data {  // one share: components and payload
   LaneStep step;
   Turn turn;
-  Position position = 0;  // elements up to and with this step
-  uint64_t rows = 0;      // without padding
-  uint64_t hash = 0;      // verified channels (proof/share_hash.h)
+  Position position;  // elements up to and with this step
+  uint64_t rows = 0;  // without padding
+  uint64_t hash = 0;  // verified channels (proof/share_hash.h)
   HVDATA_MESSAGE("DATA") {
-    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
+    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position.n);
     codec->Int("rows", m.rows), codec->Int("hash", m.hash);
   }
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;         // 0: the data is exhausted
-  std::string text;         // of an error
-  bool lost = false;        // this reader has failed, and the other readers go on
-  uint64_t left = 0;        // its leftovers
-  TailStep tail_taken = 0;  // tail steps that an earlier run has taken
-  std::string no_filler;    // why there is no filler for a tail step
-  int64_t dropped = 0;      // rows or elements that remainder="drop" has dropped
+  int32_t code = 0;       // 0: the data is exhausted
+  std::string text;       // of an error
+  bool lost = false;      // this reader has failed, and the other readers go on
+  uint64_t left = 0;      // its leftovers
+  TailStep tail_taken;    // tail steps that an earlier run has taken
+  std::string no_filler;  // why there is no filler for a tail step
+  int64_t dropped = 0;    // rows or elements that remainder="drop" has dropped
   HVDATA_MESSAGE("END") {
     codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
-    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken);
+    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken.n);
     codec->Text("no filler", m.no_filler);
   }
 };

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A distributed dataset: its arguments, what the reader runs, and what each rank receives."""
+"""A distributed dataset: its options, the agreement of all ranks, the reader's side and the trainer's side."""

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import explain, placed, without_place
+from ..errors import explained, placed, without_place
 from ..job import state
 
 
@@ -31,11 +31,10 @@ def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...],
                 for value, ranks in sorted(values.items(), key=lambda item: item[1])
             ]
     if sides:
-        raise ValueError(
-            explain(
-                f"the ranks disagree in {what}: {'; '.join(sides)}",
-                "Every rank must make the same calls in the same order with the same arguments",
-            )
+        raise explained(
+            ValueError,
+            f"the ranks disagree in {what}: {'; '.join(sides)}",
+            "Every rank must make the same calls in the same order with the same arguments",
         )
 
 

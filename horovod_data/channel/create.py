@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 
 from ..ending import signals
-from ..errors import explain, say, words_of
+from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
 from ..native import tensorflow_private as private
@@ -188,11 +188,10 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     try:
         spec = elements.common_spec(specs)
     except ValueError as error:
-        raise ValueError(
-            explain(
-                f"the readers' datasets in {what} have different elements: {error}",
-                "Let the dataset function return the same kind of dataset on every reader",
-            )
+        raise explained(
+            ValueError,
+            f"the readers' datasets in {what} have different elements: {error}",
+            "Let the dataset function return the same kind of dataset on every reader",
         ) from None
     # This reader knows the classes of its namedtuples.
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))

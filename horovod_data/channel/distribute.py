@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Union
 import tensorflow as tf
 
 from ..ending import signals
-from ..errors import explain, say
+from ..errors import explain, explained, say
 from ..job import state
 from ..native import bindings
 from . import elements
@@ -113,12 +113,11 @@ def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[sign
     job = state.current("distribute_dataset()")
     options = options.completed(job.settings)
     if tf.inside_function():
-        raise RuntimeError(
-            explain(
-                "distribute_dataset() was called inside tf.function, where it would run once per trace",
-                "Call it before, and use the dataset inside",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            "distribute_dataset() was called inside tf.function, where it would run once per trace",
+            "Call it before, and use the dataset inside",
+            job.where,
         )
     with contextlib.nullcontext(held) if held is not None else signals.Held() as ctrl_c:
         if not tf.executing_eagerly():
@@ -146,11 +145,10 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
     """
     state.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
-        raise TypeError(
-            explain(
-                "distribute_datasets_from_function() was given a dataset",
-                "Pass a function that returns one, or call distribute_dataset()",
-            )
+        raise explained(
+            TypeError,
+            "distribute_datasets_from_function() was given a dataset",
+            "Pass a function that returns one, or call distribute_dataset()",
         )
     return distribute_dataset(fn, batch=batch, **options)
 
@@ -173,12 +171,11 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
         given = dataset_or_fn
     channel = channels[asked[name]]
     if channel.options != options:
-        raise ValueError(
-            explain(
-                f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}",
-                "Use the same arguments or another name",
-                job.where,
-            )
+        raise explained(
+            ValueError,
+            f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}",
+            "Use the same arguments or another name",
+            job.where,
         )
     asked[name] += 1
     # A dedicated reader never comes here: it is in serve().

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..native import tensorflow_private as private
 from .options import Options
 
@@ -118,34 +118,30 @@ def check_types(spec: Any) -> None:
     """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
     for key in _keys(spec):
         if not isinstance(key, (str, int, float)):
-            raise TypeError(
-                explain(
-                    f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
-                    "can't be sent to another rank",
-                    "Use strings or numbers as keys",
-                )
+            raise explained(
+                TypeError,
+                f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
+                "can't be sent to another rank",
+                "Use strings or numbers as keys",
             )
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
-        if not isinstance(
-            leaf, tf.TypeSpec
-        ):  # a Mapping, or a class of attrs or dataclasses, which other ranks don't have
-            raise TypeError(
-                explain(
-                    f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
-                    "can't be sent to another rank",
-                    "Let a map() make dicts, tuples or namedtuples of such",
-                )
-            )
-        raise TypeError(
-            explain(
-                f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+        # A Mapping, or a class of attrs or dataclasses, which other ranks don't have.
+        if not isinstance(leaf, tf.TypeSpec):
+            raise explained(
+                TypeError,
+                f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
                 "can't be sent to another rank",
-                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
+                "Let a map() make dicts, tuples or namedtuples of such",
             )
+        raise explained(
+            TypeError,
+            f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+            "can't be sent to another rank",
+            "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
         )
 
 
@@ -246,9 +242,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(
-                leaf, tf.RaggedTensorSpec
-            ):  # a row of a ragged tensor: a variant in a dataset, plain outside
+            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
                 parts.append(
                     tf.raw_ops.RaggedTensorToVariant(
                         rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
@@ -315,30 +309,27 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
     named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
     for name, leaf in named:
         if leaf.shape.rank == 0:
-            raise ValueError(
-                explain(
-                    f'batch="global" cuts every component along axis 0, but {name} is a scalar',
-                    'Give it an axis 0, or use batch="per_rank"',
-                )
+            raise explained(
+                ValueError,
+                f'batch="global" cuts every component along axis 0, but {name} is a scalar',
+                'Give it an axis 0, or use batch="per_rank"',
             )
     known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
     for name, rows in known[1:]:
         if rows != known[0][1]:
-            raise ValueError(
-                explain(
-                    f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
-                    f"{known[0][1]} rows and {name} has {rows}",
-                    'Make them equal, or use batch="per_rank"',
-                )
+            raise explained(
+                ValueError,
+                f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
+                f"{known[0][1]} rows and {name} has {rows}",
+                'Make them equal, or use batch="per_rank"',
             )
     if known and remainder == "drop" and (known[0][1] or 0) % trainers:
         rows = known[0][1] or 0
-        raise ValueError(
-            explain(
-                f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
-                f"{rows % trainers} rows of every batch would be lost",
-                f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
-            )
+        raise explained(
+            ValueError,
+            f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
+            f"{rows % trainers} rows of every batch would be lost",
+            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
         )
 
 

@@ -13,7 +13,7 @@ import numbers
 import os
 from typing import Any, Optional, Union
 
-from ..errors import checked_name, explain, whole
+from ..errors import checked_name, explained, whole
 from ..job.settings import LEAST_MB, Settings, verify_in
 
 BATCH = ("global", "per_rank")
@@ -58,27 +58,25 @@ class Options:
         _choice("remainder", self.remainder, REMAINDER)
         _choice("on_reader_error", self.on_reader_error, ON_ERROR)
         if self.shard is not None and self.shard is not UNLESS_SHARDED and not _is_auto(self.shard):
-            raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
+            raise explained(ValueError, f"shard={self.shard!r} is not known", "Use None or 'auto'")
         object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy's
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != AUTO and self.prefetch_mb is not None:
-            raise ValueError(
-                explain(
-                    f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
-                    "says how many steps",
-                    "Give one of them",
-                )
+            raise explained(
+                ValueError,
+                f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
+                "says how many steps",
+                "Give one of them",
             )
         checked_name(self.name)
         if not isinstance(self.verify, bool):
-            raise TypeError(explain(f"verify must be True or False, not {self.verify!r}"))
+            raise explained(TypeError, f"verify must be True or False, not {self.verify!r}")
         if self.schedule == "dynamic" and self.batch == "global":
-            raise ValueError(
-                explain(
-                    'schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
-                    "cuts each one for all ranks",
-                    'Use batch="per_rank" with it',
-                )
+            raise explained(
+                ValueError,
+                'schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
+                "cuts each one for all ranks",
+                'Use batch="per_rank" with it',
             )
 
     def completed(self, settings: Settings) -> Options:
@@ -100,18 +98,16 @@ def _steps(given: Any) -> Union[int, str]:
     if _is_auto(given):
         return AUTO
     if (prefetch := whole(given)) is None:
-        raise TypeError(
-            explain(
-                f"prefetch={given!r} is not a whole number",
-                'It counts steps: 1 or more; "auto" stands for as many as help',
-            )
+        raise explained(
+            TypeError,
+            f"prefetch={given!r} is not a whole number",
+            'It counts steps: 1 or more; "auto" stands for as many as help',
         )
     if not 1 <= prefetch <= _MOST_PREFETCH:
-        raise ValueError(
-            explain(
-                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
-                f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
-            )
+        raise explained(
+            ValueError,
+            f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
+            f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
         )
     return prefetch
 
@@ -120,17 +116,17 @@ def _size(given: Any) -> Optional[float]:
     if given is None:
         return None
     if not isinstance(given, numbers.Real) or isinstance(given, bool):
-        raise TypeError(explain(f"prefetch_mb must be a number of MiB, not {given!r}"))
+        raise explained(TypeError, f"prefetch_mb must be a number of MiB, not {given!r}")
     try:
         size = float(given)
     except OverflowError:  # more digits than a text should have
         given = size = math.inf if given > 0 else -math.inf  # type: ignore[operator]
     if not math.isfinite(size) or size < LEAST_MB:
-        raise ValueError(explain(f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more"))
+        raise explained(ValueError, f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more")
     return min(size, _MOST_MB)
 
 
 def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
         *others, last = map(repr, choices)
-        raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {', '.join(others)} or {last}"))
+        raise explained(ValueError, f"{argument}={value!r} is not known", f"Use {', '.join(others)} or {last}")

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..job import state
 from ..native import loader
 from ..native import tensorflow_private as private
@@ -62,11 +62,10 @@ class Reading:
             variant = private.variant(dataset_or_fn)
             graph = None if private.is_eager(variant) else variant.graph
             if graph is not None and rules.shard:
-                raise ValueError(
-                    explain(
-                        'shard="auto" cannot look into a dataset of a TF1 graph',
-                        "Pass a function that makes the dataset: it is called in eager mode",
-                    )
+                raise explained(
+                    ValueError,
+                    'shard="auto" cannot look into a dataset of a TF1 graph',
+                    "Pass a function that makes the dataset: it is called in eager mode",
                 )
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
@@ -104,12 +103,11 @@ class _Wants:
         except (TypeError, ValueError):  # a builtin function without a signature
             return cls(False, "", False)
         if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-            raise TypeError(
-                explain(
-                    "the dataset function's parameter `epoch` can be passed by its position only, and the "
-                    "number of the epoch is passed by name",
-                    "Leave out the `/` behind it",
-                )
+            raise explained(
+                TypeError,
+                "the dataset function's parameter `epoch` can be passed by its position only, and the "
+                "number of the epoch is passed by name",
+                "Leave out the `/` behind it",
             )
         given = function.keywords if isinstance(function, functools.partial) else {}
         by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -119,11 +117,10 @@ class _Wants:
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name
         ]
         if len(needed) > 1:
-            raise TypeError(
-                explain(
-                    f"the dataset function needs the arguments {', '.join(needed)}",
-                    "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
-                )
+            raise explained(
+                TypeError,
+                f"the dataset function needs the arguments {', '.join(needed)}",
+                "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
             )
         named = [
             p.name
@@ -146,12 +143,11 @@ class _Prepared:
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
     if ends_of_channels(dataset):
-        raise ValueError(
-            explain(
-                "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-                "reader would wait for itself",
-                "Distribute the dataset that it came from, and do the rest on every rank behind it",
-            )
+        raise explained(
+            ValueError,
+            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
+            "reader would wait for itself",
+            "Distribute the dataset that it came from, and do the rest on every rank behind it",
         )
     part = None
     if rules.shard:
@@ -183,11 +179,10 @@ def _made_anew(
     """
     made = _prepared(_call(function, wants, input_context, number), rules, None)
     if not _fits(made.spec, spec):
-        raise ValueError(
-            explain(
-                f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
-                "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
-            )
+        raise explained(
+            ValueError,
+            f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
+            "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
         )
     return made
 
@@ -207,18 +202,16 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
         return
     if dataset_or_fn is None:
         if needed:
-            raise TypeError(
-                explain(
-                    "dataset_or_fn is None on a reader",
-                    "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
-                )
+            raise explained(
+                TypeError,
+                "dataset_or_fn is None on a reader",
+                "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
             )
         return
-    raise TypeError(
-        explain(
-            f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
-            "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
-        )
+    raise explained(
+        TypeError,
+        f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
+        "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
     )
 
 
@@ -232,7 +225,9 @@ def _call(
     with _mode(None), tf.device("/CPU:0"), state.reads():
         dataset = function(*arguments, **keywords)
         if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))
+            raise explained(
+                TypeError, f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"
+            )
         return dataset
 
 

@@ -13,7 +13,7 @@ from typing import Optional
 import tensorflow as tf
 
 from ..ending import exit_status, shutdown
-from ..errors import explain, here, say, show, start_thread, text_of, without_place
+from ..errors import explain, explained, here, say, show, start_thread, text_of, without_place
 from ..job import state
 from ..native import bindings
 from .reader_dataset import Reading
@@ -81,9 +81,8 @@ class Dealer:
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
             self._reading.close()  # on this thread, which shutdown() joins
-            if (
-                bindings.state() == bindings.State.RUNNING
-            ):  # the job goes on without this channel, whose dataset may be large
+            # The job may go on without this channel, whose dataset may be large.
+            if bindings.state() == bindings.State.RUNNING:
                 del self._reading
 
 
@@ -155,6 +154,6 @@ def serve() -> None:
     )
     bindings.wait_all_bye()
     if bindings.state() == bindings.State.BROKEN:
-        raise RuntimeError(explain("a process of the job was lost while this reader served", where=job.where))
+        raise explained(RuntimeError, "a process of the job was lost while this reader served", where=job.where)
     shutdown.shutdown()
     sys.exit(0)

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import checked_name, explain, whole
+from ..errors import checked_name, explained, whole
 from ..job import state
 
 # In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
@@ -30,12 +30,12 @@ def checked(call: str, root: Any, name: Optional[str]) -> tuple[state.Job, int]:
     """
     job = state.current(f"{call}()")
     if job.trainer is None:
-        raise RuntimeError(explain(f"{call}() was called on a dedicated reader, which is no rank", where=job.where))
+        raise explained(RuntimeError, f"{call}() was called on a dedicated reader, which is no rank", where=job.where)
     size = len(job.layout.trainers)
     if (number := whole(root)) is None:
-        raise TypeError(explain(f"root={root!r} is not a rank", f"Use a whole number, 0 to {size - 1}", job.where))
+        raise explained(TypeError, f"root={root!r} is not a rank", f"Use a whole number, 0 to {size - 1}", job.where)
     if not 0 <= number < size:
-        raise ValueError(explain(f"root={number} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
+        raise explained(ValueError, f"root={number} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where)
     checked_name(name)
     return job, number
 

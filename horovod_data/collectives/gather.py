@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..job import state
 from ..native import loader
 from . import call_order, operands
@@ -59,8 +59,11 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 def _tensor(x: Any, job: state.Job) -> tf.Tensor:
     value = operands.tensor_of(x, None, "gather", job)
     if value.shape.rank == 0:
-        raise ValueError(
-            explain("x is a scalar, which has no rows to gather", "Give it an axis 0, as in x[tf.newaxis]", job.where)
+        raise explained(
+            ValueError,
+            "x is a scalar, which has no rows to gather",
+            "Give it an axis 0, as in x[tf.newaxis]",
+            job.where,
         )
     return value
 

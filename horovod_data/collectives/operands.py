@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Optional
 
 import tensorflow as tf
 
-from ..errors import explain, text_of
+from ..errors import explained, text_of
 from ..job import state
 
 
@@ -21,12 +21,11 @@ def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str, job: state.Job) -> t
         value = tf.convert_to_tensor(x, dtype=dtype)
     except Exception as error:  # of any class: tensors of PyTorch with a gradient raise RuntimeError
         kind = TypeError if isinstance(error, TypeError) else ValueError  # other classes may take more than a text
-        raise kind(
-            explain(
-                f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
-                f"Pass a tensor; of a ragged or sparse one {verb} the tensors that it is made of",
-                job.where,
-            )
+        raise explained(
+            kind,
+            f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
+            f"Pass a tensor; of a ragged or sparse one {verb} the tensors that it is made of",
+            job.where,
         ) from None
     check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype, job)
     return value
@@ -35,18 +34,18 @@ def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str, job: state.Job) -> t
 def check_sendable(what: str, dtype: tf.DType, job: state.Job) -> None:
     """Raises TypeError where tensors of this dtype can't be sent. `what` begins the sentence."""
     if dtype in (tf.resource, tf.variant):
-        raise TypeError(
-            explain(
-                f"{what}, which can't be sent to another rank", "Pass a tensor of numbers, bools or strings", job.where
-            )
+        raise explained(
+            TypeError,
+            f"{what}, which can't be sent to another rank",
+            "Pass a tensor of numbers, bools or strings",
+            job.where,
         )
 
 
 def no_second_gradient(call: str, tensor: str) -> NoReturn:
     """Raises LookupError. `tensor` is the one from which a program can compute what needs a second gradient."""
-    raise LookupError(
-        explain(
-            f"{call}() has no second gradient: a gradient of its gradient was asked for",
-            f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}",
-        )
+    raise explained(
+        LookupError,
+        f"{call}() has no second gradient: a gradient of its gradient was asked for",
+        f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}",
     )

@@ -24,7 +24,7 @@ from ..channel.create import DatasetOrFn
 from ..channel.distribute import distribute
 from ..channel.options import UNLESS_SHARDED, Options
 from ..ending import signals
-from ..errors import explain, placed, without_place, words_of
+from ..errors import explained, placed, without_place, words_of
 from ..job import state
 from ..native import tensorflow_private as private
 from .gather import gather
@@ -79,12 +79,11 @@ def predict(
     """
     job = state.current("predict()")
     if not tf.executing_eagerly():
-        raise RuntimeError(
-            explain(
-                "predict() was called where TensorFlow does not execute eagerly",
-                "Call it outside of tf.function and of TF1 graphs",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            "predict() was called where TensorFlow does not execute eagerly",
+            "Call it outside of tf.function and of TF1 graphs",
+            job.where,
         )
     channel = name
     ends: Sequence[Any] = ()
@@ -125,12 +124,11 @@ def _predict(
                     if ends:
                         _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
-                        raise ValueError(
-                            explain(
-                                "predict() was given a dataset that never ends",
-                                "Leave out repeat(), or add take()",
-                                job.where,
-                            )
+                        raise explained(
+                            ValueError,
+                            "predict() was given a dataset that never ends",
+                            "Leave out repeat(), or add take()",
+                            job.where,
                         )
                     function = _function(model_or_fn, job)
                 elif iterator is None:
@@ -143,9 +141,7 @@ def _predict(
                         step += 1
             finally:
                 ctrl_c.close()
-        except (
-            BaseException
-        ) as error:  # also Ctrl-C, and sys.exit() in the model: the program may catch them, and go on
+        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model, which the program may catch
             ctrl_c.close()  # a second signal may have come before the first close()
             failure = error
             _let_go(error)
@@ -164,24 +160,22 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
       ValueError: its elements would not have all rows in the reader's order.
     """
     if not all(end.whole for end in ends):
-        raise ValueError(
-            explain(
-                "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-                'Distribute it with remainder="partial" and schedule="static"',
-                where,
-            )
+        raise explained(
+            ValueError,
+            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
+            'Distribute it with remainder="partial" and schedule="static"',
+            where,
         )
     behind = receiver.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
-            raise ValueError(
-                explain(
-                    "predict() was given what distribute_dataset() returned, and behind it a stage "
-                    f"({private.name(stage)}) after which rows don't come as the reader has them",
-                    "Put it before distribute_dataset(), or leave it out",
-                    where,
-                )
+            raise explained(
+                ValueError,
+                "predict() was given what distribute_dataset() returned, and behind it a stage "
+                f"({private.name(stage)}) after which rows don't come as the reader has them",
+                "Put it before distribute_dataset(), or leave it out",
+                where,
             )
 
 
@@ -203,12 +197,11 @@ def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
             element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element
         )
     if not callable(model_or_fn):
-        raise TypeError(
-            explain(
-                f"predict() takes a model or a function, not {model_or_fn!r}",
-                "Pass something with predict_on_batch(), as Keras models have it, or a function",
-                job.where,
-            )
+        raise explained(
+            TypeError,
+            f"predict() takes a model or a function, not {model_or_fn!r}",
+            "Pass something with predict_on_batch(), as Keras models have it, or a function",
+            job.where,
         )
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)
 
@@ -216,7 +209,7 @@ def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
 def _rows_of_element(element: Any) -> int:
     leaves = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
     if not leaves:
-        raise ValueError(explain("an element holds no tensor, so it has no rows", "Predict batches"))
+        raise explained(ValueError, "an element holds no tensor, so it has no rows", "Predict batches")
     if isinstance(leaves[0], tf.RaggedTensor):
         return int(leaves[0].nrows())
     if isinstance(leaves[0], tf.SparseTensor):
@@ -227,8 +220,10 @@ def _rows_of_element(element: Any) -> int:
 def _rows(leaf: Any, what: str) -> int:
     shape = leaf.shape
     if len(shape) == 0:
-        raise ValueError(
-            explain(f"{what} holds a scalar, which has no rows", "Predict batches, and return a row for each of theirs")
+        raise explained(
+            ValueError,
+            f"{what} holds a scalar, which has no rows",
+            "Predict batches, and return a row for each of theirs",
         )
     return int(shape[0])
 
@@ -236,16 +231,16 @@ def _rows(leaf: Any, what: str) -> int:
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        raise ValueError(
-            explain(
-                f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"
-            )
+        raise explained(
+            ValueError,
+            f"what predicts returned a {type(leaf).__name__}, whose parts have no rows",
+            f"{to_do}: pad it, say",
         )
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            explain(f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do)
+        raise explained(
+            ValueError, f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do
         ) from error
 
 
@@ -284,10 +279,10 @@ class _Outputs:
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
             if (got := _rows(leaf, "what predicts")) != rows:
-                raise ValueError(
-                    explain(
-                        f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"
-                    )
+                raise explained(
+                    ValueError,
+                    f"what predicts returned {got} rows for a share of {rows}",
+                    "Return a row for each of its rows",
                 )
         if self.structure is None:
             self.structure, self.dtypes, self.words = (
@@ -380,12 +375,11 @@ class _Rounds:
         steps = [len(head["rows"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
-            raise ValueError(
-                explain(
-                    f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
-                    "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
-                    self._where(),
-                )
+            raise explained(
+                ValueError,
+                f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
+                "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
+                self._where(),
             )
         first = step - steps[0]
         for rank, head in enumerate(heads):
@@ -414,51 +408,47 @@ class _Rounds:
         self._dtypes = self._dtypes or head["dtypes"]
         self._structure = self._structure or head["structure"]
         if head["dtypes"] != self._dtypes:
-            raise TypeError(
-                explain(
-                    f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
-                    f"{', '.join(head['dtypes'])} on rank {rank}",
-                    "Use the same model on all ranks",
-                    self._where(),
-                )
+            raise explained(
+                TypeError,
+                f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
+                f"{', '.join(head['dtypes'])} on rank {rank}",
+                "Use the same model on all ranks",
+                self._where(),
             )
         if head["structure"] != self._structure:
-            raise TypeError(
-                explain(
-                    f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
-                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
-                    self._where(),
-                )
+            raise explained(
+                TypeError,
+                f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
+                "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
+                self._where(),
             )
 
     def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
         for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
             if leaf.shape[1:] != known.shape[1:]:
-                raise ValueError(
-                    explain(
-                        f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
-                        f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
-                        "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
-                        self._where(),
-                    )
+                raise explained(
+                    ValueError,
+                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
+                    f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
+                    "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
+                    self._where(),
                 )
         self._got.append(leaves)
 
     def _join(self, outputs: _Outputs) -> None:
         """Joins the outputs. It runs before rank 0 answers, so all ranks raise an error of it."""
         if not self._got:
-            raise ValueError(
-                explain("predict() was given a dataset without rows", "Look at what the reader finds", self._where())
+            raise explained(
+                ValueError, "predict() was given a dataset without rows", "Look at what the reader finds", self._where()
             )
         structure = outputs.structure
         if structure is None:  # rank 0 had no rows
             if self._structure is None:
-                raise TypeError(
-                    explain(
-                        "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
-                        "Return tuples, lists and dicts of tensors",
-                        self._where(),
-                    )
+                raise explained(
+                    TypeError,
+                    "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
+                    "Return tuples, lists and dicts of tensors",
+                    self._where(),
                 )
             structure = _of_words(self._structure)
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])

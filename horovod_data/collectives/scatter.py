@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import explain
+from ..errors import explained
 from ..job import roles, state
 from ..native import loader
 from . import call_order, operands
@@ -70,22 +70,21 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple
         try:
             dtype = tf.as_dtype(dtype)
         except TypeError:
-            raise TypeError(
-                explain(f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32", job.where)
+            raise explained(
+                TypeError, f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32", job.where
             ) from None
         operands.check_sendable(f"x would be a tensor of {dtype.name}", dtype, job)
     if x is None:
         if job.trainer == root:
-            raise ValueError(
-                explain(
-                    "x is None on the root, whose tensor is to be scattered",
-                    "Pass a tensor there; None is for the other ranks",
-                    job.where,
-                )
+            raise explained(
+                ValueError,
+                "x is None on the root, whose tensor is to be scattered",
+                "Pass a tensor there; None is for the other ranks",
+                job.where,
             )
         if dtype is None:
-            raise ValueError(
-                explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where)
+            raise explained(
+                ValueError, "x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where
             )
         value = tf.zeros([0], dtype) if dtype != tf.string else tf.constant([], tf.string)
     else:
@@ -98,12 +97,11 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple
         counts = None
     # A cast would cut 1.9 rows down to 1.
     if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):
-        raise TypeError(
-            explain(
-                f"splits={splits!r} are not whole numbers, one for each rank",
-                f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
-                job.where,
-            )
+        raise explained(
+            TypeError,
+            f"splits={splits!r} are not whole numbers, one for each rank",
+            f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
+            job.where,
         )
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
 

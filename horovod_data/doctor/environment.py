@@ -193,10 +193,8 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
     if mpi is None or vendor == "an unknown MPI":
         return ok(name, value)
     family = "Open MPI" if mpi.startswith("Open MPI") else "Intel" if mpi.startswith("Intel") else "MPICH"
-    if vendor != family and not {vendor, family} == {
-        "Intel",
-        "MPICH",
-    }:  # each of these two starts processes of the other
+    # Launchers of Intel MPI and of MPICH start each other's processes.
+    if vendor != family and {vendor, family} != {"Intel", "MPICH"}:
         return error(
             name,
             value,

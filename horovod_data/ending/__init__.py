@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a process, a fork, and a process's part in the job end."""
+"""Ends a process: shutdown(), the exit status of a failure, Horovod's end, forked children, deferred signals."""

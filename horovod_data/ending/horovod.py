@@ -8,7 +8,7 @@ import dataclasses
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import explain, fork_check
+from ..errors import explained, fork_check
 from ..job import launch_checks
 from ..job.layout import Layout
 from ..native import bindings
@@ -45,12 +45,11 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD), and checks that it counts as we do."""
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
-            raise RuntimeError(
-                explain(
-                    f"Horovod was built without MPI, horovod_data with {mpi}",
-                    "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
-                    where,
-                )
+            raise explained(
+                RuntimeError,
+                f"Horovod was built without MPI, horovod_data with {mpi}",
+                "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
+                where,
             )
         if trainers == list(range(bindings.comm_info(None)[1])):
             horovod.init()
@@ -59,12 +58,11 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     ours = layout.trainer_index[rank], len(trainers)
     theirs = horovod.rank(), horovod.size()
     if ours != theirs:
-        raise RuntimeError(
-            explain(
-                f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
-                f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
+            f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}",
+            where,
         )
 
 
@@ -76,13 +74,12 @@ def refuse(where: str) -> None:
         return
 
     def init(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(
-            explain(
-                "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
-                "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
-                "behind horovod_data.serve(), where a dedicated reader never comes",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
+            "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
+            "behind horovod_data.serve(), where a dedicated reader never comes",
+            where,
         )
 
     HorovodBasics.init = init

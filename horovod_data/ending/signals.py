@@ -88,9 +88,7 @@ class Held:
 
     def _handle_what_waits(self) -> None:
         while self._waiting:
-            number = self._waiting.pop(
-                0
-            )  # before the call: signals may come while the handler runs, this one among them
+            number = self._waiting.pop(0)  # before the call: this signal may come again while the handler runs
             self._theirs[number](number, sys._getframe())
 
     def _handle_all(self) -> None:

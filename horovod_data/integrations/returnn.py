@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from ..channel.distribute import distribute_dataset
 from ..channel.reader_thread import serve
-from ..errors import explain
+from ..errors import explained
 from ..job import roles, state
 from ..native import bindings
 from ..start import init
@@ -78,8 +78,8 @@ def attach(**options: Any) -> bool:
 
     allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
     if wrong := options.keys() - allowed:
-        raise TypeError(
-            explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}")
+        raise explained(
+            TypeError, f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"
         )
     if bindings.state() is bindings.State.NEVER_STARTED:
         init()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How processes become a job: settings, layout, the handshake of init(), and what each knows of it afterwards."""
+"""The job: its settings and layout, the checks of its launch, the first exchange of its processes, and what each knows of it."""

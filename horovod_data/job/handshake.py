@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..errors import explain, place, placed, say, start_thread
+from ..errors import explained, place, placed, say, start_thread
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
@@ -26,7 +26,7 @@ _GRACE_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What every process sends to all others."""
+    """The message of every process to all others."""
 
     host: str
     version: str
@@ -92,14 +92,13 @@ def meet(
     ):
         values = [one.get(field) for one in said]
         if len(set(values)) > 1:
-            raise RuntimeError(
-                explain(
-                    f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
-                    "Install the same version on all hosts"
-                    if field == "version"
-                    else "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
-                    place(rank, mine.host),
-                )
+            raise explained(
+                RuntimeError,
+                f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
+                "Install the same version on all hosts"
+                if field == "version"
+                else "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
+                place(rank, mine.host),
             )
     return [Introduction(**one) for one in said]
 
@@ -117,35 +116,32 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
         for one in everybody
     ]
     if len({states[rank] for rank in trainers}) > 1:
-        raise RuntimeError(
-            explain(
-                f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-                "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
+            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
+            where,
         )
     counted = [rank for rank, one in enumerate(everybody) if one.horovod_rank is not None]
     for rank in counted:
         if layout.trainer_index[rank] < 0:
-            raise RuntimeError(
-                explain(
-                    f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
-                    "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone",
-                    where,
-                )
+            raise explained(
+                RuntimeError,
+                f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
+                "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone",
+                where,
             )
     for rank in counted:
         theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
         ours = layout.trainer_index[rank], len(trainers)
         if theirs != ours:
-            raise RuntimeError(
-                explain(
-                    f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
-                    f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
-                    "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
-                    "has",
-                    where,
-                )
+            raise explained(
+                RuntimeError,
+                f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
+                f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
+                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
+                "has",
+                where,
             )
 
 
@@ -245,13 +241,12 @@ def _in_time(
     wait = _Wait(where, size, settings)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
-        raise RuntimeError(
-            explain(
-                "init() was interrupted while it waited for the others, and is called again with other arguments or "
-                "another environment, or for another communicator: what was said of this rank stays said",
-                "Call it as before",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            "init() was interrupted while it waited for the others, and is called again with other arguments or "
+            "another environment, or for another communicator: what was said of this rank stays said",
+            "Call it as before",
+            where,
         )
     _Exchange.under_way = under_way  # before begin(): Ctrl-C may come in it
     under_way.begin()
@@ -283,10 +278,9 @@ class _Wait:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
-            raise TimeoutError(
-                explain(
-                    f"After {waited:.0f} s {self._missing}",
-                    "Look at what the others wait for" if self._met else "Call it on every rank",
-                    self.where,
-                )
+            raise explained(
+                TimeoutError,
+                f"After {waited:.0f} s {self._missing}",
+                "Look at what the others wait for" if self._met else "Call it on every rank",
+                self.where,
             )

@@ -12,7 +12,7 @@ import re
 import socket
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain, place
+from ..errors import explained, place
 
 # Open files that MPI and TensorFlow need, and those that we need (without one for each process of the host).
 _MPI_FILES, _OUR_FILES = 24, 12
@@ -66,13 +66,12 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
     """
     least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
     if spare < least:
-        raise RuntimeError(
-            explain(
-                f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
-                f"memory, which need at least {least}, besides those of your program",
-                "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
+            f"memory, which need at least {least}, besides those of your program",
+            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
+            where,
         )
 
 
@@ -83,13 +82,12 @@ def check_main_guard(where: str) -> None:
       RuntimeError: this is such a process, and it imports the program.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            explain(
-                "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
-                "at its top level is done once more there",
-                'Put the program\'s work behind `if __name__ == "__main__":`',
-                where,
-            )
+        raise explained(
+            RuntimeError,
+            "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
+            "at its top level is done once more there",
+            'Put the program\'s work behind `if __name__ == "__main__":`',
+            where,
         )
 
 
@@ -106,20 +104,18 @@ def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
         if environ.get(name) and (name != "HOROVOD_CONTROLLER" or environ[name].lower() == "gloo")
     ]
     if gloo and size > 1:
-        raise RuntimeError(
-            explain(
-                f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
-                f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
-                f"Start it with {command(mpi, size)}",
-            )
+        raise explained(
+            RuntimeError,
+            f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
+            f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
+            f"Start it with {command(mpi, size)}",
         )
     if (_number(environ, "HOROVOD_MPI_THREADS_DISABLE") or 0) > 0:
-        raise RuntimeError(
-            explain(
-                "HOROVOD_MPI_THREADS_DISABLE=1 forbids the use of MPI from several threads, but horovod_data has a "
-                "communication thread of its own beside Horovod's",
-                "Unset HOROVOD_MPI_THREADS_DISABLE on all ranks",
-            )
+        raise explained(
+            RuntimeError,
+            "HOROVOD_MPI_THREADS_DISABLE=1 forbids the use of MPI from several threads, but horovod_data has a "
+            "communication thread of its own beside Horovod's",
+            "Unset HOROVOD_MPI_THREADS_DISABLE on all ranks",
         )
 
 
@@ -136,20 +132,18 @@ def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
         "its communication thread works beside Horovod's"
     )
     if initialized_by_us:
-        raise RuntimeError(
-            explain(
-                needs,
-                f"That is all that {mpi} gives: use an MPI library that was built with "
-                "thread support, and rebuild Horovod and horovod_data with it",
-            )
-        )
-    raise RuntimeError(
-        explain(
+        raise explained(
+            RuntimeError,
             needs,
-            "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
-            "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
-            "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
+            f"That is all that {mpi} gives: use an MPI library that was built with "
+            "thread support, and rebuild Horovod and horovod_data with it",
         )
+    raise explained(
+        RuntimeError,
+        needs,
+        "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
+        "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
+        "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
     )
 
 
@@ -169,12 +163,11 @@ def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_s
     else:
         return
     slurm = launcher is not None and launcher.evidence.startswith(("SLURM_", "PMIX_")) and "SLURM_JOB_ID" in environ
-    raise RuntimeError(
-        explain(
-            f"MPI sees this process alone, but {seen}: the launcher doesn't belong to the MPI that horovod_data was built "
-            f"with, {mpi}",
-            f"Start the job with {command(mpi, size, slurm)}",
-        )
+    raise explained(
+        RuntimeError,
+        f"MPI sees this process alone, but {seen}: the launcher doesn't belong to the MPI that horovod_data was built "
+        f"with, {mpi}",
+        f"Start the job with {command(mpi, size, slurm)}",
     )
 
 
@@ -185,13 +178,12 @@ def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
       RuntimeError: several are loaded.
     """
     if len(libraries) > 1:
-        raise RuntimeError(
-            explain(
-                f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
-                f"of its own. horovod_data was built with {mpi}",
-                "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
-                "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
-            )
+        raise explained(
+            RuntimeError,
+            f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
+            f"of its own. horovod_data was built with {mpi}",
+            "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
+            "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
         )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Mapping, NamedTuple, Optional
 
-from ..errors import explain, whole
+from ..errors import explain, explained, whole
 from .cgroups import memory_bytes
 
 # How batches travel between processes of one host: the cheapest way, as MPI messages, or through shared memory.
@@ -38,6 +38,9 @@ class Settings:
     timeline_bytes: int = 1 << 30
     prefetch_bytes: int = 64 << 20  # on their way to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # every channel; those to come ask verify_in() again
+
+
+_ARGUMENTS = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
 
 
 class Roles(NamedTuple):
@@ -87,15 +90,19 @@ def read_roles(
     readers: Optional[int] = None,
     readers_per_node: Optional[int] = None,
     embedded: Optional[bool] = None,
+    names: Optional[Mapping[str, str]] = None,
 ) -> Roles:
-    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors."""
-    given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
+    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors.
+
+    `names` has the names of the three arguments in error texts, where they are others.
+    """
+    given_by = {**_ARGUMENTS, **(names or {})}
     if readers is not None:
-        readers = _count(readers, "readers")
+        readers = _count(readers, given_by["readers"])
     if readers_per_node is not None:
-        readers_per_node = _count(readers_per_node, "readers_per_node") or None
+        readers_per_node = _count(readers_per_node, given_by["readers_per_node"]) or None
     if embedded is not None and not isinstance(embedded, bool):
-        raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
+        raise explained(TypeError, f"embedded must be True or False, not {embedded!r}")
     if readers is None and readers_per_node is None:
         given_by |= {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
@@ -107,12 +114,11 @@ def read_roles(
         given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
-        raise ValueError(
-            explain(
-                f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
-                "other",
-                "Give one of them",
-            )
+        raise explained(
+            ValueError,
+            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
+            "other",
+            "Give one of them",
         )
     if readers_per_node is not None and readers_per_node > 1:
         raise ValueError(
@@ -123,13 +129,11 @@ def read_roles(
             )
         )
     if embedded and readers_per_node is None:
-        raise ValueError(
-            explain(
-                f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
-                "asked for",
-                f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
-                "job",
-            )
+        raise explained(
+            ValueError,
+            f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
+            "asked for",
+            f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole job",
         )
     return Roles(readers or 0, readers_per_node, embedded)
 
@@ -144,9 +148,9 @@ def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
 
 def _count(value: object, name: str) -> int:
     if (count := whole(value)) is None:
-        raise TypeError(explain(f"{name} must be an integer, not {value!r}"))
+        raise explained(TypeError, f"{name} must be an integer, not {value!r}")
     if count < 0:
-        raise ValueError(explain(f"{name} must be 0 or more, not {count}"))
+        raise explained(ValueError, f"{name} must be 0 or more, not {count}")
     return count
 
 
@@ -159,8 +163,8 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise ValueError(
-            explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it")
+        raise explained(
+            ValueError, f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"
         )
     return count
 
@@ -168,7 +172,7 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
 def _flag_in(environ: Mapping[str, str], name: str) -> bool:
     text = environ.get(name, "").strip()
     if text not in ("", "0", "1"):
-        raise ValueError(explain(f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it"))
+        raise explained(ValueError, f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it")
     return text == "1"
 
 
@@ -182,7 +186,7 @@ def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], 
     value = environ.get(name, "").strip() or choices[0]
     if value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise ValueError(explain(f"{name}={value!r} is no way {is_none}", f"Set {name} to {allowed}, or unset it"))
+        raise explained(ValueError, f"{name}={value!r} is no way {is_none}", f"Set {name} to {allowed}, or unset it")
     return value
 
 
@@ -205,11 +209,10 @@ def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str
     except ValueError:
         megabytes = math.nan
     if not math.isfinite(megabytes) or megabytes < LEAST_MB:
-        raise ValueError(
-            explain(
-                f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
-                f"Set {name} to a number such as 1024, or unset it{otherwise}",
-            )
+        raise explained(
+            ValueError,
+            f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
+            f"Set {name} to a number such as 1024, or unset it{otherwise}",
         )
     return int(min(megabytes, _MOST_MB) * (1 << 20))
 
@@ -227,10 +230,9 @@ def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: fl
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < least:
-        raise ValueError(
-            explain(
-                f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
-                f"Set {name} to a number such as {default:g}, or unset it",
-            )
+        raise explained(
+            ValueError,
+            f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
+            f"Set {name} to a number such as {default:g}, or unset it",
         )
     return min(seconds, _MOST_SECONDS)

@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from typing import Any, Callable, Iterator, Optional
 
-from ..errors import explain, forked
+from ..errors import explained, forked
 from ..native import bindings
 from .layout import Layout
 from .settings import Settings
@@ -73,21 +73,19 @@ def current(what: str) -> Job:
     """
     job = known(what)
     if getattr(_reads, "now", False) and what != "init()":
-        raise RuntimeError(
-            explain(
-                f"{what} was called in a dataset function, which runs on readers only",
-                "Make all calls that ranks make together outside of it",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            f"{what} was called in a dataset function, which runs on readers only",
+            "Make all calls that ranks make together outside of it",
+            job.where,
         )
     if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
-        raise RuntimeError(
-            explain(
-                f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
-                "finalised (by hvd.shutdown(), say)",
-                "Shut down when nothing more is to be read; a process can't join again",
-                job.where,
-            )
+        raise explained(
+            RuntimeError,
+            f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
+            "finalised (by hvd.shutdown(), say)",
+            "Shut down when nothing more is to be read; a process can't join again",
+            job.where,
         )
     return job
 
@@ -99,7 +97,7 @@ def known(what: str) -> Job:
       RuntimeError: before init(), or in a forked child.
     """
     if _job is None:
-        raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
+        raise explained(RuntimeError, f"{what} was called before horovod_data.init()", "Call horovod_data.init() first")
     if _job.forked():
         raise RuntimeError(forked(what))
     return _job

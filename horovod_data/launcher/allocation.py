@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from . import LaunchError
 from .hosts import Host, parse_hostfile, parse_pairs
 
@@ -59,15 +59,14 @@ def read_hostfile(path: str, named_by: str) -> str:
       LaunchError: it can't be read, or the path is empty; says which option or variable names it.
     """
     if not path.strip():
-        raise LaunchError(explain(f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt"))
+        raise explained(LaunchError, f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt")
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(
-            explain(
-                f"{named_by} names the host file {path}, which can't be read ({error})",
-                "Name another one, or say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"{named_by} names the host file {path}, which can't be read ({error})",
+            "Name another one, or say where to run with -H host1:4,host2:4",
         ) from error
 
 
@@ -77,12 +76,11 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
     hosts = _show_hostnames(names) or expand_nodes(names)
     slots = expand_counts(tasks, "SLURM_TASKS_PER_NODE")
     if not hosts or len(hosts) != len(slots):
-        raise LaunchError(
-            explain(
-                f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
-                f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers",
-                "Say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
+            f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers",
+            "Say where to run with -H host1:4,host2:4",
         )
     return tuple(Host(name, count) for name, count in zip(hosts, slots))
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Collection, Optional, Sequence
 
-from ..errors import explain
-from ..job.settings import too_many_per_node
+from ..errors import explained
+from ..job.settings import read_roles
 from . import LaunchError
 from .hosts import Host, together
+
+_OPTIONS = {"readers": "--readers", "readers_per_node": "--readers-per-node", "embedded": "--embedded"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +81,11 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     slots = sum(host.slots for host in hosts)
     np = slots if request.np is None else request.np
     if np > slots:
-        raise LaunchError(
-            explain(
-                f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
-                f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
-                "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot",
-            )
+        raise explained(
+            LaunchError,
+            f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
+            f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
+            "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot",
         )
     trainers: list[Group] = []
     for host in hosts:
@@ -123,71 +124,39 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         begin = name.partition(".")[0]
         if begin != name and begin in short:
-            raise LaunchError(
-                explain(
-                    f"{begin} and {name}: are these the same host? A host has one reader of its own",
-                    "Name each host once, or every host with its domain",
-                )
+            raise explained(
+                LaunchError,
+                f"{begin} and {name}: are these the same host? A host has one reader of its own",
+                "Name each host once, or every host with its domain",
             )
 
 
 def _check(request: Request) -> None:
     if request.np is not None and request.np < 1:
-        raise LaunchError(
-            explain(
-                f"-np {request.np}: a job needs at least one trainer",
-                "Give the number of processes that train; --readers come on top of it",
-            )
+        raise explained(
+            LaunchError,
+            f"-np {request.np}: a job needs at least one trainer",
+            "Give the number of processes that train; --readers come on top of it",
         )
-    if request.readers is not None and request.readers < 0:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} is not a number of readers",
-                "0: rank 0 reads and trains; R: R processes more, which only read",
-            )
-        )
-    if request.readers_per_node not in (None, 0, 1):
-        raise LaunchError(
-            too_many_per_node(f"--readers-per-node {request.readers_per_node}", "--readers-per-node 1", "--readers R")
-        )
-    if request.readers is not None and request.readers_per_node:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",
-                "Give one of them",
-            )
-        )
-    if request.embedded and request.readers:
-        raise LaunchError(
-            explain(
-                f"--embedded belongs to --readers-per-node 1, and does not go with --readers {request.readers}: these are "
-                "processes of their own",
-                "Leave it out, or use --readers-per-node 1 --embedded",
-            )
-        )
-    if request.embedded and not request.readers_per_node:
-        raise LaunchError(
-            explain(
-                "--embedded says that the reader of each host also trains, but there is none",
-                "Add --readers-per-node 1; without readers, rank 0 reads and trains anyway",
-            )
-        )
+    try:
+        readers = 0 if request.readers is None and not request.readers_per_node else request.readers
+        read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
     if request.reader_hosts and not request.readers:
-        raise LaunchError(
-            explain(
-                "--reader-hosts says where dedicated readers run, but "
-                + ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
-                "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R",
-            )
+        raise explained(
+            LaunchError,
+            "--reader-hosts says where dedicated readers run, but "
+            + ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
+            "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R",
         )
     if request.readers and len(request.reader_hosts) > request.readers:
         named = len(request.reader_hosts)
-        raise LaunchError(
-            explain(
-                f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
-                "without a reader",
-                f"Name fewer hosts, or ask for --readers {named}",
-            )
+        raise explained(
+            LaunchError,
+            f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
+            "without a reader",
+            f"Name fewer hosts, or ask for --readers {named}",
         )
 
 

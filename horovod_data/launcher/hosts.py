@@ -7,7 +7,7 @@ import dataclasses
 import re
 from typing import Iterable, Optional
 
-from ..errors import explain
+from ..errors import explained
 from . import LaunchError
 
 _NAME = r"[A-Za-z0-9_][\w.-]*"
@@ -39,18 +39,17 @@ def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
       LaunchError: not of this form, or no host at all; names `option`.
     """
     if not text.strip():
-        raise LaunchError(
-            explain(f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4")
+        raise explained(
+            LaunchError, f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4"
         )
     found = []
     for part in text.split(","):
         match = _HOST.fullmatch(part.strip())
         if match is None:
-            raise LaunchError(
-                explain(
-                    f"{option} {text}: {part.strip()!r} is not a host with its slots",
-                    f"Write it as {option} host1:4,host2:4",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} {text}: {part.strip()!r} is not a host with its slots",
+                f"Write it as {option} host1:4,host2:4",
             )
         found.append((match[1], _slots(match[2], f"{option} {text}")))
     return together(found)
@@ -64,14 +63,13 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise LaunchError(explain(f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2"))
+        raise explained(LaunchError, f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2")
     for name in names:
         if re.fullmatch(_NAME, name) is None:
-            raise LaunchError(
-                explain(
-                    f"{option} {text}: {name!r} is not the name of a host",
-                    f"Write names alone, as in {option} cpu1,cpu2",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} {text}: {name!r} is not the name of a host",
+                f"Write names alone, as in {option} cpu1,cpu2",
             )
     return tuple(dict.fromkeys(names))
 
@@ -95,15 +93,14 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             _check_key(key, f"{where}: {line!r}")
         slots = [value for key, value in settings if key in _SLOTS] + ([count] if count else [])
         if match is None or len(slots) > 1 or not all(one.isdecimal() for one in slots):
-            raise LaunchError(
-                explain(
-                    f"{where}: {line!r} is not a host with its slots",
-                    "Write each line as `host slots=4`, `host:4`, or `host` once for each slot",
-                )
+            raise explained(
+                LaunchError,
+                f"{where}: {line!r} is not a host with its slots",
+                "Write each line as `host slots=4`, `host:4`, or `host` once for each slot",
             )
         found.append((name, _slots(slots[0] if slots else None, where)))
     if not found:
-        raise LaunchError(explain(f"{path} names no host", "Write each line as `host slots=4`"))
+        raise explained(LaunchError, f"{path} names no host", "Write each line as `host slots=4`")
     return together(found)
 
 
@@ -115,11 +112,10 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
     """
     words = text.split()
     if not words or len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
-        raise LaunchError(
-            explain(
-                f"{variable}={text!r} is not a list of hosts, each with its slots",
-                "Say where to run with -H host1:4,host2:4",
-            )
+        raise explained(
+            LaunchError,
+            f"{variable}={text!r} is not a list of hosts, each with its slots",
+            "Say where to run with -H host1:4,host2:4",
         )
     return together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
 
@@ -127,20 +123,19 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
 def _check_key(key: str, where: str) -> None:
     if key in _SLOTS or _WITHOUT_EFFECT.fullmatch(key):
         return
-    raise LaunchError(
-        explain(
-            f"{where} says {key}=, which horovod-data-run does not know",
-            "Put the user for ssh into ~/.ssh/config, and leave it out here"
-            if _USER.fullmatch(key)
-            else "Write slots as `host slots=4`, and leave out the rest",
-        )
+    raise explained(
+        LaunchError,
+        f"{where} says {key}=, which horovod-data-run does not know",
+        "Put the user for ssh into ~/.ssh/config, and leave it out here"
+        if _USER.fullmatch(key)
+        else "Write slots as `host slots=4`, and leave out the rest",
     )
 
 
 def _slots(text: Optional[str], where: str) -> int:
     slots = 1 if text is None else int(text)
     if slots < 1:
-        raise LaunchError(explain(f"{where}: a host with 0 slots", "Give it slots, or leave it out"))
+        raise explained(LaunchError, f"{where}: a host with 0 slots", "Give it slots, or leave it out")
     return slots
 
 

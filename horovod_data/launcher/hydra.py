@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from . import LaunchError
 from .arrangement import Arrangement
 from .command import HIDDEN_DEVICES, Command, Extras
@@ -26,18 +26,16 @@ def command(
         ("--binding-args", bool(extras.binding_args)),
     ):
         if given:
-            raise LaunchError(
-                explain(
-                    f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
-                    "Leave it out, or pass Hydra's own options with --mpi-args",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
+                "Leave it out, or pass Hydra's own options with --mpi-args",
             )
     if len(extras.interfaces) > 1:
-        raise LaunchError(
-            explain(
-                f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
-                "Name one",
-            )
+        raise explained(
+            LaunchError,
+            f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
+            "Name one",
         )
     words = [*mpirun, *extras.mpi_args]
     if extras.interfaces:

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, explained
 from ..job.cgroups import quota
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
@@ -41,11 +41,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
-            raise LaunchError(
-                explain(
-                    "There is no command to start",
-                    "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
-                )
+            raise explained(
+                LaunchError,
+                "There is no command to start",
+                "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
             )
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
@@ -77,8 +76,8 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
       LaunchError: hosts that can't be understood, or no number of processes.
     """
     if args.hosts is not None and args.hostfile is not None:
-        raise LaunchError(
-            explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them")
+        raise explained(
+            LaunchError, f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them"
         )
     if args.hosts is not None:
         return Allocation(parse_hosts(args.hosts), "-H")
@@ -89,11 +88,10 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
     if found is not None:
         return found
     if np is None:
-        raise LaunchError(
-            explain(
-                "How many processes are to train?",
-                "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
-            )
+        raise explained(
+            LaunchError,
+            "How many processes are to train?",
+            "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
         )
     # With --reader-hosts other hosts need a name of this machine.
     return Allocation(
@@ -119,12 +117,11 @@ def mpi_version(mpirun: Sequence[str]) -> str:
     """
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
-        raise LaunchError(
-            explain(
-                f"There is no {mpirun[0]} in PATH: {works}",
-                "Install one of them (Debian: apt-get install "
-                "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
-            )
+        raise explained(
+            LaunchError,
+            f"There is no {mpirun[0]} in PATH: {works}",
+            "Install one of them (Debian: apt-get install "
+            "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
         )
     try:
         done = subprocess.run(
@@ -143,11 +140,10 @@ def mpi_version(mpirun: Sequence[str]) -> str:
         return f"Open MPI {lines[0][-1]}"
     if "HYDRA" in said:
         return f"MPICH {next((line[1] for line in lines if line[0] == 'Version:'), '')} (Hydra)"
-    raise LaunchError(
-        explain(
-            f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
-            "Name the mpirun of one of these with --mpirun",
-        )
+    raise explained(
+        LaunchError,
+        f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
+        "Name the mpirun of one of these with --mpirun",
     )
 
 
@@ -201,11 +197,10 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
         return
     if done.returncode:
         *_, said = ["it says nothing", *done.stderr.split("\n")[:-1]]
-        raise LaunchError(
-            explain(
-                f"`{shlex.join(python)}` can't import horovod_data ({said})",
-                f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
-            )
+        raise explained(
+            LaunchError,
+            f"`{shlex.join(python)}` can't import horovod_data ({said})",
+            f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
         )
 
 
@@ -219,11 +214,10 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LaunchError(
-                explain(
-                    f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
-                    "Name a folder to write the output of each rank to",
-                )
+            raise explained(
+                LaunchError,
+                f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
+                "Name a folder to write the output of each rank to",
             ) from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
@@ -234,10 +228,10 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:
         if error.errno != errno.E2BIG:
-            raise LaunchError(
-                explain(
-                    f"{command.words[0]} can't be started ({error.strerror})", "Name an mpirun that can with --mpirun"
-                )
+            raise explained(
+                LaunchError,
+                f"{command.words[0]} can't be started ({error.strerror})",
+                "Name an mpirun that can with --mpirun",
             ) from error
         raise LaunchError(_too_long(command, environ)) from error
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Mapping, Sequence
 
-from ..errors import explain
+from ..errors import explained
 from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
@@ -58,7 +58,7 @@ def command(
             words += ["--mca", name, value]
     for name, (option, value) in _asked_for(extras, environ).items():
         if name in extras.mpi_args:
-            raise LaunchError(explain(f"{option} and {name} in --mpi-args contradict each other", "Give one of them"))
+            raise explained(LaunchError, f"{option} and {name} in --mpi-args contradict each other", "Give one of them")
         words += ["--mca", name, value]
     for wanted, option in ((extras.tag_output, "--tag-output"), (extras.timestamps, "--timestamp-output")):
         words += [option] * wanted

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..errors import explain
+from ..errors import explained
 from ..job.settings import read_roles
 from . import LaunchError
 from .arrangement import Request
@@ -50,12 +50,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         args = parser.parse_args(argv)
     for name, option in _NOT_OURS.items():
         if getattr(args, name, None):
-            raise LaunchError(
-                explain(
-                    f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
-                    "a fixed number of processes, by mpirun",
-                    "Leave it out",
-                )
+            raise explained(
+                LaunchError,
+                f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
+                "a fixed number of processes, by mpirun",
+                "Leave it out",
             )
     if args.command[:1] == ["--"]:
         del args.command[0]
@@ -110,15 +109,14 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     for text in args.x or ():
         name, given, value = text.partition("=")
         if name in ROLES:
-            raise LaunchError(
-                explain(
-                    f"-x {text} would tell init() who reads, but place no process for it",
-                    f"Use {ROLES[name]}, which does both",
-                )
+            raise explained(
+                LaunchError,
+                f"-x {text} would tell init() who reads, but place no process for it",
+                f"Use {ROLES[name]}, which does both",
             )
         if not given and name not in environ:
-            raise LaunchError(
-                explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE")
+            raise explained(
+                LaunchError, f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"
             )
         variables[name] = value if given else environ[name]
     if args.certificate is not None:
@@ -156,17 +154,16 @@ def _absolute(file: str, option: str) -> Path:
     try:
         return Path(file).absolute()
     except OSError as error:  # the current folder has been removed
-        raise LaunchError(
-            explain(
-                f"{option} {file!r} can't be found from the current folder: {error.strerror}",
-                "Start it from a folder that is there, or name the file with its whole path",
-            )
+        raise explained(
+            LaunchError,
+            f"{option} {file!r} can't be found from the current folder: {error.strerror}",
+            "Start it from a folder that is there, or name the file with its whole path",
         ) from None
 
 
 def _check_named(file: str, option: str, example: str) -> None:
     if not Path(file).name:
-        raise LaunchError(explain(f"{option} {file!r} names no file", f"Name one, as in {option} {example}"))
+        raise explained(LaunchError, f"{option} {file!r} names no file", f"Name one, as in {option} {example}")
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:
@@ -179,8 +176,8 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
         return ["mpirun"]
     words = _words(args.mpirun, "--mpirun", "/path/to/mpirun")
     if not words:
-        raise LaunchError(
-            explain(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun")
+        raise explained(
+            LaunchError, f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun"
         )
     return words
 
@@ -311,11 +308,10 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
         if not parsed:
             raise
         path = parsed[0].config_file
-        raise LaunchError(
-            explain(
-                f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
-                f"Mend them, or what --config-file {path} says" if path else "Mend them",
-            )
+        raise explained(
+            LaunchError,
+            f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
+            f"Mend them, or what --config-file {path} says" if path else "Mend them",
         ) from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
@@ -335,9 +331,8 @@ def _words(text: Optional[str], option: str, example: str) -> list[str]:
     try:
         return shlex.split(text or "")
     except ValueError as error:
-        raise LaunchError(
-            explain(
-                f"{option}={text!r} can't be taken apart into words ({error})",
-                f"Quote it as for a shell, as in {option}='{example}'",
-            )
+        raise explained(
+            LaunchError,
+            f"{option}={text!r} can't be taken apart into words ({error})",
+            f"Quote it as for a shell, as in {option}='{example}'",
         ) from error

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ library as Python sees it, and what we use of TensorFlow's private parts."""
+"""Loads and calls the C++ library, and wraps the private parts of TensorFlow that we use."""

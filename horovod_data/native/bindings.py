@@ -27,7 +27,7 @@ from ctypes import (
 )
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
-from ..errors import explain, forked
+from ..errors import explain, explained, forked
 from . import loader
 
 # A wait of so long is one slice. The Python handler of a signal runs between two slices.
@@ -105,21 +105,19 @@ def _structures() -> dict[str, type[ctypes.Structure]]:
         try:
             fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
         except KeyError as unknown:
-            raise ImportError(
-                explain(
-                    f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
-                    "side does not know",
-                    "Install horovod_data anew",
-                )
+            raise explained(
+                ImportError,
+                f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
+                "side does not know",
+                "Install horovod_data anew",
             ) from None
         made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
         if ctypes.sizeof(made[name]) != int(size):
-            raise ImportError(
-                explain(
-                    f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
-                    f"{ctypes.sizeof(made[name])}",
-                    "Install horovod_data anew",
-                )
+            raise explained(
+                ImportError,
+                f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
+                f"{ctypes.sizeof(made[name])}",
+                "Install horovod_data anew",
             )
     return made
 
@@ -134,12 +132,10 @@ def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
-        raise ImportError(
-            explain(
-                f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
-                f"{', '.join(values)}",
-                "Install horovod_data anew",
-            )
+        raise explained(
+            ImportError,
+            f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives {', '.join(values)}",
+            "Install horovod_data anew",
         )
     return structure(**values)
 
@@ -393,7 +389,7 @@ def abort(status: int, *, said: bool) -> NoReturn:
 
 
 def counters() -> dict[str, int]:
-    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    """The counters of this process since init(), by the names of stats(). {} before init()."""
     return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
 
 
@@ -417,7 +413,7 @@ def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]
     return {record["channel"]: record for record in records}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Iterable, NamedTuple, Optional
 
-from ..errors import explain
+from ..errors import explain, explained
 
 _PATH = Path(__file__).parents[1] / "_core.so"
 _REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
@@ -46,11 +46,10 @@ def load() -> Library:
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise ImportError(
-            explain(
-                f"horovod_data needs TensorFlow, which can't be imported ({error})",
-                "Install TensorFlow first, then horovod_data",
-            )
+        raise explained(
+            ImportError,
+            f"horovod_data needs TensorFlow, which can't be imported ({error})",
+            "Install TensorFlow first, then horovod_data",
         ) from error
     running = str(tf.__version__)
     if not _PATH.exists():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's times say: report() and the progress lines."""
+"""Shows where a job's time goes: stats(), report() and the progress lines."""

@@ -5,41 +5,68 @@ from __future__ import annotations
 
 from typing import Union
 
-from ..errors import explain, forked
+from ..errors import explained, forked
 from ..native import bindings
 from . import times
 
-resets = 0  # how often stats() has had the times begin anew
+resets = 0  # calls of stats(reset=True)
 
 
 def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
-    """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
+    """The bytes that this process has moved since init(), and where its time went. Local. {} before init().
 
-    Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
-    rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
-    the readers have come to its end, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole
-    job (of an epoch that was broken off: of what had been dealt by then).
+    Names below are those of a channel `train`. Every process has all names. Those of a role that it has not are 0. `report()` shows the
+    times of all processes.
 
-    Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
-    a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
-    `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
-    batches that were there, on average, when one was asked for; and, now, `train/window`: the steps that may be on their way. On a reader `train/pipeline_seconds` (the dataset works),
-    `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
-    was the last, `train/room_waits/3` times), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
-    (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
-    there; those of a role that it has not are 0. `report()` shows those of all.
+    The running epoch of a channel, or the last one:
 
-    Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
-    over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
-    them elsewhere, `payload_bytes_copied_to_arena` (of a global batch the reader's own share, too); because rows of padding
-    were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
-    `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
-    and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
-    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, or for
-    the ranks of one host, together `mpi_headers_in_bags`. Of what came here for other ranks of this host `mpi_bags_passed_on` parts
-    were given to them. Shared memory of a reader, now: `arena_bytes_in_use`,
-    `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
-    a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
+    - `train/epoch`: its number in this run.
+    - `train/rows`, `train/steps`: handed out on this rank. An element without rows counts as one row.
+    - `train/dropped`: rows (with batch="per_rank" elements) of the whole job that remainder="drop" left out. It counts when the
+      readers have come to the end of the epoch. In an epoch that was broken off it counts what had been dealt.
+
+    Seconds of a channel on a rank, since it was made or since the last `stats(reset=True)`. The first three add up to its epochs' time:
+
+    - `train/wait_seconds`: waiting for batches, inside `next()`.
+    - `train/receive_seconds`: making tensors of them.
+    - `train/step_seconds`: the program's own work, between two `next()`.
+    - `train/waits`: the steps whose batch had not come when the program asked for it.
+    - `train/queue`: the mean number of batches that had come when the program asked for one.
+    - `train/window`: the steps that may be on their way, now.
+
+    Seconds of a channel on a reader (of a dedicated one, since the reset of rank 0). The first four add up as well:
+
+    - `train/pipeline_seconds`: the dataset works.
+    - `train/deal_seconds`: cutting, copying, sending.
+    - `train/room_seconds`: the window of a rank is full. `train/room_seconds/3` and `train/room_waits/3` are the time and the
+      number of such waits that ended with rank 3.
+    - `train/serve_seconds`: all is dealt, and not all taken.
+    - `train/untaken`: the steps (with schedule="dynamic" elements) that are dealt, and that not all ranks have taken, now.
+
+    Bytes of batches that were sent to other processes, by their way:
+
+    - `payload_bytes_inline`: copied into a header, and out of it.
+    - `payload_bytes_arena`: handed over in shared memory.
+    - `payload_bytes_message`: sent by MPI.
+
+    Bytes of batches that were copied. Strings are not counted here: they are encoded and decoded.
+
+    - `payload_bytes_copied_to_arena`: into shared memory, because the pipeline had made them elsewhere. The reader's own share of a
+      global batch counts, too.
+    - `payload_bytes_padded`: because rows of padding follow.
+    - `payload_bytes_realigned`: by the rank that gets them, because they began at an odd address.
+
+    Messages of MPI, headers included:
+
+    - `mpi_bytes_sent`, `mpi_bytes_received`, `mpi_messages_sent`, `mpi_messages_received`.
+    - `mpi_bags_sent`: those that held several headers, for one rank or for the ranks of one host. `mpi_headers_in_bags`: their headers.
+    - `mpi_bags_passed_on`: parts of them that came here for other ranks of this host, and were given to them.
+    - `records_beside_full_ring`: headers that went by MPI because a rank of this host was far behind.
+
+    Shared memory of a reader:
+
+    - `arena_bytes_in_use`, `arena_bytes_reserved`: now.
+    - `arena_refusals`: how often there was no room in it.
 
     Args:
       reset: seconds, waits and queue begin anew after this answer.
@@ -49,7 +76,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
       RuntimeError: in a forked child.
     """
     if not isinstance(reset, bool):
-        raise TypeError(explain(f"reset must be True or False, not {reset!r}"))
+        raise explained(TypeError, f"reset must be True or False, not {reset!r}")
     if bindings.state() is bindings.State.FORKED:
         raise RuntimeError(forked("stats()"))
     global resets

@@ -40,8 +40,8 @@ class Sample:
 
 
 class Clock:
-    """Reader 0's clock, from samples of it. A quick answer is a good sample. A slow one is worse than a quick one of some seconds
-    before or after, when batches fill the link."""
+    """Reader 0's clock, from samples of it. A quick answer is a good sample. Answers are slow while batches fill the link. Then a quick
+    answer of some seconds before or after is better."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         """There must be a sample."""
@@ -52,7 +52,7 @@ class Clock:
             self._there[i] = max(self._there[i], self._there[i - 1])
 
     def there(self, here: int) -> int:
-        """What reader 0's clock showed. Never less for a later time."""
+        """Returns the time of reader 0's clock, which is never earlier for a later `here`."""
         after = bisect.bisect_right(self._here, here)
         if after in (0, len(self._here)):
             nearest = max(after - 1, 0)
@@ -63,7 +63,7 @@ class Clock:
 
 
 def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that no earlier one in this list is better than, though that has drifted since."""
+    """The samples that are better than all earlier ones in this list, whose clocks have drifted since."""
     kept: list[Sample] = []
     for one in samples:
         if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
@@ -72,7 +72,7 @@ def _undominated(samples: Sequence[Sample]) -> list[Sample]:
 
 
 class Part:
-    """What one process has written."""
+    """The file of one process."""
 
     def __init__(self, path: str) -> None:
         """
@@ -175,7 +175,7 @@ class Part:
 
 
 def is_part(path: str) -> bool:
-    """Whether the file begins as a part does. Raises OSError."""
+    """Tells a part from a JSON file. Raises OSError."""
     with open(path, "rb") as file:
         return file.read(4) == b"HEAD"
 

@@ -64,14 +64,15 @@ def test_an_error_that_is_no_text(hvdata, comm):
     def make():
         return tf.data.Dataset.range(2 * comm.size).map(lambda i: (i, tf.io.read_file(b"/nowhere/caf\xe9.jpg")))
 
-    dataset = channel(hvdata, make, "no text", batch="per_rank")
+    name = "no text\u2028nor a line"  # which Python's splitlines() would split
+    dataset = channel(hvdata, make, name, batch="per_rank")
     # TensorFlow can't make the text of an error that is none.
     raises_everywhere(comm, lambda: list(dataset), (tf.errors.NotFoundError, UnicodeDecodeError), "(nowhere/caf|utf-8)")
     record = None
     while (
         record is None
     ):  # an error is raised where it comes, and the record made when the reader has heard that of all
-        record = results(comm, lambda: certificate(hvdata, comm, "no text"))[0]
+        record = results(comm, lambda: certificate(hvdata, comm, name))[0]
     assert "caf\ufffd.jpg" in record["why"]
     results(comm, hvdata.stats)
 

@@ -195,16 +195,19 @@ def test_oversubscribed_counts_readers():
     (Request(0), "-np 0: a job needs at least one trainer"),
     (Request(-1), "-np -1: a job needs at least one trainer"),
     (Request(5), "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2. Ask for fewer, or name more hosts"),
-    (Request(1, readers=-1), "--readers -1 is not a number of readers"),
-    (Request(1, readers_per_node=2), "--readers-per-node 2: a host can have one reader of its own. Use --readers-per-node 1, "
-     "or --readers R for R readers that deal to the trainers of all hosts"),
-    (Request(1, readers_per_node=-1), "--readers-per-node -1: a host can have one reader of its own"),
-    (Request(1, readers=1, readers_per_node=1), "--readers 1 and --readers-per-node 1 contradict each other"),
-    (Request(1, embedded=True), "--embedded says that the reader of each host also trains, but there is none. Add --readers-"),
-    (Request(1, readers_per_node=0, embedded=True), "--embedded says that the reader of each host also trains, but there is none"),
-    (Request(1, readers=0, embedded=True), "--embedded says that the reader of each host also trains, but there is none"),
-    (Request(1, readers=2, embedded=True), "--embedded belongs to --readers-per-node 1, and does not go with --readers 2: these "
-     "are processes of their own. Leave it out, or use --readers-per-node 1 --embedded"),
+    (Request(1, readers=-1), "--readers must be 0 or more, not -1"),
+    (Request(1, readers_per_node=2), "--readers-per-node=2: a host can have one reader of its own. Use --readers-per-node=1, "
+     "or --readers=R for R readers that deal to the trainers of all hosts"),
+    (Request(1, readers_per_node=-1), "--readers-per-node must be 0 or more, not -1"),
+    (Request(1, readers=1, readers_per_node=1), "--readers=1 and --readers-per-node=1 contradict each other"),
+    (Request(1, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
+     "--readers-per-node=1 with it"),
+    (Request(1, readers_per_node=0, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
+     "--readers-per-node=1 with it"),
+    (Request(1, readers=0, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
+     "--readers-per-node=1 with it"),
+    (Request(1, readers=2, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
+     "--readers-per-node=1 with it"),
     (Request(1, reader_hosts=("c",)), "--reader-hosts says where dedicated readers run, but there are none. Add --readers R"),
     (Request(1, readers=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
     (Request(1, readers_per_node=0, reader_hosts=("c",)), "but there are none. Add --readers R"),

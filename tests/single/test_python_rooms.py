@@ -10,11 +10,11 @@ PACKAGE = Path(__file__).parents[2] / "horovod_data"
 # Top modules and folders, from the lowest up. What stands in one tuple does not import each other.
 ORDER = (
     ("_version", "errors"),
-    ("native",),
+    ("native", "timeline"),
     ("certificate", "job"),
     ("plan",),
     ("observe",),
-    ("ending", "timeline"),
+    ("ending",),
     ("channel",),
     ("auditing", "collectives"),
     ("callbacks", "start"),

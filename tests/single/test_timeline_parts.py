@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of the files that each process of a job writes: which files are taken, whose time their events get, and what is missing.
-With files of real jobs: tests/faults/test_timelines_of_jobs.py."""
+"""The parts of a timeline, which each process of a job writes: which files are taken, the times of their events, and missing parts. With
+files of real jobs: tests/faults/test_timelines_of_jobs.py."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def channel(number, name):
 
 
 def events(*given):
-    """(begin, end, name, step, whom, reads) of channel 1, epoch 2. With the same begin and end it is a moment."""
+    """(begin, end, name, step, whom, reads) of channel 1, epoch 2. An event whose begin is its end is a moment."""
     return block(
         b"EVNT",
         b"".join(
@@ -124,7 +124,7 @@ def test_a_dedicated_reader_stands_below_the_ranks(job):
 
 
 def test_a_part_that_broke_off_anywhere_is_taken(job):
-    """Its process was killed while it wrote. What is there of an event that is not whole is left out."""
+    """Its process was killed while it wrote. The rest of a broken event is left out."""
     least = len(RANK_1) - RANK_1.index(b"CHAN")
     for cut in range(1, least):
         one = read(job(rank0=READER_0, rank1=RANK_1[:-cut]), "rank0", "rank1")

@@ -14,7 +14,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from ...errors import explain
+from ...errors import explained
 from ...native import tensorflow_private as private
 from ..receiver import stages
 from .order import Outline, outline_of, unordered
@@ -71,13 +71,12 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     """
     chain = list(stages(dataset))
     if any(private.caches_in_a_file(stage) for stage in chain):
-        raise ValueError(
-            explain(
-                f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
-                "that file with other elements, or find it locked",
-                "Use cache() without a file; or leave shard out, and let the dataset function take a "
-                "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
+            "that file with other elements, or find it locked",
+            "Use cache() without a file; or leave shard out, and let the dataset function take a "
+            "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
         )
     files, why = _files(dataset, chain, readers)
     if files:
@@ -86,13 +85,12 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
         except tf.errors.OpError:
             why = "what reads the files is not known to tf.data"
     if unordered := next(_unordered(dataset, chain), None):
-        raise ValueError(
-            explain(
-                f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
-                f"{unordered}, so every reader has another order, and elements would come twice or not at all",
-                "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
-                "input_pipeline_id",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" cannot give each reader its own files ({why}), nor its own elements: '
+            f"{unordered}, so every reader has another order, and elements would come twice or not at all",
+            "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
+            "input_pipeline_id",
         )
     return ReaderPart(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
 
@@ -133,13 +131,12 @@ def check_parts(
                 "have different seeds in it",
                 "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers",
             )
-        raise ValueError(
-            explain(
-                f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
-                "come twice or not at all",
-                to_do,
-                where="",
-            )
+        raise explained(
+            ValueError,
+            f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
+            "come twice or not at all",
+            to_do,
+            where="",
         )
 
 

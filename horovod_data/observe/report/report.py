@@ -9,7 +9,7 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explain, forked, show
+from ...errors import explained, forked, show
 from ...native import bindings
 from .. import times
 from . import verdict
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class TimesReport:
     """The times of the channels on all processes that have answered. report() prints str() of it."""
 
     channels: Mapping[str, times.Channel]
@@ -32,7 +32,7 @@ class Report:
         )
 
 
-def report() -> Report:
+def report() -> TimesReport:
     """Prints where the time of every channel goes, on all ranks, as a table, and one sentence that says what it comes to.
 
     Not collective: any process may call it at any time. The others answer in the background. The report leaves out a process that
@@ -52,13 +52,14 @@ def report() -> Report:
     if bindings.state() is bindings.State.FORKED:
         raise RuntimeError(forked("report()"))
     if bindings.state() is bindings.State.NEVER_STARTED:
-        raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
+        raise explained(
+            RuntimeError, "report() was called before horovod_data.init()", "Call horovod_data.init() first"
+        )
     if bindings.state() is bindings.State.SHUT_DOWN:  # no process answers any more
-        raise RuntimeError(
-            explain(
-                "report() was called after horovod_data.shutdown()",
-                "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
-            )
+        raise explained(
+            RuntimeError,
+            "report() was called after horovod_data.shutdown()",
+            "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
         )
     made = make(times.of_all(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
@@ -70,10 +71,10 @@ def report() -> Report:
     return made
 
 
-def make(processes: Iterable[Mapping[str, object]]) -> Report:
+def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
     """The report of the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
-    return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
+    return TimesReport(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
