@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Target TensorFlow::TensorFlow: headers, flags and libraries of the TensorFlow that the given Python imports.
-# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The answer is kept until another Python is given: importing
+# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The cache keeps them until another Python is given, because the import of
 # TensorFlow takes seconds.
 
 find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
@@ -33,7 +33,7 @@ find_package_handle_standard_args(TensorFlow
 
 if(NOT TARGET TensorFlow::TensorFlow)
   add_library(TensorFlow::TensorFlow INTERFACE IMPORTED)
-  # Imported targets' include directories are SYSTEM ones: our warnings are not for TensorFlow's headers.
+  # The include directories of imported targets are SYSTEM ones, so our warnings don't apply to TensorFlow's headers.
   set_target_properties(TensorFlow::TensorFlow PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${TensorFlow_INCLUDE_DIR}"
     INTERFACE_COMPILE_OPTIONS "${TensorFlow_OPTIONS}"

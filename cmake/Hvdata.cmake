@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# What all our targets share.
+# Settings and functions for all our targets.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
 endif()
-# -O2 as TensorFlow is built: -O3 buys nothing in code that moves messages.
+# -O2, as TensorFlow is built. -O3 makes code that moves messages no faster.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g -DNDEBUG")
 set(CMAKE_CXX_STANDARD 17)
@@ -20,20 +20,20 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# The hash of fingerprints; only its header is needed.
+# The hash of fingerprints is a header only.
 find_path(HVDATA_XXHASH xxhash.h)
 if(NOT HVDATA_XXHASH)
   message(FATAL_ERROR "horovod_data: xxhash.h was not found; the fingerprints of verified batches need it.\n"
     "  What to do: `apt-get install libxxhash-dev` (Debian, Ubuntu), `conda install xxhash`, or -DHVDATA_XXHASH=<its folder>.")
 endif()
 
-# Instructions that not every processor of the kind has: such a file's functions are called where the processor has them.
+# AVX2, which not every x86-64 processor has. The functions of such a file are called only if the processor has it.
 set(HVDATA_AVX2 OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(HVDATA_AVX2 ON)
 endif()
 
-# hvdata_sources(VARIABLE LAYER...): every .cc file of the layers, looked for anew at each build.
+# hvdata_sources(VARIABLE ROOM...): every .cc file of the rooms. Each build looks for new files.
 function(hvdata_sources variable)
   set(all)
   foreach(layer IN LISTS ARGN)
@@ -50,7 +50,7 @@ function(hvdata_sources variable)
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()
 
-# hvdata_target(TARGET): our include directory, warnings, visibility.
+# hvdata_target(TARGET): sets our include directory, warnings and visibility.
 function(hvdata_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
   target_include_directories(${target} SYSTEM PRIVATE ${HVDATA_XXHASH})
@@ -61,21 +61,20 @@ function(hvdata_target target)
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
-# hvdata_sanitize(TARGET [SANITIZERS]): by default HVDATA_SANITIZE; errors fatal. A program runs with what stands in the caller's
-# `without_spreading` before it.
+# hvdata_sanitize(TARGET): compiles with the sanitizers of HVDATA_SANITIZE, whose errors are fatal. CTest starts the program with the
+# command in `without_spreading`.
 function(hvdata_sanitize target)
-  set(sanitizers ${HVDATA_SANITIZE} ${ARGN})
-  if(sanitizers)
-    target_compile_options(${target} PRIVATE -g -fno-omit-frame-pointer -fsanitize=${sanitizers}
+  if(HVDATA_SANITIZE)
+    target_compile_options(${target} PRIVATE -g -fno-omit-frame-pointer -fsanitize=${HVDATA_SANITIZE}
       -fno-sanitize-recover=all)
-    target_link_options(${target} PRIVATE -fsanitize=${sanitizers})
-    # What add_test and gtest_discover_tests put before the program.
+    target_link_options(${target} PRIVATE -fsanitize=${HVDATA_SANITIZE})
+    # add_test puts this before the program.
     set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${without_spreading}")
   endif()
 endfunction()
 
-# hvdata_rooms(NAME ROOM...): a static library for test programs. Each room is one compilation unit; make lint holds that a room's
-# names allow it. Of the engine, what Python calls is left out.
+# hvdata_rooms(NAME ROOM...): a static library for test programs, without what Python calls (engine/c_api.cc). Each room is one
+# compilation unit. `make lint` reads a room as one file, too, so names of a room can't clash.
 function(hvdata_rooms name)
   hvdata_sources(sources ${ARGN})
   list(FILTER sources EXCLUDE REGEX "/engine/c_api\\.cc$")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Target hvdata_mpi: the C bindings of the MPI that MPICC, MPI_HOME or PATH name. The C++ bindings left MPI in 2012 and
-# would tie the library to one compiler.
+# Target hvdata_mpi: the C bindings of the MPI that MPICC, MPI_HOME or PATH name. The C++ bindings, which MPI dropped in 2012, would tie
+# the library to one compiler.
 
 enable_language(C)
 
@@ -10,7 +10,7 @@ if(NOT "$ENV{MPICC}" STREQUAL "")
     set(MPI_C_COMPILER ${HVDATA_MPICC} CACHE FILEPATH "MPI compiler wrapper for C" FORCE)
   endif()
 endif()
-# An MPICC that isn't there must stop the build, not quietly give another MPI.
+# A wrong MPICC must stop the build. Otherwise another MPI would be used without a word.
 if("$ENV{MPICC}" STREQUAL "" OR HVDATA_MPICC)
   set(MPI_C_COMPILER_FLAGS "")
   find_package(MPI QUIET COMPONENTS C)

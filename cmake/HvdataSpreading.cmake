@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sets `without_spreading`: what goes before a sanitized program.
+# Sets `without_spreading`: the command before a sanitized program, `setarch -R`, or nothing.
 #
-# Sanitizers want memory at addresses of their own, and older ones die where the kernel spreads mappings further than they
-# know (vm.mmap_rnd_bits=32, as on Ubuntu 24.04). So their programs run without that, where it is permitted; in many
-# containers it is not.
+# Sanitizers need memory at fixed addresses. Older ones fail if the kernel spreads mappings too far (vm.mmap_rnd_bits=32, as on
+# Ubuntu 24.04). `setarch -R` turns that off. Many containers forbid it.
 find_program(HVDATA_SETARCH setarch)
 mark_as_advanced(HVDATA_SETARCH)
 set(without_spreading)

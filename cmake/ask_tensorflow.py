@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what cmake/FindTensorFlow.cmake needs to know, one NAME=value a line, lists separated by ';'."""
+"""Prints the settings for cmake/FindTensorFlow.cmake: NAME=value lines, lists separated by ';'."""
 
 import glob
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build backend that pyproject.toml names: setuptools', behind a look for TensorFlow.
+"""The build backend of pyproject.toml: that of setuptools, which first checks that TensorFlow is visible.
 
-pip builds in an environment of its own, where the installed TensorFlow is not seen. Without this it would fetch the tools, configure and
-only then fail, deep in CMake's output. A wheel is refused as soon as pip asks what it takes; an sdist needs no TensorFlow.
+By default pip builds in an isolated environment without the installed TensorFlow. Such a build would fail late, deep in CMake's output. This
+backend fails at once with a clear error. An sdist needs no TensorFlow.
 """
 
 import sys
@@ -21,7 +21,7 @@ horovod_data: TensorFlow is not visible to this build ({python}).
 
 
 def look_for_tensorflow():
-    """Without importing it, which takes seconds; one that is broken is CMake's to report."""
+    """Doesn't import TensorFlow, which takes seconds. CMake reports a broken one."""
     if find_spec("tensorflow") is None:
         sys.exit(NO_TENSORFLOW.format(python=sys.executable))
 
@@ -34,7 +34,7 @@ def _behind_a_look(hook):
     return looking
 
 
-# With isolation pip asks the first of these, without it goes on to the second at once.
+# With isolation pip calls the first of these first, and without it the second.
 get_requires_for_build_wheel = _behind_a_look(build_meta.get_requires_for_build_wheel)
 prepare_metadata_for_build_wheel = _behind_a_look(build_meta.prepare_metadata_for_build_wheel)
 build_wheel = _behind_a_look(build_meta.build_wheel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import weakref
 from typing import Any, Callable, Optional, Union
 
@@ -103,9 +104,11 @@ def distribute_dataset(
     HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
     newer one of the same dataset.
     """
-    arguments = {name: value for name, value in locals().items() if name != "dataset_or_fn"}
+    given = locals()  # inside a tf.function AutoGraph adds names of its own
     state.current("distribute_dataset()")
-    return distribute(dataset_or_fn, Options(**arguments))
+    return distribute(
+        dataset_or_fn, Options(**{field.name: given[field.name] for field in dataclasses.fields(Options)})
+    )
 
 
 def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[signals.Held] = None) -> tf.data.Dataset:

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine: what tests and benchmarks of jobs over a network run on.
+"""Several simulated hosts on one machine, for tests and benchmarks of jobs over a network.
 
     with Bed(2, rate="1gbit") as bed:
         subprocess.run([*bed.mpirun([0, 0, 1, 1], os.environ), "-np", "4", "hostname"], env={**os.environ, **bed.environment})
         bed.cut(1)
 
-A host is a process that does nothing, with a network, a name, System V memory and a /dev/shm of its own; what is to run
-on the host enters these namespaces. Hosts have the processors, the files and the clock in common, and nothing else: with
-equal names, or one /dev/shm, MPI would take them for one host. A switch joins them, in a namespace of its own, so that no
-interface of the machine is touched and any number of beds may stand side by side.
+A host is an idle process with a network, a name, System V memory and a /dev/shm of its own. Programs on the host enter these namespaces.
+Hosts share only the processors, the files and the clock. With equal names or one /dev/shm MPI would take them for one host. A switch in a
+namespace of its own joins them. So no interface of the machine is touched, and several beds may exist at once.
 
-All of it lives in one PID namespace, whose first process dies with the process that made the bed, by whatever end: the
-kernel then ends everything on the hosts, and with their last process go namespaces, lines and shared memory. Only a
-folder may stay; the next bed removes it.
+All of it lives in one PID namespace. Its first process dies with the process that made the bed, and the kernel then kills everything on the
+hosts. With the last process the namespaces, lines and shared memory are gone. Only a folder may stay, which the next bed removes.
 
 Needs root, Linux, iproute2 and util-linux. For Open MPI.
 """
@@ -34,8 +32,8 @@ from typing import IO, Optional
 NETWORK = "10.99.77"
 BURST = 32 << 10  # bytes that may pass at once: about 250 us of 1 Gbit/s
 QUEUE = 1 << 20  # bytes that a port holds back
-# A card that is full tells TCP to wait; tbf drops, which TCP takes for congestion. So no connection may fill the queue.
-CONNECTION = 128 << 10  # bytes that one may have in its host's queue
+# tbf drops packets when its queue is full, which TCP takes for congestion. So no connection may fill the queue.
+CONNECTION = 128 << 10  # bytes of one connection in its host's queue
 FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
 PREFIX = "hvdata-bed-"  # of the folders
 START_SECONDS = 20

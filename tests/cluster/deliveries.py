@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that distributes datasets of all modes over hosts; what each trainer must be given, once and in order, and what
-may go over the lines for it."""
+"""A job that distributes datasets of all modes over hosts: the rows of each trainer, and the bytes on the lines between hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from bed import Bed
 from jobs import Job
 from oracle import deliver_from_readers, is_dynamic_delivery
 
-STEPS = 16  # of the large batches: so many that what else goes over the lines hardly counts
+STEPS = 16  # of the large batches; so many that other bytes on the lines hardly count
 LARGE = 1 << 20  # bytes of one rank's large batch
 EPOCHS = 2  # of the small ones
 ROWS, TEXTS, LOOSE = 100, 90, 20

@@ -93,7 +93,7 @@ def silent_for_three_seconds(
 
 
 def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
-    """Of a job that has ended nothing runs on any host, and so no shared memory of ours, which has no name, is left."""
+    """No process of the job runs on any host. So none of our shared memory is left, because it has no name."""
     deadline = time.monotonic() + seconds
     while (left := bed.processes()) and time.monotonic() < deadline:
         time.sleep(0.05)

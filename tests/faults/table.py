@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the faults of docs/guarantees.md are tried, and what must be gone afterwards: in verified jobs of 2 to 4 ranks, where
-rank 0 reads and where a dedicated reader does, on every way by which batches travel.
+"""The places where tests try the faults of docs/guarantees.md, and what must be gone afterwards.
 
-    @everywhere((2, 0, "arena"), (3, 1, "message"))     # here; HVDATA_TEST_ALL_FAULTS=1 has each fault meet all places
+A place is a verified job of 2 to 4 ranks, with rank 0 or a dedicated reader, and a way of the batches.
+
+    @everywhere((2, 0, "arena"), (3, 1, "message"))     # these places, or all of them with HVDATA_TEST_ALL_FAULTS=1
     def test_a_fault(where, tried):
         job = tried.run(SCRIPT, where)
 """

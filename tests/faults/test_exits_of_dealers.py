@@ -40,9 +40,9 @@ def six():
     return hvdata
 """
 
-# Jobs of one rank, two at a time. They are forked off before anything of TensorFlow runs, which saves them its import; each
-# then initialises MPI for itself and leaves like any program, through the whole end of Python. Each has its own folder for temporary
-# files: in one, Open MPI's of a job that begins is in the way of that of one that ends.
+# Jobs of one rank, two at a time. They are forked before TensorFlow starts threads, so they need not import it. Each initialises MPI and
+# exits like any program, through the whole end of Python. Each has a folder for temporary files, because in a common one Open MPI's files
+# of a job that begins disturb a job that ends.
 MANY = (
     SIX
     + """

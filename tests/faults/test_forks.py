@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A child that is forked in the middle of an epoch can neither use nor harm what it inherits, however it was made and however
-it ends; its parent goes on and gets every row."""
+"""A child that is forked in the middle of an epoch can neither use nor harm what it inherits.
+
+This holds for every way to make a child, and for every end of it. The parent goes on and gets every row.
+"""
 
 import re
 

@@ -69,7 +69,7 @@ MIXTURE = (
 
 @pytest.mark.parametrize("before, after", [(4, 2), (1, 3)])
 def test_a_mixture_on_another_number_of_ranks(tmp_path, before, after):
-    """What was left of each source comes, in the order of one run that nothing interrupted."""
+    """The rest of each source comes in the order of one run without interruption."""
     assert NUMBERS in SCRIPT
     whole = [int(x) for x in eval(MIXTURE)]
     jobs = []
@@ -153,7 +153,7 @@ print("GOT " + json.dumps(got))
     ("global", "static", 3, 2, "rank 0"), ("per_rank", "dynamic", 2, 2, "all"),
 ], ids=["global, another number", "dynamic, the same number"])  # fmt: skip
 def test_two_readers(tmp_path, batch, schedule, before, after, who):
-    """Nothing is lost and nothing comes twice; but for dynamic, each reader's rows come in its order."""
+    """Nothing is lost and nothing comes twice. Except with dynamic, the rows of each reader come in its order."""
     jobs = []
     for what, ranks in ("save", before), ("restore", after):
         jobs.append(run_job(READERS, ranks, what, str(tmp_path), batch, schedule, who, readers=2))

@@ -111,7 +111,7 @@ print("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_are
 
 @pytest.mark.commit
 def test_shutdown_gives_it_back_in_the_middle_of_an_epoch():
-    """What the pipeline still held included. What a rank keeps, an iterator too, goes with the rank."""
+    """The memory of the pipeline is freed, too. The memory of what a rank keeps, also of an iterator, is freed with the rank."""
     job = run_job(
         """
 import os, time
@@ -175,7 +175,7 @@ for step, x in enumerate(ds):
 
 
 def shared_names():
-    """What has a name in memory and may be ours; Open MPI has its own there."""
+    """The names in shared memory that may be ours. Open MPI has names of its own there."""
     return {
         path.name
         for path in Path("/dev/shm").iterdir()

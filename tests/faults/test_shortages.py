@@ -54,7 +54,7 @@ hvdata.init()
 
 @pytest.mark.commit
 def test_few_files_are_enough():
-    """What init() asks for, and no more: it does not refuse a job that could have run."""
+    """With the number of files that init() requires a job can run."""
     job = run_job(
         TRAIN
         + """
@@ -116,7 +116,7 @@ for epoch in range(2):
 @pytest.mark.parametrize("source", ["numbers", "files"])
 @pytest.mark.parametrize("short", ["reader", "1"])
 def test_no_more_files_in_mid_epoch(short, source, where, tmp_path, tried):
-    """What is under way needs none. A pipeline that does fails, on every rank and soon."""
+    """A running epoch needs no new files. A pipeline that opens some fails soon, on every rank."""
     files = []
     if source == "files":
         for number in range(40):
@@ -311,8 +311,8 @@ def test_the_program_is_out_of_address_space(way, short):
 
 @pytest.mark.parametrize("kib", ["64", "256", "1023", "8192"])
 def test_a_batch_finds_no_memory_on_a_trainer(kib):
-    """Where it comes as a message. What comes in shared memory lies there already. Below 256 KiB the memory is TensorFlow's, whose
-    allocator for larger ones, with oneDNN, itself tries for ten seconds before it gives up."""
+    """The batch comes as a message, because one in shared memory needs no memory. TensorFlow allocates below 256 KiB. For more its
+    allocator with oneDNN tries for ten seconds before it fails."""
     env = {"HOROVOD_DATA_PAYLOAD": "message", "TF_ENABLE_ONEDNN_OPTS": "1"}  # by default it depends on the processor
     with start_job(SHORT_OF_MEMORY, 2, "1", "batches", kib, env=env) as job:
         job.wait_for("short", 1)
@@ -501,7 +501,7 @@ else:
 
 
 def test_a_save_takes_twice_its_size_for_a_moment(tmp_path):
-    """Once as the state's text and once as the message. Where a text grew as it was written, it lay in memory three times."""
+    """Once as the text of the state and once as the message. A text that grew while it was written was in memory three times."""
     job = run_job(SAVES, 2, str(tmp_path), timeout=90)
     assert job.returncode == 0, job.describe()
     state = 16 * (2 * 4 + 1)  # MiB: four steps of two ranks, and one in hand

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.usefixtures("verified"),
 ]  # quick: tests/mpi/test_waits.py
 HOST = re.escape(socket.gethostname())
-# Who waits asks after two seconds of three, and a reader whom it has asked says so once in 50 s.
+# A rank that waits asks the reader after two seconds of three. A reader that was asked logs that once in 50 s.
 SOON = {"HOROVOD_DATA_STALL_SECONDS": "3"}
 PRELUDE = """
 import os, sys, time
@@ -42,7 +42,7 @@ def assert_said(text: str, pattern: str, job) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def more_than_a_minute():
-    """A job that waits, beside those of the tests before the one that looks at it."""
+    """A job that waits. It runs beside the jobs of the tests before the one that checks it."""
     with start_job(
         PRELUDE
         + """

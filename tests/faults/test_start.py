@@ -205,7 +205,7 @@ for again in (dict(readers=1), dict()):
 
 
 def test_init_twice_with_another_environment():
-    """What was read from it the first time stays."""
+    """The settings of the first call stay."""
     job = run_job(
         """
 import os
@@ -354,7 +354,7 @@ print("began", hvdata.size(), flush=True)
 
 
 def test_init_once_more_where_it_was_interrupted():
-    """What this rank has said to the others is under way."""
+    """The messages of this rank to the others are on their way."""
     pytest.importorskip("mpi4py")
     job = run_job(AGAIN, np=2, env={"HOROVOD_DATA_TIMEOUT": "60"})
     assert job.returncode == 0 and all("began 2" in out for out in job.stdout), job.describe()
@@ -383,7 +383,7 @@ print("got", [int(x) for x in hvdata.distribute_dataset(lambda: tf.data.Dataset.
 
 
 def test_init_that_is_interrupted_behind_the_meeting():
-    """Where the others wait for this rank in what can't be taken up again: it joins them first."""
+    """The others wait for this rank in a collective that can't be repeated, so it joins them first."""
     job = run_job(AGAIN_BEHIND_THE_MEETING, np=2, env={"HOROVOD_DATA_TIMEOUT": "60"})
     assert job.returncode == 0 and "interrupted" in job.stdout[1], job.describe()
     assert "got [0, 2]" in job.stdout[0] and "got [1, 3]" in job.stdout[1], job.describe()

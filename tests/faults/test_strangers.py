@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other processes of the host call all sockets that horovod_data opens, and look for its memory: before, while and after its ranks connect.
-docs/security.md says what they can do and what not."""
+"""Other processes of the host connect to all sockets of horovod_data and look for its memory, before, while and after its ranks connect.
+docs/security.md says what these processes can do."""
 
 import os
 import subprocess

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """200 epochs, whole and broken off: no thread, file descriptor or memory is left behind."""
 
-import ctypes
 import gc
 import time
 import weakref
@@ -10,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from heap import allocated
 from together import results
 
 pytestmark = pytest.mark.world(np=2)
@@ -93,32 +93,6 @@ def test_broken_off_epochs(hvdata, comm):
                 break
 
     stays_level(comm, epoch)
-
-
-class Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
-
-
-def allocated():
-    gc.collect()
-    libc = ctypes.CDLL(None)
-    libc.mallinfo2.restype = Mallinfo
-    heap = libc.mallinfo2()
-    return heap.uordblks + heap.hblkhd
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 """batch x schedule x remainder against the oracle, on pipelines of any length and batches of any size."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -170,22 +169,3 @@ def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
     said = "".join(comm.allgather(capfd.readouterr().err))
     lines = [line for line in said.splitlines() if f"too-few-{batch}" in line and "no step" in line]
     assert len(lines) == 1 and why in lines[0], said
-
-
-def test_dynamic_feeds_the_fast_rank(hvdata, comm):
-    """A rank that doesn't ask gets only its prefetch. The others get the rest."""
-    n = 10 * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=1)
-
-    def run():
-        got = []
-        for x in ds:
-            got.append(int(x))
-            if comm.rank == comm.size - 1:
-                time.sleep(0.3)
-        return got
-
-    got = results(comm, run)
-    assert sorted(sum(got, [])) == list(range(n))
-    if comm.size > 1:
-        assert len(got[-1]) < 10

@@ -276,19 +276,6 @@ def test_on_reader_error_continue(hvdata, comm):
     assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
 
 
-def test_when_all_readers_have_failed_that_is_an_error(hvdata, comm):
-    n = trainers_of(hvdata, comm)
-    ds = hvdata.distribute_dataset(
-        lambda context: failing(context.input_pipeline_id, n, 4 * n)(context),
-        batch="per_rank",
-        on_reader_error="continue",
-    )
-    for one in outcomes(comm, lambda: None if hvdata.is_reader() else list(ds))[:n]:
-        assert (
-            isinstance(one, Raised) and issubclass(one.kind, tf.errors.InvalidArgumentError) and "bad row" in one.text
-        ), one
-
-
 def test_a_dynamic_error_does_not_wait_for_the_others_data(hvdata, comm):
     def function(context):
         if context.input_pipeline_id == 1:
@@ -312,18 +299,6 @@ def test_a_wrong_on_reader_error(hvdata, comm):
         ValueError,
         r"on_reader_error='ignore' is not known\. Use 'raise' or 'continue'",
     )
-
-
-def test_a_rank_that_leaves_early_does_not_stop_the_others(hvdata, comm):
-    n, readers = trainers_of(hvdata, comm), hvdata.num_readers()
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(3 * n + 1), batch="per_rank")
-
-    def walk():
-        return [int(x) for x in (ds.take(2) if hvdata.rank() == 0 else ds)] if hvdata.is_trainer() else []
-
-    steps = (3 * n + 1) * readers // n
-    for _ in range(2):
-        assert [len(got) for got in results(comm, walk)[:n]] == [2] + [steps] * (n - 1)
 
 
 def test_two_channels_interleaved(hvdata, comm):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random cases of `make soak`, and what each rank is to receive in them: a number decides all of it, on every rank."""
+"""The random cases of `make soak` and the rows of each rank. A number decides all of it, on every rank."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ FEWEST = 9  # cases of a job that memory is judged by
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What all cases of a job have in common."""
+    """The properties that all cases of a job share."""
 
     trainers: int
     readers: int  # dedicated; 0: rank 0 reads
@@ -105,7 +105,7 @@ class Totals:
 
 
 def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """What does not stay level between a job's cases."""
+    """The figures that grow between a job's cases."""
     found = []
     for process, cases in enumerate(told):
         if len(cases) < FEWEST:

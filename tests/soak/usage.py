@@ -8,38 +8,18 @@ import gc
 import os
 import statistics
 
+from heap import allocated
+
 MIB = 1 << 20
 ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
 
 
-class _Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
-
-
 def now() -> dict[str, int]:
-    """Of this process: memory that is allocated (with PYTHONMALLOC=malloc Python's, too), private memory, shared memory, threads,
-    open files. Garbage is collected first, and given back."""
+    """The allocated, private and shared memory, the threads and the open files of this process, after a garbage collection."""
     gc.collect()
-    libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)
-    libc.mallinfo2.restype = _Mallinfo
-    heap = libc.mallinfo2()
+    ctypes.CDLL(None).malloc_trim(0)
     return {
-        "allocated": heap.uordblks + heap.hblkhd,
+        "allocated": allocated(),
         "private": _field("/proc/self/status", "RssAnon"),
         "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"),
         "threads": _field("/proc/self/status", "Threads"),
