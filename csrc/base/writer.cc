@@ -83,9 +83,11 @@ void Writer::Run() {
     bytes_ -= bytes;
     if (queue_.empty() && lost_count_ > 0) {
       const uint64_t count = std::exchange(lost_count_, 0);
+      ++bytes_;  // Flush waits for this line, too
       lock.unlock();
       lost_(count);
       lock.lock();
+      --bytes_;
     }
     changed_.notify_all();
   }

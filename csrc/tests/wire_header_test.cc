@@ -229,7 +229,7 @@ TEST(Header, RefusedForBadFields) {
   header.message = Ready();
   bad = Encode(header);
   bad[27] = static_cast<char>(static_cast<int>(Ready::Progress::kLast) + 1);
-  ExpectRefused(bad, "unknown says " + std::to_string(static_cast<int>(Ready::Progress::kLast) + 1));
+  ExpectRefused(bad, "unknown progress " + std::to_string(static_cast<int>(Ready::Progress::kLast) + 1));
   header.message = Go();
   bad = Encode(header);
   bad[27] = '\xff';
