@@ -225,7 +225,7 @@ class Recorder:
 
         Raises:
           RuntimeError: a newer iteration of the same audit has begun.
-          `keys`, if it is the reason why there are none, unless it is forgiven. It ends the epoch.
+          Exception: `keys`, if it is the reason why there are none, unless it is forgiven. It ends the epoch.
         """
         with self._lock:
             if iteration in self._older:

@@ -106,7 +106,7 @@ def _exchanged(
     """The number of the agreement, and what all ranks say in it.
 
     Raises:
-      This rank's own failure, where the agreement failed before other ranks have seen it.
+      BaseException: this rank's own failure, if the agreement failed before other ranks have seen it.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
