@@ -94,9 +94,9 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
   if (const auto* how_long = std::get_if<wire::HowLong>(&header.message)) {
     if (how_long->anew) return static_cast<void>(channels_.Accounts(true));
-    return post_->Send(member, MakeHeader(0, 0, wire::Times{Times(false)}));
+    return SendTimes(member);
   }
-  if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
+  if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(*times);
   if (const auto* ping = std::get_if<wire::Ping>(&header.message))
     return timeline_ ? timeline_->On(member, *ping) : void();
   if (const auto* pong = std::get_if<wire::Pong>(&header.message)) return timeline_ ? timeline_->On(*pong) : void();

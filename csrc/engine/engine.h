@@ -121,7 +121,8 @@ class Engine : public Inbox {
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
   void ResetReaders();
-  void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
+  void SendTimes(int member) EXCLUDES(mu_);
+  void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
   // Inbox.

@@ -45,7 +45,7 @@ void Engine::Bye() {
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
-  if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{Times(false)}));
+  if (world_.readers[0] != world_.self) SendTimes(world_.readers[0]);
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
 }

@@ -85,20 +85,35 @@ void Engine::ResetReaders() {
   }
 }
 
-void Engine::OnTimes(int member, const wire::Times& times) {
+// Reader 0 has the last times of members that have departed, which do not answer any more.
+void Engine::SendTimes(int member) {
+  std::vector<wire::Times> all;
+  if (world_.readers[0] == world_.self) {
+    MutexLock lock(&mu_);
+    for (const int departed : byes_) {
+      const auto found = times_.find(departed);
+      if (found != times_.end()) all.push_back({departed, found->second});
+    }
+  }
+  all.push_back({world_.self, Times(false)});
+  for (wire::Times& times : all) post_->Send(member, MakeHeader(0, 0, std::move(times)));
+}
+
+void Engine::OnTimes(const wire::Times& times) {
+  if (times.member < 0 || times.member >= static_cast<int64_t>(world_.members.size())) return;
   MutexLock lock(&mu_);
-  times_[member] = times.words;
+  times_[static_cast<int>(times.member)] = times.text;
   changed_.NotifyAll();
 }
 
-// A process that has said BYE has sent its times to reader 0 before. It may not answer any more.
 std::string Engine::AllTimes(std::chrono::milliseconds patience) {
   constexpr auto kLook = std::chrono::milliseconds(10);
   std::set<int> asked;
   {
     MutexLock lock(&mu_);
     for (int member = 0; member < static_cast<int>(world_.members.size()); ++member) {
-      if (member == world_.self || (byes_.count(member) && times_.count(member))) continue;
+      if (member == world_.self) continue;
+      if (world_.readers[0] == world_.self && byes_.count(member) && times_.count(member)) continue;
       times_.erase(member);
       asked.insert(member);
     }

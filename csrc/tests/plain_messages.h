@@ -112,7 +112,7 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
     P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
     P operator()(const wire::HowLong&) { return {}; }
-    P operator()(const wire::Times& m) { return {0, 0, 0, m.words}; }
+    P operator()(const wire::Times& m) { return {static_cast<uint64_t>(m.member), 0, 0, m.text}; }
     P operator()(const wire::Ping& m) { return {0, m.asked, 0, ""}; }
     P operator()(const wire::Pong& m) { return {0, m.asked, m.there, ""}; }
   } plain;

@@ -101,7 +101,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"DATA", 40},    {"END", 53},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                //
       {"NUMBERED", 8}, {"READY", 21},    {"GO", 21},                                                      //
       {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},  //
-      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 8},     {"PING", 8},    {"PONG", 32}};
+      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},    {"PING", 8},    {"PONG", 32}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {

@@ -256,9 +256,10 @@ struct HowLong {
   bool anew = false;  // no answer is wanted: the times begin anew
   HVDATA_MESSAGE("HOW LONG") { codec->Flag("anew", m.anew); }
 };
-struct Times {  // the answer; unasked to reader 0 when the sender needs nothing more
-  std::string words;
-  HVDATA_MESSAGE("TIMES") { codec->Text("words", m.words); }
+struct Times {         // the answer; unasked to reader 0 before the sender's BYE
+  int64_t member = 0;  // whose times these are: reader 0 also answers for members that have departed
+  std::string text;
+  HVDATA_MESSAGE("TIMES") { codec->Int("member", m.member), codec->Text("text", m.text); }
 };
 
 // ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Nanoseconds of the sender's steady clock.

@@ -108,6 +108,43 @@ def test_the_sentence_is_right(kind, says, layout):
         assert " is slow: the others wait " in text and " ms of each step for it" in text, text
 
 
+ENDS_EARLY = """
+import pathlib
+import sys
+import time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(1), batch="per_rank", name="train")
+hvdata.serve()
+ended = pathlib.Path(sys.argv[1])
+for x in dataset:
+    pass
+if hvdata.rank() == 1:
+    hvdata.shutdown()
+    ended.touch()
+else:
+    while not ended.exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    hvdata.report()
+    print("TOOK", time.monotonic() - began)
+"""
+
+
+@pytest.mark.commit
+@pytest.mark.limit(100)
+def test_a_rank_that_has_ended_is_in_the_report(tmp_path):
+    """Reader 0 keeps its times. They vanished from the reports of all other processes, which waited 5 s for an answer."""
+    job = run_job(ENDS_EARLY, 2, str(tmp_path / "ended"), readers=1, timeout=80)
+    assert job.returncode == 0, job.describe()
+    assert re.search(r"channel train: 2 ranks, 1 reader, 8 batches", job.stdout[0]), job.describe()
+    assert re.search(r"^  rank 1 on \S+ +4 ", job.stdout[0], re.MULTILINE), job.describe()
+    (took,) = re.findall(r"^TOOK ([\d.]+)", job.stdout[0], re.MULTILINE)
+    assert float(took) < 4, "no rank answers for one that has ended"
+
+
 @pytest.mark.slow
 @pytest.mark.limit(600)
 @pytest.mark.parametrize(
