@@ -256,6 +256,11 @@ int hvdata_wait_all_bye(int slice_ms) {
       [&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
 }
 
+// The names of the trainers that hvdata_wait_all_bye waits for.
+const char* hvdata_serves(void) {
+  return TextOfEngine([](Engine& engine) { return engine.Serves(); });
+}
+
 // Refuses all agreements of other ranks with `why`, those under way and later ones. For a dedicated reader inside serve().
 int hvdata_refuse_agreements(const char* why) {
   return WithRunning([&](Engine& engine) { engine.agreements().Refuse(why), engine.post().Fetch(); });

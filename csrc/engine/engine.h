@@ -94,6 +94,11 @@ class Engine : public Inbox {
   void LeaveChannels();
   void Bye();
   bool WaitAllBye(std::chrono::milliseconds slice);
+  // The trainers that have not sent BYE, for people.
+  std::string Serves() EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return StillHere();
+  }
   // Ends all sources and sinks, and the transport.
   void Stop();
   // Waits until the communication thread has ended, which means that every process has stopped. False: it has not within `patience`.
@@ -121,6 +126,7 @@ class Engine : public Inbox {
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
   void ResetReaders();
+  std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();

@@ -115,14 +115,19 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
     return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
-  std::vector<std::string> here;
-  for (int member : world_.trainers) {
-    if (!left(member)) here.push_back(world_.Name(member));
-  }
-  Log(Place(world_.Name(world_.self)) + "is done, and reads on for " + JoinNames(here) + ", who " +
-      (here.size() > 1 ? "are" : "is") + " not, " + std::to_string(serves_on_.Seconds()) +
-      " s later. Whoever waits for this rank, in a collective say, waits in vain: let all ranks take the same steps");
+  Log(Place(world_.Name(world_.self)) + "is done. After " + std::to_string(serves_on_.Seconds()) +
+      " s it still reads for trainers that are not: " + StillHere() +
+      ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
+      "steps");
   return false;
+}
+
+std::string Engine::StillHere() const {
+  std::vector<std::string> names;
+  for (const int member : world_.trainers) {
+    if (!byes_.count(member)) names.push_back(world_.Name(member));
+  }
+  return JoinNames(names);
 }
 
 void Engine::Stop() {

@@ -127,6 +127,7 @@ void Exchange::Heed(const Key& key, Arrived* came) {
   }
   Call& call = found->second;
   const auto disagree = [&](int root) {
+    mu_.AssertHeld();
     Abandon(key, {kInvalidArgument, Disagreement(key.first, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {

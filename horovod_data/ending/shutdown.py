@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import Callable, Optional
 
 from ..errors import explain, say, text_of
 from ..job.state import Job, joined, known
 from ..native import bindings
+from ..observe import times
 from ..observe.progress import watch
 from ..observe.report import report
 from ..timeline import parts as timeline_parts
@@ -20,6 +22,7 @@ from . import exit_status, horovod
 # first. The thread of a rank that ends before the others makes no call of MPI until MPI_Finalize has begun. From then on it
 # is the only thread that calls MPI.
 _TOGETHER_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 
 _endings: list[Callable[[], None]] = []
 _last_things: list[Callable[[Callable[[], object]], None]] = []
@@ -42,6 +45,7 @@ def shutdown() -> None:
 
     Raises:
       RuntimeError: in a forked child.
+      TimeoutError: on a reader that trains: for HOROVOD_DATA_TIMEOUT seconds no other trainer has taken a batch, or been done.
     """
     if (job := joined()) is None or known("shutdown()").ended:
         return
@@ -85,6 +89,8 @@ def _shut_down(exiting: bool = False) -> None:
         if job.reader is not None:
             if exiting and not bindings.wait_all_bye(_TOGETHER_SECONDS):
                 horovod.begin_to_end()
+            if not exiting and job.trainer is not None:
+                _serve_on(job)
             bindings.wait_all_bye()
             if job.reader == 0 and job.settings.report and bindings.state() == bindings.State.RUNNING:
                 _report(job)
@@ -96,6 +102,28 @@ def _shut_down(exiting: bool = False) -> None:
     job.ended = True
     while _endings:
         _endings.pop()()
+
+
+def _serve_on(job: Job) -> None:
+    """Serves until every trainer is done. A trainer may wait for this rank in a collective, so the time limit holds.
+
+    Except: at exit the collectives of Horovod fail on the other ranks, and the wait needs no limit.
+    """
+    limit, seen, since = job.settings.timeout_seconds, None, time.monotonic()
+    while not bindings.wait_all_bye(_LOOK_SECONDS):
+        readers = times.readers(times.own())
+        moved = [(one.elements, one.untaken) for one in readers.values()], bindings.serves()
+        if moved != seen:
+            seen, since = moved, time.monotonic()
+        elif limit and time.monotonic() - since >= limit:
+            raise TimeoutError(
+                explain(
+                    f"shutdown() has waited {limit:g} s for {moved[1]}: no batch was taken, and there was no end",
+                    "They may wait for this rank in a collective. Call shutdown() after the last collective, or leave it out, "
+                    "because the exit of the program does the same. HOROVOD_DATA_TIMEOUT sets the limit",
+                    job.where,
+                )
+            )
 
 
 def end() -> bool:

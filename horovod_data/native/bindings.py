@@ -155,6 +155,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "leave_channels": (c_int, []),
     "bye": (c_int, []),
     "wait_all_bye": (c_int, [c_int]),
+    "serves": (c_char_p, []),
     "refuse_agreements": (c_int, [c_char_p]),
     "stop": (c_int, []),
     "wait_left": (c_int, [c_int]),
@@ -345,6 +346,11 @@ def wait_all_bye(seconds: Optional[float] = None) -> bool:
         return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
     _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
     return True
+
+
+def serves() -> str:
+    """The names of the trainers that wait_all_bye() waits for."""
+    return _text("serves")
 
 
 def refuse_agreements(why: str) -> None:

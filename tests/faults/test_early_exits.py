@@ -2,6 +2,7 @@
 """A rank whose process ends takes nothing from the others, whoever initialised MPI: they are given the rest of the data."""
 
 import functools
+import re
 import shutil
 import subprocess
 
@@ -227,3 +228,31 @@ print(step)
     assert all("epoch 1, not complete (it was broken off): 7 rows" in line for line in said), (
         job.describe()
     )  # the certificate
+
+
+SHUT_DOWN_BEFORE_A_COLLECTIVE = """
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+import horovod.tensorflow as hvd
+
+for x in hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(2), batch="global"):
+    pass
+if hvd.rank() == 1:
+    hvd.allreduce(tf.constant(1.0))
+hvdata.shutdown()
+"""
+
+
+@pytest.mark.commit
+@pytest.mark.horovod
+@pytest.mark.limit(100)
+def test_a_shutdown_before_the_others_last_collective_has_a_limit():
+    """Rank 1 waits for rank 0 in a collective, and rank 0 in shutdown() for rank 1: the job hung, whatever the limit was."""
+    job = run_job(SHUT_DOWN_BEFORE_A_COLLECTIVE, 2, env={"HOROVOD_DATA_TIMEOUT": "4"}, timeout=60)
+    assert job.returncode != 0, job.describe()
+    assert re.search(
+        r"TimeoutError: \[rank 0 on \S+\] shutdown\(\) has waited 4 s for rank 1 on \S+: no batch was taken, and there was no end\. "
+        r"They may wait for this rank in a collective\. Call shutdown\(\) after the last collective, or leave it out",
+        job.stderr[0],
+    ), job.describe()
