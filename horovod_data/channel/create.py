@@ -70,7 +70,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
-            mine["count"] = reading.count
+            mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
             mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary())
@@ -138,7 +138,9 @@ def _agreed(
             what,
         )
     spec = _spec(what, readers, reading)
-    steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
+    steps = _steps(
+        job, options, spec, [int(words["count"]) for words in readers], [words["steps"] for words in readers]
+    )
     channel = Channel(number, options.name or f"channel{number}", options, spec, steps)
     if reading is None or reading.part is None:
         _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
@@ -197,20 +199,22 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
 
 
-def _steps(job: state.Job, options: Options, spec: Any, counts: list[int]) -> int:
-    """The cardinality that every trainer sees."""
+def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_rows: list[Optional[int]]) -> int:
+    """The cardinality that every trainer sees. By reader: the number of its elements, and Reading.steps."""
     if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # fewer elements may come
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 
-    def steps(count: int, reader: int) -> int:
-        return steps_of(count, spec, options, len(job.layout.audience(reader)))
+    def steps(count: int, reader: int, with_rows: Optional[int]) -> int:
+        return steps_of(count, spec, options, len(job.layout.audience(reader)), with_rows)
 
     if len(set(job.layout.group)) == 1:
         unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
-        return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0])
+        known = [one for one in with_rows if one is not None]
+        total = sum(known) if len(known) == len(with_rows) else None
+        return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0], total)
     if options.schedule == "dynamic":  # each host has elements of its own
         return _UNKNOWN
-    each = [steps(count, reader) for count, reader in zip(counts, job.layout.readers)]
+    each = [steps(*one) for one in zip(counts, job.layout.readers, with_rows)]
     finite = [one for one in each if one != _INFINITE]
     if _UNKNOWN in each or not finite:
         return _UNKNOWN if _UNKNOWN in each else _INFINITE

@@ -41,6 +41,7 @@ class Reading:
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
+    steps: Optional[int]  # global batches with a row for each trainer at least; None: unknown
     fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
     part: Optional[ReaderPart]  # with shard="auto"
     deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, until all trainers have ended it
@@ -70,7 +71,7 @@ class Reading:
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
                 deal, close, length = _graph_deal(graph, private.variant(first.flat), first.count)
-                return cls(first.spec, length, None, None, deal, close)
+                return cls(first.spec, length, None, None, None, deal, close)
             anew = None
         else:
             input_context = tf.distribute.InputContext(readers, reader, trainers)
@@ -85,7 +86,8 @@ class Reading:
         if anew is not None and count != _INFINITE:
             count = _UNKNOWN  # another epoch may have more or fewer
         fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
-        return cls(first.spec, count, fingerprint, first.part, _eager_deal(first, anew), lambda: None)
+        steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
+        return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew), lambda: None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,8 +309,19 @@ def _no_gpu() -> tf.compat.v1.ConfigProto:
     return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
-def steps_of(count: int, spec: Any, options: Options, trainers: int) -> int:
-    """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data."""
+def _steps_with_rows(dataset: tf.data.Dataset, trainers: int) -> Optional[int]:
+    found = private.rows_of_batches(dataset)
+    if found is None:
+        return None
+    batches, rows, last = found
+    return (batches if rows >= trainers else 0) + (last >= trainers)
+
+
+def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:
+    """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data.
+
+    `with_rows`: the elements with a row for each trainer at least, if the readers know them (Reading.steps).
+    """
     if count < 0 or options.schedule == "dynamic":
         return _INFINITE if count == _INFINITE else _UNKNOWN
     if options.batch == "per_rank":
@@ -316,4 +329,6 @@ def steps_of(count: int, spec: Any, options: Options, trainers: int) -> int:
     rows = [elements.rows_of(leaf) for _, leaf in elements.leaves(spec)]
     if options.remainder != "drop" or any(rows):  # with "drop" the ranks divide the rows, as was checked
         return count
-    return 0 if 0 in rows else _UNKNOWN  # a batch smaller than the number of ranks makes no step
+    if 0 in rows:
+        return 0
+    return _UNKNOWN if with_rows is None else with_rows  # a batch smaller than the number of ranks makes no step

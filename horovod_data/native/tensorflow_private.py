@@ -148,6 +148,26 @@ def name(stage: tf.data.Dataset) -> str:
     return type(stage).__name__.lstrip("_").removesuffix("V1").removesuffix("V2").removesuffix("Dataset")
 
 
+_KEEP_ELEMENTS = ("Prefetch", "Options", "Cache", "Shuffle")
+
+
+def rows_of_batches(dataset: tf.data.Dataset) -> Optional[tuple[int, int, int]]:
+    """The rows of the batches that an eager pipeline ends with, if they are known before it runs.
+
+    Returns:
+      The number of full batches, their rows, and the rows of a shorter last batch (0: there is none).
+    """
+    while name(dataset := unwrapped(dataset)) in _KEEP_ELEMENTS:
+        dataset = dataset._input_dataset
+    if name(dataset) not in ("Batch", "ParallelBatch", "PaddedBatch"):
+        return None
+    size, drops = tf.get_static_value(dataset._batch_size), tf.get_static_value(dataset._drop_remainder)
+    rows = int(dataset._input_dataset.cardinality())
+    if size is None or drops is None or rows < 0:
+        return None
+    return rows // int(size), int(size), 0 if drops else rows % int(size)
+
+
 def numbers(stage: tf.data.Dataset) -> list[str]:
     held = [*_NUMBERS, "_buffer_size"] if name(stage) == "Shuffle" else _NUMBERS
     values = [(one, getattr(stage, one, None)) for one in held]

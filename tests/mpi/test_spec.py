@@ -59,11 +59,11 @@ def test_global_pad_with_rows_that_ranks_do_not_divide(hvdata, comm):
 
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_global_with_unknown_rows(hvdata, comm, remainder):
-    """20 rows in batches of 12: a last batch of 8. Whether `drop` makes a step of a batch depends on its rows."""
+    """20 rows in batches of 12: a last batch of 8, which makes a step."""
     ds = distributed(hvdata, lambda: batches(20, 12, False), batch="global", remainder=remainder)
     weight = (tf.TensorSpec([None], tf.float32),) if remainder == "pad" else ()
     spec_is(comm, ds, x_y(None) + weight)
-    assert cardinalities(comm, ds) == [2 if remainder != "drop" else UNKNOWN] * comm.size
+    assert cardinalities(comm, ds) == [2] * comm.size
     assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
 
 
@@ -117,6 +117,22 @@ def test_infinite(hvdata, comm, arguments):
     ds = distributed(hvdata, lambda: batches(12, 12, True).repeat(), **arguments)
     assert cardinalities(comm, ds) == [INFINITE] * comm.size
     assert cardinalities(comm, ds.take(5)) == [5] * comm.size
+
+
+@pytest.mark.parametrize("rows, size", [(30, 12), (25, 12), (24, 12), (13, 12), (5, 12), (7, 1), (0, 4)])
+def test_the_reader_knows_the_rows_of_its_batches(hvdata, comm, rows, size):
+    """With remainder="drop" a batch of fewer rows than ranks makes no step."""
+    for make in (
+        lambda: batches(rows, size, False),
+        lambda: batches(rows, size, False).shuffle(3, seed=1).cache().prefetch(2),
+        lambda: batches(rows, 1, False).unbatch().apply(tf.data.experimental.assert_cardinality(rows)).batch(size),
+    ):
+        ds = distributed(hvdata, make, batch="global")
+        steps = sum(min(size, rows - first) >= comm.size for first in range(0, rows, size))
+        assert cardinalities(comm, ds) == [steps] * comm.size
+        assert [len(one) for one in elements(comm, ds)] == [steps] * comm.size
+    mapped = distributed(hvdata, lambda: batches(rows, size, False).map(lambda x, y: (x, y)), batch="global")
+    assert cardinalities(comm, mapped) == [UNKNOWN] * comm.size, "a map may change the number of rows"
 
 
 def test_unknown_cardinality(hvdata, comm):
