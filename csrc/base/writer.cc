@@ -22,6 +22,12 @@ Writer* Made(size_t most_bytes, std::function<void(uint64_t)> lost) {
   return new Writer(most_bytes, std::move(lost));
 }
 
+// Without memory of its own.
+void TellOfNoMemory() {
+  constexpr char kText[] = "horovod_data: a line or a record is missing here: there was no memory for it\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+}
+
 void LogLostLines(uint64_t count) {
   Log(std::to_string(count) + " lines are missing here: stderr took none for a while");
 }
@@ -76,7 +82,8 @@ void Writer::Run() {
     lock.unlock();
     try {
       write();
-    } catch (const std::exception&) {  // there is no memory for the text
+    } catch (const std::exception&) {
+      TellOfNoMemory();
     }
     write = nullptr;
     lock.lock();
@@ -85,7 +92,11 @@ void Writer::Run() {
       const uint64_t count = std::exchange(lost_count_, 0);
       ++bytes_;  // Flush waits for this line, too
       lock.unlock();
-      lost_(count);
+      try {
+        lost_(count);
+      } catch (const std::exception&) {
+        TellOfNoMemory();
+      }
       lock.lock();
       --bytes_;
     }

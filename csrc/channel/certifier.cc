@@ -166,6 +166,7 @@ std::vector<std::string> Certifier::Last() const {
     for (const auto& [name, last] : last_) epochs.push_back(last.second);
   }
   std::vector<std::string> records;
+  records.reserve(epochs.size());
   for (const auto& epoch : epochs)
     records.push_back(epoch->Made([](Certificate* certificate) { return certificate->Record(false); }));
   return records;

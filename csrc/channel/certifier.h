@@ -55,7 +55,7 @@ class Certifier {
     template <typename Use>
     std::string Made(Use use) EXCLUDES(mu_) {
       MutexLock lock(&mu_);
-      if (!made_) made_.emplace(std::exchange(reports_, {}));
+      if (!made_) made_.emplace(reports_), reports_.clear();  // in this order: there may be no memory for it
       return use(&*made_);
     }
 

@@ -70,7 +70,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
   turn_ = at.turn;
   tail_taken_ = at.tail_taken;
   accounted_before_ = at.over;
-  if (account_) account_->GoOn(std::move(past));
+  if (account_) account_->GoOn(past);
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());

@@ -147,7 +147,10 @@ void Engine::Stop() {
   NoteEnd(EngineState::kShutDown);
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
-  FlushWriters(kWrites);
+  if (!FileWriter().Flush(kWrites))
+    Log(Place(world_.Name(world_.self)) +
+        "records of this process are missing in its files: the file system has taken none for seconds");
+  LineWriter().Flush(kWrites);
 }
 
 void Engine::EndForFinalize(void (*on_finalize)()) {

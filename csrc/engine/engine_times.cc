@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of this process: where the time of its channels goes, for this process and for others that ask. As text, which
-// horovod_data/times.py reads. Each line is a word and numbers. Names are in hexadecimal, because they may contain anything.
+// horovod_data/observe/times.py reads. Each line is a word and numbers. Names are in hexadecimal, because they may contain anything.
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
@@ -38,7 +38,7 @@ std::string Words(const std::vector<Number>& numbers) {
   return words;
 }
 
-// The names of these fields are in horovod_data/times.py.
+// The names of these fields are in horovod_data/observe/times.py.
 std::string Line(const TrainerTimes& t) {
   using Does = TrainerDoes;
   const auto of = [&](Does does) { return t.sums[static_cast<size_t>(does)]; };

@@ -11,7 +11,7 @@ Account::Account(std::vector<uint64_t> ranks, plan::Schedule schedule)
   GoOn({});
 }
 
-void Account::GoOn(Past past) {
+void Account::GoOn(const Past& past) {
   had_ = past.mark.From(past.from);
   for (const uint64_t element : past.again) had_.erase(element);
   verified_before_ = past.verified;

@@ -34,7 +34,7 @@ class Account {
   Account(std::vector<uint64_t> ranks, plan::Schedule schedule);
 
   // Before all else.
-  void GoOn(Past past);
+  void GoOn(const Past& past);
 
   // Elements from number `first` on are dealt as these shares. Without shares no trainer gets anything of them.
   void Deal(uint64_t first, const StepHashes& step);

@@ -114,10 +114,17 @@ void Timeline::Halt() {
 void Timeline::End() {
   {
     MutexLock lock(&mu_);
-    if (ending_) return;
+    if (std::exchange(ending_, true)) return;
+    changed_.NotifyAll();
   }
-  Halt();
+  if (thread_.joinable()) thread_.join();
   WriteEvents();
+  bool asks = false;
+  {
+    MutexLock lock(&mu_);
+    asks = !known_;  // the thread may never have run
+  }
+  if (asks) AskForTime();
   {
     MutexLock lock(&mu_);
     changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });

@@ -45,7 +45,13 @@ def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> Non
     for kind in kinds:
         _note_made(kind)
     known: dict[type, bool] = {}  # there are half a million objects, and few types
-    for one in gc.get_objects():  # those made before init()
+    if gc.get_freeze_count():  # get_objects() leaves out objects that the program has frozen
+        gc.unfreeze()
+        objects = gc.get_objects()
+        gc.freeze()
+    else:
+        objects = gc.get_objects()
+    for one in objects:  # those made before init()
         of = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
         if of not in known:
             known[of] = issubclass(of, kinds)
@@ -77,13 +83,19 @@ def _in_child() -> None:
     private.keep_functions()
     _refuse_datasets()
     for one in list(_inherited):
-        if isinstance(one, private.BaseSession):
-            _keep(one)
-            vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
-        elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
-            _keep(resource)
-            if (dataset := private.dataset_of(one)) is not None and _is_of_channel(dataset):
-                vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
+        with contextlib.suppress(Exception):  # the others are taken care of all the same
+            _disarm(one)
+
+
+def _disarm(one: _Inherited) -> None:
+    """In the child: nothing ends the object, and what would wait for a thread raises."""
+    if isinstance(one, private.BaseSession):
+        _keep(one)
+        vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
+    elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
+        _keep(resource)
+        if (dataset := private.dataset_of(one)) is not None and _is_of_channel(dataset):
+            vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
 
 
 def _refuse_datasets() -> None:

@@ -9,6 +9,7 @@ import time
 from typing import Callable, Optional
 
 from ..errors import explain, say, text_of
+from ..job import handshake
 from ..job.state import Job, joined, known
 from ..native import bindings
 from ..observe import times
@@ -95,9 +96,9 @@ def _shut_down(exiting: bool = False) -> None:
             if job.reader == 0 and job.settings.report and bindings.state() == bindings.State.RUNNING:
                 _report(job)
         bindings.stop()
-        if job.reader == 0 and job.settings.timeline:
-            indexes = zip(job.layout.trainer_index, job.layout.reader_index)
-            timeline_parts.finish({one: job.name(rank) for rank, one in enumerate(indexes)})
+    if job.reader == 0 and job.settings.timeline and bindings.state() == bindings.State.SHUT_DOWN:
+        indexes = zip(job.layout.trainer_index, job.layout.reader_index)
+        timeline_parts.finish({one: job.name(rank) for rank, one in enumerate(indexes)})
     horovod.join_end()
     job.ended = True
     while _endings:
@@ -128,6 +129,9 @@ def _serve_on(job: Job) -> None:
 
 def end() -> bool:
     """Does shutdown() when the program ends, before MPI_Finalize. Returns whether the communication thread has ended."""
+    if joined() is None and handshake.under_way():  # init() was interrupted, and the other ranks have this rank in their job
+        say(explain("The program ends in the middle of horovod_data.init(), and the job with it", where=""))
+        exit_status.fail(1, said=True)
     _shut_down(exiting=True)
     return joined() is None or bindings.mpi_query().finalized or bindings.wait_left(_TOGETHER_SECONDS)
 

@@ -259,6 +259,11 @@ def _in_time(
     return under_way.results[0]
 
 
+def under_way() -> bool:
+    """Says whether init() was interrupted in a collective, which goes on."""
+    return _Exchange.under_way is not None
+
+
 class _Wait:
     """A wait for all processes: when to log it, and when it is an error."""
 

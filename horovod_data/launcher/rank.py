@@ -144,12 +144,6 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
         return
     if forked := _forked():
         hydra = None  # a child is no rank: the job goes on
-    if status == 0:
-        # Python waits for other threads, and these may still call init().
-        waits = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
-        if forked or waits or not _lacks_init():
-            return
-        status = 1
 
     def leave() -> NoReturn:
         time.sleep(GRACE_SECONDS)
@@ -162,6 +156,18 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
         time.sleep(PATIENCE_SECONDS)
         leave()
 
+    def leave_without_init() -> None:
+        nonlocal status
+        exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")
+        if not (exit_status is not None and exit_status.in_charge()) and _lacks_init():
+            status = 1
+            leave()
+
+    if status == 0:
+        if not forked:
+            # Python first waits for other threads, which may still call init(). It runs exit handlers after that.
+            atexit.register(leave_without_init)
+        return
     atexit.register(leave)  # the newest handler runs first: after Python has printed the error, before MPI_Finalize
     threading.Thread(target=leave_late, name="horovod_data exit", daemon=True).start()
 
@@ -194,7 +200,9 @@ def _lacks_init() -> bool:
     """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs that."""
     if "horovod_data" not in sys.modules or _is_tool or _mpi_initialized() or not _ASK.isdisjoint(sys.argv):
         return False
-    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > _LARGE_KIB:  # the child was the rank, perhaps
+    # A large child was the rank, perhaps. Until a child has called exec(), its memory includes that of its parent.
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > max(_LARGE_KIB, 1.2 * own):
         return False
     say(
         explain(

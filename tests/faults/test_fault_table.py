@@ -126,7 +126,7 @@ def test_faults_that_the_job_survives(where, stopped, tried):
     assert all(max(when) - min(when) < SOON for when in broke.values()), job.describe()
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "after a child", "with a thread"])
 @pytest.mark.parametrize("np", sorted({where.trainers for where in places((3, 0, "inline"))}))
 def test_a_rank_that_ends_before_init(np, end):
     """MPI waits for it for ever."""

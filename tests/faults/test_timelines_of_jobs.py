@@ -158,6 +158,28 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
 
 @pytest.mark.commit
 @pytest.mark.limit(100)
+def test_a_program_that_finalises_mpi_has_its_timeline(tmp_path):
+    """It ends our part in MPI_Finalize. The parts stayed, and the file was empty."""
+    path = tmp_path / "trace.json"
+    job = run_job(
+        """
+import tensorflow as tf
+import horovod_data as hvdata
+from mpi4py import MPI
+hvdata.init()
+for x in hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(2), batch="global", name="train"):
+    pass
+MPI.Finalize()
+""",
+        2,
+        env={"HOROVOD_DATA_TIMELINE": str(path)},
+        timeout=100,
+    )
+    assert job.returncode == 0, job.describe()
+    assert set(tracing.rows(tracing.load(path))) == {0, 1}
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"], "the parts are merged"
+
+
 def test_the_reader_ends_its_last_epoch(tmp_path):
     """Also where that takes longer than all ranks' programs do to come to their ends."""
     path = tmp_path / "trace.json"
