@@ -53,7 +53,7 @@ class HVDATA_THREADS(capability("mutex")) Mutex {
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
-  // Notice clang that this thread holds the lock, where clang can't see it: in lambdas, and where the lock has another name. Tests check
+  // Tell clang that this thread holds the lock, where clang can't see it: in lambdas, and where the lock has another name. Tests check
   // that: CheckLocks().
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
 #ifdef HVDATA_CHECK_LOCKS

@@ -60,7 +60,9 @@ class Sink {
   // The share that Next() gave last has become tensors, or can't. From now on the user's step runs.
   void HandedOut(const SinkIterator& iterator) {
     MutexLock lock(&mu_);  // another thread may close the epoch meanwhile, which turns the clock too
-    if (Runs(iterator)) clock_.TurnTo(TrainerDoes::kSteps, last_reader_);
+    if (!Runs(iterator)) return;
+    epoch_->HandedOut();
+    clock_.TurnTo(TrainerDoes::kSteps, last_reader_);
   }
   // See TracedWatch.
   void NoteUnderWay(int64_t least) { clock_.NoteUnderWay(least); }

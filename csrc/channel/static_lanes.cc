@@ -12,7 +12,7 @@ namespace {
 class StaticLanes : public Lanes {
  public:
   StaticLanes(bool gated, LaneOutput* output, Credit* credit)
-      : Lanes(output, credit), lanes_(credit->lanes()), allowed_(gated ? 0 : kAll) {
+      : Lanes(output, credit), lanes_(credit->lanes()), at_oldest_(lanes_.size()), allowed_(gated ? 0 : kAll) {
     for (Lane& lane : lanes_) lane.limit = credit->first_limit();
   }
 
@@ -84,10 +84,12 @@ class StaticLanes : public Lanes {
 
   void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received) override {
     Lane& lane = At(trainer);
+    const uint64_t oldest = dealt_ - window_.size();
+    const bool at_oldest = !lane.closed && lane.taken == oldest;
     Take(trainer, taken, received);
     lane.limit = lane.After(limit);
     Flush(trainer);
-    Trim();
+    if (at_oldest && lane.taken > oldest && --at_oldest_ == 0) Trim();
   }
 
   void SendBehindEnd(int trainer, const Step& leftover) override {
@@ -200,13 +202,18 @@ class StaticLanes : public Lanes {
   // Forgets the steps that every lane has taken. A closed lane needs nothing any more.
   void Trim() {
     uint64_t needed = dealt_;
+    at_oldest_ = 0;
     for (const Lane& lane : lanes_) {
-      if (!lane.closed) needed = std::min(needed, lane.taken);
+      if (lane.closed || lane.taken > needed) continue;
+      if (lane.taken < needed) needed = lane.taken, at_oldest_ = 0;
+      ++at_oldest_;
     }
     for (; dealt_ - window_.size() < needed; window_.pop_front()) FreeAfterUnlock(std::move(window_.front()));
   }
 
   std::vector<Lane> lanes_;
+  size_t
+      at_oldest_;  // open lanes that have not taken the oldest step of the window; none leaves the window before they have
   std::deque<Step> window_;
   Position position_;  // up to and with the last step dealt, at first of an earlier run
   Step filler_;

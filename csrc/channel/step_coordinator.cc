@@ -63,7 +63,7 @@ void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Notice the reader at once which readers are behind, because these may not answer. Asks them for the reason.
+// Tell the reader at once which readers are behind, because these may not answer. Asks them for the reason.
 void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
   epoch->waiting.insert(reader);
   std::vector<std::string> names;

@@ -75,7 +75,7 @@ std::vector<Turn> TrainerEpoch::Turns() const {
 // ---- Which share comes next.
 
 TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
-  if (unacknowledged_ >= 0) SendLimits(std::exchange(unacknowledged_, -1));  // it could not be made into tensors
+  HandedOut();
   for (;;) {
     if (tail_ && TailIsOver()) return TakeEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
@@ -168,6 +168,10 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
     unacknowledged_ = reader;
   else if (!tail_)
     SendLimits(reader);
+}
+
+void TrainerEpoch::HandedOut() {
+  if (unacknowledged_ >= 0) SendLimits(std::exchange(unacknowledged_, -1));
 }
 
 void TrainerEpoch::Acknowledge(wire::Received received) {

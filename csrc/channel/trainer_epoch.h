@@ -65,6 +65,9 @@ class TrainerEpoch {
   int NextReader() const;
   // Verified channels: acknowledges the share that Take() gave last. In other channels Take() does so.
   void Acknowledge(wire::Received received);
+  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the latest, without a
+  // hash if there is none: the other trainers may wait for that.
+  void HandedOut();
   // Whether an iterator waits at this moment.
   void SetWaiting(bool waits);
   // The iterator stops waiting without a share.

@@ -300,7 +300,8 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   plan::Account account{remaining.next, 0};
   if (past->verified) account = {past->mark.first, past->mark.ahead.size()};
   if (!past->verified) past->unverified = holding.pulled - elements.size() + remaining.skip.size();
-  const std::optional<uint64_t> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  std::optional<uint64_t> from = remaining.next;  // a channel that is not verified keeps no account
+  if (source_->config().verify) from = plan::ResumeAccount(account, holding, resumption, remaining);
   if (!from) return Damaged("its account and its elements contradict each other");
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));

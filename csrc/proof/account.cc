@@ -122,7 +122,12 @@ Bookmark Account::Mark(uint64_t element) const {
   mark.before = report_;
   mark.before.rows = passed_.rows, mark.before.steps = passed_.steps;
   mark.first = first_;
-  for (const Entry& entry : entries_) mark.ahead.push_back(entry.element);
+  for (const Entry& entry : entries_) {
+    // A trainer that has left did not take its share of an element that does not come again: the element is not delivered.
+    const bool lost = entry.open > 0 && first_ + mark.ahead.size() < element;
+    if (lost) ++mark.before.unverified;
+    mark.ahead.push_back(lost ? Element() : entry.element);
+  }
   for (const auto& [number, its] : had_) {
     if (number < Next()) continue;
     mark.ahead.resize(static_cast<size_t>(number - first_));  // those between are still to be dealt

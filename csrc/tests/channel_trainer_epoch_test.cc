@@ -56,6 +56,19 @@ TEST_F(DynamicTrainerEpochTest, ARecallLeavesTheShareThatIsWaitedFor) {
   EXPECT_FALSE(Takes());
 }
 
+// verified: without its acknowledgement the other trainers would wait for the end, as long as the program keeps the iterator.
+TEST_F(DynamicTrainerEpochTest, AShareThatCantBeHashedIsAcknowledgedAllTheSame) {
+  config_.verify = true;
+  Open(1);
+  Data(0);
+  EXPECT_TRUE(Takes());
+  EXPECT_EQ(Told(), Texts()) << "with its hash";
+  epoch_->HandedOut();
+  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,3"}));
+  epoch_->HandedOut();
+  EXPECT_EQ(Told(), Texts());
+}
+
 // A cancelled GetNext: perhaps its iterator never asks again, and the others wait for that share.
 TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatWasKept) {
   Open(1);

@@ -155,6 +155,12 @@ TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
   EXPECT_EQ(from(~0ull), std::nullopt);
 }
 
+// dynamic: one rank keeps element 3 for minutes, and the others go on without it.
+TEST(ResumeAccount, OneElementMayComeLongAfterTheOthers) {
+  const Holding holding{{3}, 1000000};
+  EXPECT_EQ(ResumeAccount({3, 0}, holding, {}, Remain(holding, {}, {})), std::optional<uint64_t>(3));
+}
+
 TEST(ResumeAccount, GoesOnBehindElementsThatMadeNoStep) {
   const Holding holding{{}, 9};
   Resumption resumption;

@@ -133,6 +133,22 @@ TEST_P(OverACheckpoint, WithoutAnAccountNothingIsComplete) {
 }
 INSTANTIATE_TEST_SUITE_P(Batches, OverACheckpoint, testing::Values(plan::Batch::kGlobal, plan::Batch::kPerRank));
 
+// Trainer 1 has left at step 3, and the epoch resumes behind step 6: its shares of steps 3 to 5 were delivered to no trainer.
+TEST(Mark, SharesOfATrainerThatHasLeftStayMissing) {
+  OneRun run(2, plan::Batch::kGlobal);
+  run.DealAndTake(3);
+  for (uint64_t step = 3; step < 6; ++step) {
+    run.Deal();
+    run.Take(0, step);
+  }
+  OneRun next(1, plan::Batch::kGlobal);
+  next.GoOn(run->Mark(6), 6);
+  next.DealAndTake(1);
+  const Report report = next->Close(1, true, "");
+  EXPECT_EQ(report.unverified, 3u);
+  EXPECT_FALSE(report.complete);
+}
+
 // dynamic: what was taken out of its order, and comes between elements that are still to be dealt.
 TEST(Mark, KnowsWhatAnEarlierRunHadFurtherOn) {
   Account account({0}, plan::Schedule::kDynamic);
