@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what this process has sent and received, and how: tests prove with it that nothing is copied without need.
+// Counts what this process has sent and received, and by which way. Tests use the counters to prove that no batch is
+// copied without need.
 #pragma once
 
 #include <atomic>
@@ -7,7 +8,7 @@
 
 namespace hvdata {
 
-// Each with its name here and in Python (Engine::Stats).
+// Each counter has its name here and its name in Python (Engine::Stats).
 #define HVDATA_COUNTERS(COUNTER)                                                                                   \
   /* Handed to MPI and by it: headers with their inline payloads, and payload messages. */                         \
   COUNTER(messages_sent, "mpi_messages_sent")                                                                      \
