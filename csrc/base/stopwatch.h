@@ -18,8 +18,8 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What`: an enum of activities. Its first value, 0, is not counted, and its last one is kCount. One thread at a time
-// calls TurnTo, and any thread may read. A turn reads the clock once and takes no lock.
+// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Only one thread at a
+// time may call TurnTo. Any thread may read. A call of TurnTo reads the clock once and takes no lock.
 template <typename What>
 class Stopwatch {
  public:
