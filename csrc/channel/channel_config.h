@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What distribute_dataset was asked for, as Python says it to C++.
+// The arguments of distribute_dataset, as Python gives them to C++.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hvdata {
 
-// Python makes its structure of this list (engine/c_api.cc), so that a new option is written here and where it is used.
+// Python makes its structure of this list (engine/c_api.cc). So a new option needs only a line here, and its use.
 #define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                  \
   FIELD(uint32_t, number, 0) /* the agreement's */                                                                     \
   FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                      \
@@ -37,8 +37,10 @@ struct ChannelConfig : ChannelOptions {
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
   std::vector<int> empty_rules;              // ops/leaves.h
   std::vector<int> dtypes;                   // tensorflow::DataType
-  std::vector<int64_t> row_lengths;  // of a ragged tensor's splits whose rows are all as long: how long; -1: any other
-  // As far as they are known: -1 is an unknown size, none an unknown rank. Of a sparse tensor's dense shape: the shape that it says.
+  // Of a ragged tensor's splits whose rows all have one length: that length. Otherwise -1.
+  std::vector<int64_t> row_lengths;
+  // As far as the shapes are known: -1 is an unknown size, nullopt an unknown rank. The entry of a sparse tensor's
+  // dense shape is the shape that it describes.
   std::vector<std::optional<std::vector<int64_t>>> shapes;
 };
 
