@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices when the program closes file descriptors that it has not opened. A program that makes itself a daemon closes
-// all descriptors from 3 on. It also closes those of MPI. MPI does not notice, and would wait for ever.
+// all descriptors from 3 on. It also closes MPI's descriptors. MPI does not notice, and would wait for ever.
 #pragma once
 
 #include <sys/stat.h>

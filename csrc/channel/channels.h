@@ -54,9 +54,9 @@ class Channels {
   // This member takes no more steps.
   void OnGone(int member) EXCLUDES(mu_);
 
-  // The accounts of channels, by name. Channels with names of their own all have one. Without a name, only the last
-  // channels and the live ones have one. Otherwise a program that makes a channel for each epoch would fill the memory.
-  // `reset`: the times begin again at zero.
+  // The accounts of channels, by name. All channels with names of their own have an account. Of channels
+  // without such a name only the live channels and the last ended channels have an account. Otherwise a program that
+  // makes a channel for each epoch would fill the memory. `reset`: the times begin again at zero.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:

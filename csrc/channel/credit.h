@@ -15,7 +15,7 @@
 //      without a clock.
 //
 // With schedule="static" a step needs credit in every lane. With "dynamic" an element needs credit in one lane. The
-// dealer pulls the next element when there is credit for its step. Where readers take turns, the dealer pulls one step
+// dealer pulls the next element when there is credit for its step. If readers take turns, the dealer pulls one step
 // ahead, and holds it back until there is credit.
 //
 // Waking the dealer costs more than dealing a small step. So a dealer without credit waits, for a millisecond, until it
@@ -79,8 +79,8 @@ class Credit {
     lanes_[lane].bytes -= bytes;
   }
 
-  // True if bytes and pace let the lane hold so many more steps. Each step counts as large as the largest of the last
-  // ones.
+  // True if bytes and pace let the lane hold so many more steps. Each step counts as large as the largest recent
+  // share.
   bool Allows(size_t lane, uint64_t steps) const {
     if (bounds_.lane_bytes == 0) return true;
     const Lane& its = lanes_[lane];

@@ -128,10 +128,10 @@ const char* hvdata_last_error(void) { return last_error.c_str(); }
 // TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-// What this library was built with, as a JSON object {"version", "tensorflow", "cxx11_abi"}. The second line is the
+// Describes the library's build, as a JSON object {"version", "tensorflow", "cxx11_abi"}. The second line is the
 // version text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) try {
-  // It is longer than MPI_MAX_LIBRARY_VERSION_STRING: if the process has two MPI libraries, the other one may answer.
+  // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
   char mpi[16384];
   int length = 0;
   MPI_Get_library_version(mpi, &length);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The post office of a process: every message passes here. The ways of a message:
 //   to this process itself: a queue;
-//   to a process of this host with a link to this process: a ring for headers and small payloads, the arena for large
-//   ones;
+//   to a process of this host with a link to this process: a ring for headers and small payloads, the arena for
+//   large payloads;
 //   to all other processes: MPI, where small messages for another host go through its porter.
 // A sender's messages of a channel are delivered in the order in which they were sent, on whichever way. BYE is
 // delivered after all of them. BECAUSE may overtake other messages.

@@ -37,7 +37,7 @@ class Cutter {
   // Makes a share of one per-rank batch.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
 
-  // What CutEmpty needs of each component of a share, without the weight.
+  // CutEmpty needs this of each component of a share, without the weight.
   struct Part {
     tensorflow::DataType dtype;
     tensorflow::TensorShape shape;

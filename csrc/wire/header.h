@@ -15,7 +15,7 @@ namespace hvdata::wire {
 
 // The place of a payload. Only mail/placement.h chooses it.
 enum class Where : uint8_t {
-  kInline = 0,   // behind the header, in the same message
+  kInline = 0,   // after the header, in the same message
   kMessage = 1,  // in messages of its own, after the header
   kArena = 2,    // in memory that both processes map
   kLast = kArena,

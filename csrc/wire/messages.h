@@ -173,8 +173,8 @@ struct Ready {
     kAsks,         // it has so many steps, and asks which reader it waits for
     kGoesOn,       // it resumes from a checkpoint with this step. The text is the reader's place for an error.
     kExplains,     // the text says why its next step does not come
-    kLostEnds,     // as kEnded and kFills, but because of the given error (on_reader_error="continue").
-    kLostFills,    // If no reader is left, all readers end with that error.
+    kLostEnds,     // as kEnded, but because of the given error (on_reader_error="continue")
+    kLostFills,    // as kFills, but because of the given error. Without running readers all end with it.
     kLast = kLostFills,
   };
   Progress progress = Progress::kHas;
