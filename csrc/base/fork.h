@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forked child of a process of the job does not belong to the job. It has no threads of its
-// parent. It must not change memory that it shares with its parent.
+// A forked child of a process of the job does not belong to the job. It has no threads of its parent. It must not
+// change memory that it shares with its parent.
 #pragma once
 
 namespace hvdata {

@@ -178,7 +178,7 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     all.delivered.sum += report.delivered.sum;
     all.complete = all.complete && report.complete;
     if (all.finding.empty()) all.finding = report.finding;
-    // The error of one reader also ends the epochs of the other readers. The reason is that error.
+    // The error of one reader also ends the epochs of the other readers. Then `why` is that error.
     if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The channels of this process, by number. It keeps the users of each channel. It keeps messages that come before the
-// channel is made. It keeps the times of channels that have ended.
+// The channels of this process, by number. This class keeps the users of each channel, and messages that come before
+// the channel is made. It also keeps the times of channels that have ended.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +54,9 @@ class Channels {
   // This member takes no more steps.
   void OnGone(int member) EXCLUDES(mu_);
 
-  // The accounts of channels, by name. All channels with names of their own have an account. Of channels
-  // without such a name only the live channels and the last ended channels have an account. Otherwise a program that
-  // makes a channel for each epoch would fill the memory. `reset`: the times begin again at zero.
+  // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
+  // name only the live channels and the last ended channels have an account. Otherwise a program that makes a channel
+  // for each epoch would fill the memory. `reset`: the times begin again at zero.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:

@@ -79,8 +79,7 @@ class Credit {
     lanes_[lane].bytes -= bytes;
   }
 
-  // True if bytes and pace let the lane hold so many more steps. Each step counts as large as the largest recent
-  // share.
+  // True if bytes and pace let the lane hold so many more steps. Each step counts as large as the largest recent share.
   bool Allows(size_t lane, uint64_t steps) const {
     if (bounds_.lane_bytes == 0) return true;
     const Lane& its = lanes_[lane];

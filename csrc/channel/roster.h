@@ -20,7 +20,7 @@ class Roster {
     uint64_t opened = 0, closed = 0;             // the last epoch that it has opened, and closed
     LaneStep limit;                              // of the last epoch that it has opened
     bool departed = false;                       // it opens no further epoch
-    std::map<uint64_t, wire::Restore> restores;  // by the epoch that is to resume from it
+    std::map<uint64_t, wire::Restore> restores;  // by the epoch that resumes from it
     uint64_t state_epoch = 0;
     std::string state;  // the answer to a save of epoch `state_epoch`, which has ended
 
@@ -46,10 +46,10 @@ class Roster {
     return std::count_if(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return !t.HasLeft(epoch); });
   }
 
-  // An epoch may begin when some trainer has opened it and all trainers have left the one before. `own`: the trainer of
-  // the reader's own process, or -1. With schedule="static" the reader waits for this trainer, because the program may
-  // change the pipeline's data before. An epoch that resumes waits for every trainer's OPEN, because each trainer sends
-  // its RESTORE before OPEN.
+  // An epoch may begin when some trainer has opened it and all trainers have left the epoch before it. `own`: the
+  // trainer of the reader's own process, or -1. With schedule="static" the reader waits for this trainer, because the
+  // program may change the pipeline's data before. An epoch that resumes waits for every trainer's OPEN, because each
+  // trainer sends its RESTORE before OPEN.
   bool MayBegin(uint64_t next, int own) const {
     if (!AllHaveLeft(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
     bool opened = false, all = true, resumes = false;

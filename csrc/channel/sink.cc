@@ -289,8 +289,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
       epoch_->OnVerified(std::move(outcome));
     } else if (!outcome.ok() && header.epoch > failed_epoch_) {
       // A rank that has left the epoch raises its error in the next epoch. A rank that has not begun it raises the
-      // error at once. A rank that has raised another error of this epoch need not raise it, because all ranks begin
-      // the next epoch.
+      // error at once. A rank that has raised an error of this epoch need not raise it, because all ranks begin the
+      // next epoch.
       failed_epoch_ = header.epoch;
       late_verdict_ = std::move(outcome);
     }

@@ -199,8 +199,8 @@ bool TrainerEpoch::Retire(int reader) {
 // ---- Messages to the readers.
 
 // The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal
-// part of the window, and at least one step, because only one reader may have a share. The limit never decreases when
-// the window shrinks. Under `dynamic` the reader bounds what it sends (credit.h).
+// part of the window, and at least one step, because any reader may be the only reader with a share. The limit never
+// decreases when the window shrinks. Under `dynamic` the reader bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;

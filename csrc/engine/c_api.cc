@@ -4,8 +4,8 @@
 // them.
 //
 // A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
-// thread. Except: its comment says otherwise. A function that waits takes a time slice in milliseconds. At the end of
-// the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
+// thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
+// the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include <mpi.h>
 
 #include <algorithm>
@@ -35,8 +35,8 @@ constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
-// The contributions of all ranks. It is separate from last_result: before Python reads it, a Python signal handler may
-// call stats().
+// The contributions of all ranks. It is separate from last_result, because a Python signal handler may call stats()
+// before Python reads it.
 thread_local std::string last_of_all;
 
 int Report(const Outcome& outcome) {
@@ -235,7 +235,8 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
   for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
-  // It is set before the first collective step: once a rank has joined, every rank must notice MPI_Finalize.
+  // BeforeMpiFinalize comes before the first collective step. Once a rank has joined, every rank must notice
+  // MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
   return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));

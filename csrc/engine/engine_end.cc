@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of the engine. It sends BYE when this trainer needs nothing more. It stops when all processes have sent BYE.
+// The end of the engine. It sends BYE when this trainer needs nothing more. It stops when all trainers have sent BYE.
 // If a process is lost, FailAll() ends everything.
 #include <unistd.h>
 

@@ -17,8 +17,8 @@ MpiState QueryMpi();
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// From now on every MPI_Finalize calls `stop` at its start. Our own MPI_Finalize calls it just before. Call this once
-// in a process.
+// From now on every MPI_Finalize calls `stop` at its start. Except: before our own MPI_Finalize, `stop` is called
+// directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
 // MPI has lost its connections to the launcher. From now on Abort() ends only this process, and the launcher notices

@@ -121,7 +121,8 @@ void Post::Send(int member, Header header, const Share* share) {
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  // A state may have gigabytes. It never fits into the ring, so don't encode it for the ring under a lock.
+  // A state may have gigabytes. Such a state does not fit into the ring. So no state is encoded for the ring under a
+  // lock.
   bool all_here = link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message);
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;

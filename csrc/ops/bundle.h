@@ -36,9 +36,9 @@ struct Audience {
 std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // Copies an element's tensors into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the
-// originals. Except: strings. `but_shared`: also except tensors that the pipeline still holds. MakeShare copies only
-// those of their shares that need it. A tensor that only we hold is copied here, because one share of it would keep all
-// of its memory.
+// originals. Except: strings. With `but_shared` it also leaves out tensors that the pipeline still holds. MakeShare
+// copies only those of their shares that need it. A tensor that only we hold is copied here, because one share of it
+// would keep all of its memory.
 void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool but_shared, int member, int parts, Post* post);
 
 // Gives the tensors of a bundle, ready for use. They also stay in the bundle, because a share for our own process may

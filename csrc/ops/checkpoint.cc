@@ -289,7 +289,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
   if (account->ahead[at].digest.rows == 0) account->ahead[at] = prover_.Delivered(element);
 }
 
-// Divides the elements into those that are dealt again and those that the input must skip.
+// Divides the elements: some are dealt again, and the input must skip the other elements.
 absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
                                  proof::Past* past) {
   plan::Holding holding = HoldingOf(state);

@@ -227,9 +227,9 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
       }
 
-      // TensorFlow makes a symbolic checkpoint after every element. Only the first one of an epoch asks the readers for
-      // their state. Later ones contain the progress of this rank since then. A restore runs the input again from that
-      // state.
+      // TensorFlow makes a symbolic checkpoint after every element. Only the first checkpoint of an epoch asks the
+      // readers for their state. Later checkpoints contain the progress of this rank since then. A restore runs the
+      // input again from that state.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         const OneAtATimeLock lock(&mu_);

@@ -13,9 +13,8 @@ using Fingerprint = uint64_t;
 Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
 
 // A digest of rows in their order. Digests of two sequences can be joined. So a digest does not depend on how the rows
-// were divided into pieces. `order` is a polynomial of the rows modulo the prime 2^61 - 1. (Modulo 2^64 the
-// Thue-Morse sequences of two values collide for every base.) An attacker can find two
-// sequences with the same digest.
+// were divided into pieces. `order` is a polynomial of the rows modulo the prime 2^61 - 1. (Modulo 2^64 the Thue-Morse
+// sequences of two values collide for every base.) An attacker can find two sequences with the same digest.
 struct Digest {
   uint64_t rows = 0;
   uint64_t order = 0;

@@ -22,10 +22,10 @@ constexpr auto kTurnEvery = std::chrono::milliseconds(1);
 constexpr auto kMostHushed = std::chrono::seconds(5);
 
 // Returns how long to sleep after nothing has happened for `quiet`. MPI has no portable way to sleep until a message
-// comes. Zero: yield the core once, then look again. `transferring`: MPI holds our requests. Over sockets these
-// proceed only while a thread polls, so the thread polls longer before it naps.
-// A nap is a fifth of `quiet`, at most 1 ms. If a hundredth of `quiet` is more, the nap is that, at most 5 ms. So data
-// every 20 ms costs some 40 looks. An idle thread wakes 200 times a second, for less than 0.5 % of a core.
+// comes. Zero: yield the core once, then look again. `transferring`: MPI holds our requests. Over sockets these proceed
+// only while a thread polls, so the thread polls longer before it naps. A nap is a fifth of `quiet`, at most 1 ms. If a
+// hundredth of `quiet` is more, the nap is that, at most 5 ms. So data every 20 ms costs some 40 looks. An idle thread
+// wakes 200 times a second, for less than 0.5 % of a core.
 std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring) {
   using namespace std::chrono_literals;
   using std::chrono::microseconds;
