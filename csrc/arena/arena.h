@@ -52,7 +52,7 @@ class Arena {
     uint64_t taken = 0;            // bytes in used slots
     uint64_t reserved = 0;         // bytes that the kernel has set aside
     uint64_t refused = 0;          // allocations that found no room
-    bool short_of_memory = false;  // at the last request
+    bool short_of_memory = false;  // the kernel refused the last request
   };
   Usage Read();
 

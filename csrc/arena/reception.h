@@ -22,7 +22,7 @@ class Reception {
   // secret. The caller of this function closes the descriptors. Not ok() at the deadline.
   Handover Next(void* bytes, size_t size, size_t count, std::vector<int>* fds, Handover::Deadline deadline);
 
-  // Counts the last caller as a stranger, because its message makes no sense.
+  // Counts the last caller as a stranger, because its message is not valid.
   void TurnAway() { ++strangers_; }
 
   // No more calls are expected. Turns away all callers that wait, and refuses later ones. Returns a sentence of bounded

@@ -23,8 +23,8 @@ std::atomic<const Before*> before{nullptr};  // set before our handler is instal
 thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void Count(int signal, siginfo_t* info, void* context) {
-  // The earlier handler may call ours, if the program has installed it again after ours. Then continue with the handler
-  // that was before it.
+  // An earlier handler may call ours. Then ours runs twice for one signal. The second run continues with the handler
+  // before the earlier one.
   const Before* const outer = running;
   if (outer == nullptr) interrupts.fetch_add(1, std::memory_order_relaxed);
   const Before* const next = outer == nullptr ? before.load(std::memory_order_acquire) : outer->earlier;

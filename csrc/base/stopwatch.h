@@ -47,7 +47,7 @@ class Stopwatch {
     return lap;
   }
 
-  // The current lap. Its end is a moment at which it had not ended.
+  // The current lap, with a recent moment as its end.
   Lap UnderWay() const {
     Lap lap{};
     for (int i = 0; i < kTries; ++i) {

@@ -135,7 +135,7 @@ class Exchange {
   std::set<int> sent_to_ GUARDED_BY(mu_);   // trainers that have got a message from this rank
   std::set<int> departed_ GUARDED_BY(mu_);  // trainers that will send nothing more
   std::map<int, std::vector<int32_t>> left_
-      GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got its BYE from itself
+      GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got a BYE from it
   Clock::time_point asked_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMostElements = uint64_t{1} << 48;  // of an epoch, as in PeersCount()
 // The most elements that a reader has pulled and that are in no account. They exist if another reader's end came first.
-// It is one step at a time.
+// A reader pulls them one step at a time.
 constexpr uint64_t kMostUnknown = 1 << 16;
 
 bool HasEnded(const Restored& one) { return one.position == kAllTaken; }

@@ -22,7 +22,7 @@ struct Past {
   Bookmark mark;
   uint64_t from = 0;              // the epoch resumes at this element
   bool verified = true;           // the earlier run has kept an account
-  uint64_t unverified = 0;        // if false: elements that the earlier run has delivered and that don't come again
+  uint64_t unverified = 0;        // if not verified: delivered elements that don't come again
   std::set<uint64_t> again = {};  // elements of the mark that come again
 };
 

@@ -25,7 +25,7 @@ namespace hvdata {
 
 class Timeline {
  public:
-  static constexpr size_t kMostEvents = 1 << 16;  // between two takes: 3.5 MiB, twice
+  static constexpr size_t kMostEvents = 1 << 16;  // between two calls of Take(): 3.5 MiB, twice
 
   // `path`: the job's file. This process writes to a file beside it (".rank3", ".reader0"). `most_bytes`: the limit of
   // the merged file, for all processes together. When a process's part is full, it keeps the earliest events.

@@ -98,7 +98,8 @@ void Transport::Submit(int dest, Packet packet, std::string front) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = std::move(front);
-  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));  // less may cause a copy
+  // reserve() with a smaller value than the capacity may copy the message.
+  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));
   AppendInline(packet, &message);
   for (size_t i = 0; i < packet.blocks.size(); ++i) {
     if (packet.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(packet.blocks[i]));

@@ -119,7 +119,7 @@ void Transport::Break(const std::string& why) {
 
 // Looks at everything once. False when the thread may end.
 bool Transport::Round() {
-  if (!inbox_->Connected()) {  // false: the process is about to end
+  if (!inbox_->Connected()) {  // the process is about to end
     std::this_thread::sleep_for(kTickEvery);
     return true;
   }
