@@ -13,7 +13,7 @@ namespace {
 // The kernel sets memory aside in pieces of this size, which saves a call for each batch.
 constexpr uint64_t kChunk = 32 << 20;
 
-// After a refusal the kernel is asked again only after this time, because a refusal is slow. Memory may be free again by then.
+// A refusal is slow. So after a refusal the kernel is asked again only after this time, when memory may be free again.
 constexpr auto kAskAgain = std::chrono::seconds(1);
 
 }  // namespace
@@ -75,7 +75,7 @@ void Arena::Free(const char* memory) {
   slots_->Drop(piece.slot);
   try {
     if (retired_ && CollectLocked()) TrimLocked();
-  } catch (const std::bad_alloc&) {  // the caller is a destructor; the process keeps this memory
+  } catch (const std::bad_alloc&) {  // a destructor may have called, so the process keeps this memory
   }
 }
 
@@ -101,7 +101,7 @@ void Arena::Retire() {
 
 void Arena::TrimLocked() {
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
-  // Memory behind the first hole counts as not set aside. Asking for it again does no harm.
+  // Memory after the first hole counts as not set aside. A second request for it does no harm.
   if (!heap_.Free().empty()) usage_.reserved = std::min(usage_.reserved, heap_.Free().begin()->first);
   usage_.short_of_memory = false;
 }
@@ -110,7 +110,7 @@ Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
   return std::prev(pieces_.upper_bound(static_cast<uint64_t>(memory - data_)));
 }
 
-// Frees the slots that trainers have given back. True if there were any.
+// Frees the slots that trainers have given back. True if it freed any.
 bool Arena::CollectLocked() {
   bool any = false;
   slots_->TakeReturned([&](uint32_t slot) {
@@ -127,7 +127,7 @@ bool Arena::CollectLocked() {
   return any;
 }
 
-// Sets memory up to `end` aside. False: the kernel has none.
+// Sets memory up to `end` aside. False: the kernel has no more memory.
 bool Arena::ReserveLocked(uint64_t end) {
   if (end <= usage_.reserved) return true;
   if (usage_.short_of_memory && std::chrono::steady_clock::now() - asked_ < kAskAgain) return false;
@@ -144,7 +144,7 @@ bool Arena::ReserveLocked(uint64_t end) {
 }
 
 std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {
-  // Another process sent these sizes: their sum may wrap.
+  // Another process sent these sizes, so their sum may overflow.
   const bool wraps = segment.Size() < segment.arena;
   std::shared_ptr<Region> region = Region::Attach(fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
   if (!region) return nullptr;

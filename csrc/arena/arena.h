@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lender's end of the memory that a reader, or a porter, shares with trainers of its host. The lender alone allocates. No process
-// ever waits for a slot.
+// The lender's end of the memory that a reader or a porter shares with trainers of its host. Only the lender allocates.
+// No process ever waits for a slot.
 #pragma once
 
 #include <chrono>
@@ -20,20 +20,22 @@ namespace hvdata {
 
 class Arena {
  public:
-  // `bytes` for batches, rings for `peers` other processes. Null, and why, if the system refuses.
+  // Makes an arena with `bytes` bytes for batches and with rings for `peers` other processes. If the system refuses,
+  // returns null and says why.
   static std::shared_ptr<Arena> Create(uint64_t bytes, uint32_t peers, std::string* why);
 
   const Segment& segment() const { return segment_; }
   int fd() const { return region_->fd(); }
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // What memory is for. The pipeline's tensors that the reader holds get at most half of the arena. So buffers and caches in the
-  // pipeline leave room for copies.
+  // The purpose of an allocation. Tensors that the reader's pipeline still uses get at most half of the arena. So large
+  // buffers and caches in the pipeline leave room for copies.
   enum class For { kPipeline, kCopy };
 
-  // Memory, aligned to 256 bytes, with one use: the caller's, until Free. Null when there is no room. Never waits.
+  // Returns memory, aligned to 256 bytes, that the caller uses until Free. Returns null when there is no room. Never
+  // waits.
   char* Allocate(uint64_t bytes, For purpose);
-  // Ends the caller's use. Trainers may go on using the memory. Does nothing in a forked child.
+  // Ends the caller's use. Trainers may use the memory longer. Does nothing in a forked child.
   void Free(const char* memory);
 
   bool Contains(const char* memory) const { return memory >= data_ && memory < data_ + segment_.arena; }
@@ -42,26 +44,27 @@ class Arena {
     uint32_t slot;
     uint64_t offset;
   };
-  // Adds a trainer's use of the slot that `memory` lies in, and returns where that is. Nothing if it is not in this arena.
+  // Adds a trainer's use of the slot of `memory`, and returns the slot and the offset. Returns nothing if `memory` is
+  // not in this arena.
   std::optional<Location> Share(const char* memory);
 
   struct Usage {
     uint64_t taken = 0;            // bytes in used slots
     uint64_t reserved = 0;         // bytes that the kernel has set aside
     uint64_t refused = 0;          // allocations that found no room
-    bool short_of_memory = false;  // the kernel had no more memory when it was last asked
+    bool short_of_memory = false;  // the kernel refused the last request
   };
   Usage Read();
 
-  // No more batches will come: gives the memory of free slots back to the system, now and at every later Free(). Call it again to
-  // give back what trainers have freed since.
+  // No more batches will come. Gives the memory of free slots back to the system, now and at every later Free().
+  // Another call also gives back the memory that trainers have freed meanwhile.
   void Retire();
 
  private:
   struct Piece {
     uint64_t size;
     uint32_t slot;
-    bool held;  // the pipeline's, and still used by the reader
+    bool held;  // allocated by the pipeline, and the reader still uses it
   };
   using Pieces = std::map<uint64_t, Piece>;
 
@@ -79,25 +82,25 @@ class Arena {
 
   Mutex mu_{Mutex::kLast};
   Heap heap_ GUARDED_BY(mu_);
-  Pieces pieces_ GUARDED_BY(mu_);                     // those that are taken, by offset
+  Pieces pieces_ GUARDED_BY(mu_);                     // taken pieces, by offset
   std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);   // by slot
-  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // those used before
+  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // used earlier, and free now
   uint64_t held_ GUARDED_BY(mu_) = 0;
   Usage usage_ GUARDED_BY(mu_);
   bool retired_ GUARDED_BY(mu_) = false;
-  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the kernel had no more memory
+  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the kernel last refused memory
 };
 
-// A trainer's end: the arena of another process.
+// A trainer's end: it maps the arena of another process.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
-  // `fd` is closed. Null, and why, if it can't be mapped.
+  // Closes `fd`. If the memory can't be mapped, returns null and says why.
   static std::shared_ptr<ArenaView> Attach(int fd, const Segment& segment, std::string* why);
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // `bytes` bytes at a place that the lender named. The use ends with the last copy of `owner`, which may outlive this view. False
-  // if the place is not in the arena.
+  // Finds `bytes` bytes at a place that the lender named. The use ends with the last copy of `owner`, which may outlive
+  // this view. Returns false if the place is not in the arena.
   bool Adopt(const Arena::Location& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
 
  private:

@@ -18,8 +18,8 @@ void Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-// Each side writes its own word and then reads the other's, so at least one of them sees the other's write. That needs sequential
-// consistency, the default order.
+// Each side writes its own word and then reads the other side's word. So at least one side sees the other's write. That
+// needs sequential consistency, the default order.
 void Bell::Ring() {
   rung.fetch_add(1);
   if (sleepers.load() > 0) Futex(&rung, FUTEX_WAKE, INT_MAX, nullptr);

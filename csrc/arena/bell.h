@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread sleeps at a bell until another thread rings it, in this process or another one of the host. It is a counter in shared
-// memory and a futex on it. Ringing costs no system call while no thread sleeps.
+// A thread sleeps at a bell until another thread of the host rings it. A bell is a counter in shared memory, with a
+// futex. Ringing costs no system call while no thread sleeps.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ struct Bell {
   std::atomic<uint32_t> sleepers{0};
 
   void Ring();
-  // Sleeps until the bell has been rung since it read `seen`, or for `most`; may return early.
+  // Sleeps until a ring that came after the caller had read `seen`, or for `most`. May return early.
   void Sleep(uint32_t seen, std::chrono::nanoseconds most);
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");

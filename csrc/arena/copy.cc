@@ -17,9 +17,9 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kLine = 64;
-// Starting a thread takes tens of microseconds, copying this much about a millisecond.
+// Starting a thread takes tens of microseconds. Copying this much takes about a millisecond.
 constexpr size_t kLeastPart = 4 << 20;
-// More threads would be missing in the training.
+// More threads would take processors from the training.
 constexpr size_t kMostParts = 4;
 
 size_t Processors() {
@@ -35,7 +35,7 @@ void CopyPastCaches(char* to, const char* from, size_t bytes) {
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
     }
   }
-  _mm_sfence();  // orders these stores before the one that announces them to the other process
+  _mm_sfence();  // orders these stores before the store that announces them to the other process
 #endif
   std::memcpy(to, from, bytes);
 }

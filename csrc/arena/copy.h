@@ -6,12 +6,12 @@
 
 namespace hvdata {
 
-// Copies from this size on leave the caches before they are read. So they are stored past the caches, which need not fetch what is
-// overwritten: a third less traffic. Smaller copies are read from a cache.
+// A copy of this size or more does not stay in the caches until it is read. So its stores bypass the caches, which then
+// need not load the overwritten lines. That saves a third of the traffic. Smaller copies are read from a cache.
 constexpr size_t kPastCaches = 8 << 20;
 
-// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. From kPastCaches bytes on other threads help, if
-// this one may use several processors.
+// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. So other threads help from kPastCaches
+// bytes on, if the process may use several processors.
 void CopyOut(char* to, const char* from, size_t bytes);
 
 }  // namespace hvdata

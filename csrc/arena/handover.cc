@@ -17,7 +17,7 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kMostFds = 4;
-constexpr int kBacklog = 4096;    // more than ranks fit on a host
+constexpr int kBacklog = 4096;    // more than the ranks of a host
 constexpr size_t kMostUsers = 4;  // in Others
 
 // A name that begins with a zero byte names no file.
@@ -86,7 +86,8 @@ Handover Handover::To(const std::string& name, Deadline deadline) {
   return to;
 }
 
-// Connects, if that has not been done. False: not yet, or, if this is not ok() any more, never.
+// Connects if there is no connection yet. False: not connected yet. If this is not ok() after that, it will never
+// connect.
 bool Handover::Reach(Deadline deadline) {
   if (name_.empty()) return true;
   sockaddr_un address;
@@ -98,7 +99,7 @@ bool Handover::Reach(Deadline deadline) {
     usleep(1000);
   }
   name_.clear();
-  if (UserBehind(fd_) != geteuid()) Close();  // a listener of another user would turn us away
+  if (UserBehind(fd_) != geteuid()) Close();  // a listener of another user would turn this process away
   return ok();
 }
 

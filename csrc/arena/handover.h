@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands descriptors of shared memory to other processes of the same user and host, over a Unix socket. Its name is abstract and
-// random, and leaves no file behind.
+// Hands descriptors of shared memory to other processes of the same user and host, over a Unix socket. The socket's
+// name is abstract and random. It leaves no file behind.
 #pragma once
 
 #include <sys/types.h>
@@ -24,8 +24,8 @@ class Handover {
       : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_), name_(std::move(other.name_)) {}
   ~Handover() { Close(); }
 
-  // To the process that listens under `name`. Not ok() if no process of our user does. Never waits. If the listener's backlog is full
-  // (128 calls on old systems), Send() waits instead.
+  // Connects to the process that listens under `name`. Not ok() if no process of our user does. Never waits. If the
+  // listener's backlog is full (128 calls on old systems), Send() waits instead.
   static Handover To(const std::string& name, Deadline deadline);
 
   bool ok() const { return fd_ >= 0; }
@@ -45,10 +45,10 @@ class Handover {
 
   int fd_ = -1;
   Deadline deadline_;
-  std::string name_;  // the listener's, until the connection stands
+  std::string name_;  // the listener's, until the connection is made
 };
 
-// `bytes` unpredictable bytes in hexadecimal; empty if the system has none.
+// Returns `bytes` unpredictable bytes in hexadecimal. Empty if the system has no random bytes.
 std::string RandomDigits(size_t bytes);
 
 class Listener {
@@ -61,10 +61,10 @@ class Listener {
   // 32 random hexadecimal digits; empty if the system has no abstract sockets.
   const std::string& name() const { return name_; }
   int fd() const { return fd_; }
-  // The next process of our user that calls. Not ok() when none came in time, or when this process can open nothing more.
-  // Callers of other users are turned away.
+  // Accepts the next caller of our user. Turns away callers of other users. Not ok() if no caller came in time, or if
+  // this process can open no more files.
   Handover Accept(Handover::Deadline deadline);
-  // From now on calls are refused. Accept() still returns those that wait already.
+  // From now on refuses new calls. Accept() still returns the calls that wait already.
   void Refuse();
   // How many callers of other users were turned away, and some of these users.
   struct Others {

@@ -10,8 +10,9 @@
 
 namespace hvdata {
 
-// Takes the smallest part that fits, and of several the one with the lowest address. Neighbours that are given back become one part.
-// So batches of one size, the common case, fit exactly where earlier ones were, and the far end of the arena is used last.
+// Takes the smallest part that fits. Of several such parts it takes the lowest address. Free neighbours become one
+// part. So batches of one size, the common case, fit exactly where earlier ones were. The far end of the arena is used
+// last.
 class Heap {
  public:
   static constexpr uint64_t kAlignment = 256;

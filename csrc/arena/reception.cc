@@ -10,9 +10,9 @@
 namespace hvdata {
 namespace {
 
-constexpr size_t kMostCallers = 256;  // that have sent nothing yet: each is a descriptor
+constexpr size_t kMostCallers = 256;  // callers that have sent nothing yet: each takes a descriptor
 constexpr auto kSilence =
-    std::chrono::milliseconds(100);  // if there are so many, the oldest is turned away after this time
+    std::chrono::milliseconds(100);  // if there are kMostCallers, the oldest is turned away after this time
 constexpr int kAtOnce = 64;          // calls accepted between two looks at the callers
 
 }  // namespace
@@ -57,14 +57,15 @@ void Reception::LetIn() {
     if (handover.ok()) {
       callers_.push_back({std::move(handover), Clock::now()});
     } else if (listener_->others().count == others) {
-      // The caller has hung up, or this process can open no more files at the moment: don't ask in a loop.
+      // Either the caller has hung up, or this process can open no more files at the moment. Don't retry in a tight
+      // loop.
       if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
   }
 }
 
-// Turns the oldest caller away if there are too many. True if one more may come in.
+// Turns the oldest caller away if there are too many. True if another caller may come in.
 bool Reception::MakeRoom() {
   if (callers_.size() >= kMostCallers && Clock::now() - callers_.front().since >= kSilence) {
     callers_.pop_front();

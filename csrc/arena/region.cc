@@ -17,16 +17,16 @@
 namespace hvdata {
 namespace {
 
-// The regions that this process has made, which a forked child must not change. There are few.
+// The regions that this process has created. A forked child must not change them. There are few.
 struct Made {
-  std::atomic<char*> data{nullptr};  // set last: a child that finds it finds the rest as well
+  std::atomic<char*> data{nullptr};  // set last, so a child that finds it also finds the other members
   uint64_t size = 0;
   int fd = -1;
   std::atomic<bool> taken{false};
 };
 Made made[16];
 
-// In a child every page becomes a copy when it is written. Destructors, for example those of strings, write.
+// In a child each page becomes a private copy at its first write. Destructors write, for example those of strings.
 void InChild() {
   for (Made& region : made) {
     char* const data = region.data;
@@ -52,7 +52,7 @@ void Forget(const char* data) {
   }
 }
 
-// `call` has failed: says why, and closes the descriptor.
+// Handles a failure of `call`: says why, and closes the descriptor.
 std::nullptr_t Refused(int fd, const char* call, std::string* why) {
   *why = std::string(call) + " failed: " + std::strerror(errno);
   if (fd >= 0) close(fd);
@@ -102,7 +102,7 @@ Region::~Region() {
 }
 
 bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
-  // Kernels before 2024 start again at any signal. A profiler's timer could keep such a call from ever ending.
+  // Kernels before 2024 start this call again at any signal. A profiler's timer could keep it from ever ending.
   const SignalsBlocked blocked;
   int failed;
   do {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one host share: a memfd. It has no name, so no file can be left behind or opened by others. A process
-// that is handed its descriptor can map it. It goes with the last process that has it.
+// Memory that processes of one host share: a memfd. It has no name, so no file is left behind, and no other process can
+// open it. A process that gets its descriptor can map it. The kernel frees it when the last process has closed it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace hvdata {
 
 class Region {
  public:
-  // `bytes` zeros, of fixed size. Null, and why, if the system refuses. A page takes memory only after Reserve or after a write.
+  // Makes `bytes` zeros, of fixed size. If the system refuses, returns null and says why. A page takes memory only
+  // after Reserve or after a write.
   static std::shared_ptr<Region> Create(const char* purpose, uint64_t bytes, std::string* why);
   // Maps another process's region. Closes `fd`. From `read_only_from` on the memory is read-only.
   static std::shared_ptr<Region> Attach(int fd, uint64_t bytes, uint64_t read_only_from, std::string* why);
@@ -23,17 +24,18 @@ class Region {
   uint64_t size() const { return size_; }
   int fd() const { return fd_; }
 
-  // Has the kernel set the pages of a range aside, so that a later write can't fail with SIGBUS. False: it has no memory. For the
-  // creator alone.
+  // Makes the kernel set the pages of a range aside, so that a later write can't fail with SIGBUS. False: the kernel
+  // has no memory. Only the creator may call it.
   bool Reserve(uint64_t offset, uint64_t bytes) const;
-  // Gives the whole pages in a range back. They are zero when they are used again. For the creator alone.
+  // Gives the whole pages of a range back to the system. They contain zeros at the next use. Only the creator may call
+  // it.
   void Release(uint64_t offset, uint64_t bytes) const;
 
  private:
   Region(char* data, uint64_t size, int fd) : data_(data), size_(size), fd_(fd) {}
   char* const data_;
   const uint64_t size_;
-  const int fd_;  // -1: the region was attached
+  const int fd_;  // -1: another process has created the region
 };
 
 }  // namespace hvdata

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records from one process to another of its host, in order: a ring of bytes in shared memory with one writer and one reader. Neither
-// waits for the other.
+// Records in order from one process to another process of its host. It is a ring of bytes in shared memory, with one
+// writer and one reader. They never wait for each other.
 #pragma once
 
 #include <atomic>
@@ -46,8 +46,8 @@ class Ring {
 
   enum class Taken { kNone, kOne, kBroken };
 
-  // For the reader: visit(record) for the oldest record. When this returns its memory may be overwritten. kBroken: what the writer
-  // left makes no sense.
+  // The reader calls visit(record) with the oldest record. After `visit` the writer may overwrite the record. kBroken:
+  // the ring's contents are not valid.
   template <typename Visitor>
   Taken Take(Visitor visit) {
     uint64_t begin = begin_.load(std::memory_order_relaxed);

@@ -11,7 +11,7 @@
 
 namespace hvdata {
 
-// To the trainer: shares, with small payloads. To the reader: messages about them.
+// DownRing carries shares, with small payloads, to the trainer. UpRing carries messages about them to the reader.
 using DownRing = Ring<256 << 10>;
 using UpRing = Ring<64 << 10>;
 
@@ -20,12 +20,12 @@ struct RingPair {
 
   DownRing down;
   UpRing up;
-  // By channel: a TAKEN of this trainer wakes the reader if it gives credit up to this step or more. Otherwise the reader still waits
-  // for more credit or for other trainers.
+  // By channel. A TAKEN of this trainer wakes the reader if it gives credit up to this step or more. Otherwise the
+  // reader still waits for more credit, or for other trainers.
   alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 
-// Sent as it is, so it has no gaps: they would carry other memory of the sender.
+// Its bytes are sent as they are. So it has no gaps, which would contain other memory of the sender.
 struct Segment {
   uint32_t peers = 0;
   uint32_t zero = 0;

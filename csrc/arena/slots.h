@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the uses of each piece of the arena, in shared memory. A slot without uses comes back to the lender by a list. No call waits,
-// except that trainers that return slots at the same moment may try again.
+// Counts the uses of each piece of the arena, in shared memory. A slot without uses comes back to the lender by a list.
+// No call waits. Except: trainers that return slots at the same moment may try again.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class Slots {
 
   void Begin(uint32_t slot) { slots_[slot].uses.store(1, std::memory_order_relaxed); }
 
-  // One more use. The caller has one already.
+  // Adds a use. The caller already has one.
   void Use(uint32_t slot) { slots_[slot].uses.fetch_add(1, std::memory_order_relaxed); }
 
   // The release order makes every read of the memory happen before the lender uses it again.
@@ -29,7 +29,8 @@ class Slots {
     } while (!returned_.compare_exchange_weak(head, slot + 1, std::memory_order_release, std::memory_order_relaxed));
   }
 
-  // For the lender: visit(slot) for every slot that has come back. Takes the whole list at once, which avoids the ABA problem.
+  // The lender calls visit(slot) for every slot that has come back. It takes the whole list at once, which avoids the
+  // ABA problem.
   template <typename Visitor>
   void TakeReturned(Visitor visit) {
     if (returned_.load(std::memory_order_relaxed) == 0) return;

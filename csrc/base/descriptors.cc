@@ -8,7 +8,7 @@ namespace hvdata {
 
 DescriptorWatch::DescriptorWatch() : fd_(memfd_create("horovod_data_watch", MFD_CLOEXEC)) {
   if (fd_ < 0) return;
-  // 0600, as all our memory: other users can't open it through /proc/PID/fd.
+  // The mode is 0600, as for all our memory. So other users can't open it through /proc/PID/fd.
   if (fchmod(fd_, S_IRUSR | S_IWUSR) != 0 || fstat(fd_, &file_) != 0) {
     close(fd_);
     fd_ = -1;

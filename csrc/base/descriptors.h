@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices when the program closes file descriptors that it has not opened. Code that makes a daemon of its process closes all
-// from 3 on, MPI's among them. MPI does not notice and would wait for ever.
+// Notices when the program closes file descriptors that it has not opened. A program that makes itself a daemon closes
+// all descriptors from 3 on. It also closes MPI's descriptors. MPI does not notice, and would wait for ever.
 #pragma once
 
 #include <sys/stat.h>
 
 namespace hvdata {
 
-// Holds a file of its own. Its descriptor tells whether the program has closed descriptors of others.
+// Holds a file of its own. If the file's descriptor is closed, the program has closed descriptors that are not its own.
 class DescriptorWatch {
  public:
   DescriptorWatch();
@@ -15,7 +15,8 @@ class DescriptorWatch {
   DescriptorWatch(const DescriptorWatch&) = delete;
   DescriptorWatch& operator=(const DescriptorWatch&) = delete;
 
-  // False when the descriptor has been closed, or stands for another file. True if the system had no file to begin with.
+  // False if the program has closed the descriptor, or if the descriptor stands for another file. True if the system
+  // could not make the file.
   bool Intact() const;
 
  private:

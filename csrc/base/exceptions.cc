@@ -11,7 +11,7 @@
 namespace hvdata {
 namespace {
 
-// Not from malloc, which may keep freed memory for another thread.
+// The reserve does not come from malloc, which may keep freed memory for another thread.
 constexpr size_t kReserve = 1 << 20;
 std::atomic<void*> reserve{nullptr};
 
@@ -33,12 +33,12 @@ std::string NoThreads() {
 
 Outcome Explained(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
-    GiveBack(reserve.exchange(nullptr));  // for this text, and for those that quote it
+    GiveBack(reserve.exchange(nullptr));  // for this text, and for texts that quote it
     return {kResourceExhausted,
             "this process can have no more memory: its host's or its container's is used up, or its own "
             "limit (`ulimit -v`)"};
   }
-  if (std::strstr(thrown.what(), "random_device") != nullptr) {  // before system_error: newer libraries throw that
+  if (std::strstr(thrown.what(), "random_device") != nullptr) {  // newer libraries throw system_error here
     return {kResourceExhausted,
             "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes error texts of C++ exceptions. Most mean that the process is short of memory, threads or files.
+// Makes error texts of C++ exceptions. Most exceptions mean that the process has no more memory, threads or files.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-// Sets memory aside, which Explained() frees when there is no other, so that there is memory for the text.
+// Sets memory aside. Explained() frees it when the process has no other memory for its text.
 void KeepReserve();
 
 std::string NoThreads();

@@ -11,19 +11,20 @@ namespace {
 
 std::atomic<uint64_t> interrupts{0};
 
-// A handler that stands behind ours. Never freed: a signal may be calling it.
+// The handler that was installed before ours. It is never freed, because a signal may be calling it.
 struct Before {
   struct sigaction action;
   const Before* earlier;
 };
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
-// The handler that this thread runs now. Initial-exec: in a library that was loaded later, the first touch of any other
-// thread_local allocates memory, which a signal handler must not.
+// The handler that this thread runs now. The model is initial-exec. With other models the first access in a later
+// loaded library allocates memory. A signal handler must not allocate.
 thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void Count(int signal, siginfo_t* info, void* context) {
-  // A handler may chain to ours and later be put behind it. Then it calls us again, and the one behind it is next.
+  // An earlier handler may call ours. Then ours runs twice for one signal. The second run continues with the handler
+  // before the earlier one.
   const Before* const outer = running;
   if (outer == nullptr) interrupts.fetch_add(1, std::memory_order_relaxed);
   const Before* const next = outer == nullptr ? before.load(std::memory_order_acquire) : outer->earlier;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kUsualBytes = 200;  // of a line
 
-// One write, which stdio could split. Nothing useful can be done when stderr is gone.
+// Makes one call of write(), because stdio could split the line. If stderr is closed, nothing useful can be done.
 void WriteLine(const std::string& line) {
   const std::string text = "horovod_data: " + line + "\n";
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;

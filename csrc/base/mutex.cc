@@ -19,13 +19,13 @@ using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
 thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
-thread_local Pending* pending = nullptr;  // without destructor: no thread ends while it holds a lock of ours
+thread_local Pending* pending = nullptr;  // has no destructor: no thread ends while it holds one of our locks
 
 void RunPending() {
   while (pending != nullptr && held == 0) {
     const std::unique_ptr<Pending> now(std::exchange(pending, nullptr));
     for (const std::function<void()>& what : *now) {
-      try {  // a destructor may have called us
+      try {  // the caller may be a destructor
         what();
       } catch (const std::exception& error) {
         try {
@@ -50,7 +50,7 @@ bool HoldsLocks() { return held > 0; }
 #ifdef HVDATA_CHECK_LOCKS
 void CheckLocks(bool holds, const char* what) {
   if (holds) return;
-  std::fprintf(stderr, "horovod_data: %s\n", what);  // not Log, because this process aborts at once
+  std::fprintf(stderr, "horovod_data: %s\n", what);  // Log is not used, because this process aborts at once
   std::abort();
 }
 #endif

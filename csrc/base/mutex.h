@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of this library, and what must not happen under one. Clang checks which code holds which lock (`make lint`). Tests check
-// their order.
+// The locks of this library, and the actions that are not allowed under a lock. Clang checks which code holds which
+// lock (`make lint`). Tests check the order of the locks.
 //
-// All locks have one order: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. No thread holds a lock when
-// it handles a message. Code of the user's, and what may take long (an op's callback, tensors being freed), runs after the last lock is released:
-// AfterUnlock. Lines and records go to a writer's thread (base/writer.h).
+// All locks have one order: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. No thread
+// holds a lock when it handles a message. User code and slow work, such as an op's callback or freeing tensors, runs
+// after the last lock is released: AfterUnlock. A writer's thread writes lines and records (base/writer.h).
 #pragma once
 
 #include <chrono>
@@ -26,20 +26,21 @@
 
 namespace hvdata {
 
-// Runs `what` now if this thread holds none of our locks. Otherwise runs it when the thread has released the last one.
+// Runs `what` now if this thread holds none of our locks. Otherwise runs it as soon as the thread has released its last
+// lock.
 void AfterUnlock(std::function<void()> what);
 
-// Frees `trash` in the same way.
+// Frees `trash` at the same moment.
 template <typename T>
 void FreeAfterUnlock(T trash) {
   AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
 }
 
-// Whether this thread holds one of our locks.
+// Returns true if this thread holds one of our locks.
 bool HoldsLocks();
 
-// Aborts with `what` if the condition does not hold. In all C++ tests and in sanitized libraries, also with NDEBUG, which
-// TensorFlow's headers want.
+// Aborts with `what` if the condition is false. It is active in all C++ tests and in sanitized libraries. NDEBUG, which
+// TensorFlow's headers require, does not switch it off.
 #ifdef HVDATA_CHECK_LOCKS
 void CheckLocks(bool holds, const char* what);
 #else
@@ -48,13 +49,13 @@ inline void CheckLocks(bool, const char*) {}
 
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
-  // A thread that holds a lock takes only locks of a later order. Tests check that: CheckLocks().
+  // A thread that holds a lock may take only locks of a later order. Tests check this rule with CheckLocks().
   enum Order : unsigned { kState, kMail, kLast };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
-  // Tell clang that this thread holds the lock, where clang can't see it: in lambdas, and where the lock has another name. Tests check
-  // that: CheckLocks().
+  // Informs clang that this thread holds the lock. Clang can't see it in lambdas, and where the lock has another name.
+  // Tests check it with CheckLocks().
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
 #ifdef HVDATA_CHECK_LOCKS
     CheckLocks(IsHeld(), "a thread does without a lock what needs it");
@@ -86,8 +87,8 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
   bool held_ = true;
 };
 
-// A lock for a thread that waits while it holds it. It is not one of the locks above: it has no place in their order, its holder handles
-// messages, and AfterUnlock does not wait for it.
+// A lock for a thread that waits while it holds the lock. It is not one of the locks above and has no place in their
+// order. Its holder handles messages, and AfterUnlock does not wait for it.
 class HVDATA_THREADS(capability("mutex")) OneAtATime {
  public:
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
@@ -110,7 +111,7 @@ class CondVar {
  public:
   void NotifyAll() { changed_.notify_all(); }
 
-  // Waits until ready(), or for `most`. Whether it was ready.
+  // Waits until ready() is true, or for `most`. Returns the last result of ready().
   template <typename Ready>
   bool WaitFor(Mutex* mutex, std::chrono::nanoseconds most, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
     std::unique_lock<std::mutex> lock(mutex->mu_, std::adopt_lock);

@@ -7,7 +7,7 @@
 
 namespace hvdata {
 
-// The values of absl::StatusCode that this library uses. Others pass unchanged.
+// The values of absl::StatusCode that this library uses. Other values pass unchanged.
 enum Code : int {
   kOk = 0,
   kCancelled = 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long one wait may last: when it is reported, and when it becomes an error.
+// The limits of one wait: when it is reported, and when it becomes an error.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,21 @@
 
 namespace hvdata {
 
-// Any number of seconds, as whole seconds for texts.
+// Converts any number of seconds to whole seconds, for texts.
 inline int64_t WholeSeconds(double seconds) {
-  constexpr double kMost = 1e15;  // far from where the conversion would overflow
-  return seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost)) : 0;  // 0 for NaN, too
+  constexpr double kMost = 1e15;  // a larger number could overflow the conversion
+  return seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost)) : 0;  // NaN gives 0, too
 }
 
-// The wait begins when this is made. Times are doubles, because users give any numbers, and nanoseconds overflow at 292 years.
+// The wait begins at the construction. Times are doubles, because users may give any number, and nanoseconds overflow
+// at 292 years.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
 
   Patience() : Patience(0, 0) {}
-  // `stall_seconds`: until the first report; 0: no reports. `timeout_seconds`: until the error; 0: never. Negative or NaN: as 0.
+  // `stall_seconds`: time until the first report; 0: no reports. `timeout_seconds`: time until the error; 0: no error.
+  // A negative number or NaN counts as 0.
   Patience(double stall_seconds, double timeout_seconds, Clock::time_point now = Clock::now())
       : begun_(now),
         every_(stall_seconds > kEvery ? stall_seconds : kEvery),
@@ -29,26 +31,26 @@ class Patience {
 
   // How long the wait has lasted.
   int64_t Seconds(Clock::time_point now = Clock::now()) const { return WholeSeconds(Waited(now)); }
-  // The wait has become an error.
+  // True if the wait has become an error.
   bool Over(Clock::time_point now = Clock::now()) const { return Waited(now) >= limit_; }
-  // It is time for a report. The next one is due a minute later, or `stall_seconds` if that is more.
+  // True if a report is due. The next report is due a minute later, or `stall_seconds` later if that is more.
   bool ReportDue(Clock::time_point now = Clock::now()) {
     if (Waited(now) < report_) return false;
     report_ = std::max(report_, Waited(now)) + every_;
     asked_ = false;
     return true;
   }
-  // Another process has just reported. This wait is due `later` than that process's next report.
+  // Another process has just reported. Puts this wait's report off until `later` after that process's next report.
   void PutOffReport(double later, Clock::time_point now = Clock::now()) {
     report_ = std::max(report_, Waited(now) + every_ + later);
   }
-  // It is time to ask for the reason: once for each report and for the error, a moment before it.
+  // True if it is time to ask for the reason. That is once for each report and once for the error, a moment before it.
   bool AskDue(Clock::time_point now = Clock::now()) {
     const double due = std::min(report_, limit_);
     if (asked_ || Waited(now) < due - std::min(1.0, due / 2)) return false;
     return asked_ = true;
   }
-  // How long to sleep until the next of them. Never so little that a loop of sleeps spins.
+  // How long to sleep until the next report or error. It is always long enough that a loop of sleeps does not spin.
   std::chrono::nanoseconds Slice(Clock::time_point now = Clock::now()) const {
     const double left = std::min(report_, limit_) - Waited(now);
     return std::chrono::nanoseconds(static_cast<int64_t>(1e9 * std::clamp(left, 1e-3, 3600.0)));

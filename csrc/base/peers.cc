@@ -15,7 +15,7 @@ namespace hvdata {
 uint64_t ProcessStartTime(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const size_t close = stat.rfind(')');  // the command before it may contain any characters
+  const size_t close = stat.rfind(')');  // the command name before it may contain any characters
   if (close == std::string::npos) return 0;
   std::istringstream fields(stat.substr(close + 1));
   std::string skipped;
@@ -30,7 +30,7 @@ Peers::Peers([[maybe_unused]] const World& world) {
   for (size_t i = 0; i < world.members.size(); ++i) {
     const Member& m = world.members[i];
     if (static_cast<int>(i) == world.self || m.host != world.me().host) continue;
-    // Containers may share a host name. The start time proves that this is the member's process.
+    // Containers may share a host name. The start time proves that the pid belongs to this member.
     if (m.started == 0 || ProcessStartTime(m.pid) != m.started) continue;
     const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(m.pid), 0);
     if (fd >= 0) watched_.emplace_back(static_cast<int>(i), static_cast<int>(fd));

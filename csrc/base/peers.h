@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the other members on this host. It notices at once when such a process dies; MPI reports that much later.
+// Watches the other members on this host. It notices the death of such a process at once. MPI reports the death much
+// later.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace hvdata {
 
-// The start time of process `pid` in clock ticks since boot. 0: it can't be seen, because of another pid namespace.
+// The start time of process `pid` in clock ticks since boot. 0: this process can't see `pid`, because of another pid
+// namespace.
 uint64_t ProcessStartTime(int64_t pid);
 
 class Peers {

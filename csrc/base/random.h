@@ -9,12 +9,13 @@
 
 namespace hvdata {
 
-// A random number that differs in all processes and runs. Opens no file: the process may have reached its limit.
+// A random number that differs in all processes and runs. It opens no file, because the process may have reached its
+// limit of files.
 inline uint64_t RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number))) return number;
   const auto now = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  return (now ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15ull;  // the system has none
+  return (now ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15ull;  // the system has no random bytes
 }
 
 }  // namespace hvdata

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how long a thread does which activity. Every moment counts for exactly one, so the sums add up to the time that passed.
+// Measures how long a thread does each activity. Every moment counts for exactly one activity. So the sums add up to
+// the elapsed time.
 #pragma once
 
 #include <array>
@@ -17,25 +18,25 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What`: an enum of activities. Its first value, 0, is not counted, and its last one is kCount. One thread at a time calls TurnTo, and
-// any thread may read. A turn reads the clock once and takes no lock.
+// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Only one thread at a
+// time may call TurnTo. Any thread may read. A call of TurnTo reads the clock once and takes no lock.
 template <typename What>
 class Stopwatch {
  public:
   static constexpr auto kThings = static_cast<size_t>(What::kCount);
   using Sums = std::array<int64_t, kThings>;  // nanoseconds
 
-  // One stretch of time with one activity, by the steady clock.
+  // One period with one activity, by the steady clock.
   struct Lap {
     What what;
     int64_t begin, end;
     int64_t spent() const { return end - begin; }
   };
 
-  // From now on the activity is `what`. Returns the lap that ends now.
+  // Starts activity `what`. Returns the lap that ends now.
   Lap TurnTo(What what) {
     const uint64_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1);  // before the clock is read: no reader may count beyond that moment
+    version_.store(version + 1);  // before the clock is read, so that no reader counts time after that moment
     const size_t doing = doing_.load(std::memory_order_relaxed);
     const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), SteadyNow()};
     std::atomic<int64_t>& sum = sums_[doing];
@@ -46,7 +47,7 @@ class Stopwatch {
     return lap;
   }
 
-  // The lap under way, up to a moment at which it was under way.
+  // The current lap, with a recent moment as its end.
   Lap UnderWay() const {
     Lap lap{};
     for (int i = 0; i < kTries; ++i) {
@@ -60,7 +61,7 @@ class Stopwatch {
     return lap;
   }
 
-  // Up to now.
+  // The sums up to now.
   Sums Read() const {
     Sums sums{};
     for (int i = 0; i < kTries; ++i) {
@@ -75,15 +76,16 @@ class Stopwatch {
   }
 
  private:
-  // A reader sleeps after so many tries, which take microseconds. A thread in the middle of a turn may need the reader's processor.
+  // After so many tries, which take microseconds, a reader sleeps. A thread in the middle of TurnTo may need the
+  // reader's processor.
   static constexpr int kTriesAtOnce = 1000;
-  static constexpr int kTries = 1000 * kTriesAtOnce;  // a reader gives up, should two threads ever call TurnTo at once
+  static constexpr int kTries = 1000 * kTriesAtOnce;  // then a reader gives up
 
   static void LetTurn(int tried) {
     if (tried % kTriesAtOnce == kTriesAtOnce - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  std::atomic<uint64_t> version_{0};  // odd: a turn is under way
+  std::atomic<uint64_t> version_{0};  // odd: a call of TurnTo is running
   std::array<std::atomic<int64_t>, kThings> sums_{};
   std::atomic<size_t> doing_{0};
   std::atomic<int64_t> since_{SteadyNow()};

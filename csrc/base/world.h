@@ -11,22 +11,22 @@ namespace hvdata {
 struct Member {
   std::string host;
   int64_t pid = 0;
-  uint64_t started = 0;  // the process's start time in clock ticks: pid and start time identify a process
-  int reader = -1;       // index among readers; -1: does not read
-  int trainer = -1;      // index among trainers; -1: does not train
-  int group = 0;         // batches are sent within a group: the whole job is one, or each host
+  uint64_t started = 0;  // in clock ticks: pid and start time identify a process
+  int reader = -1;       // index among readers; -1: no reader
+  int trainer = -1;      // index among trainers; -1: no trainer
+  int group = 0;         // batches are sent within a group; a group is the whole job or a host
   bool trains() const { return trainer >= 0; }
   bool reads() const { return reader >= 0; }
 };
 
-// A member is a process, by its rank in our communicator. In texts a trainer is "rank" and its index, which is Horovod's rank, and a
-// reader is "reader" and its index.
+// A member is a process, with its rank in our communicator. Texts name a trainer "rank" with its index, which is
+// Horovod's rank. Texts name a reader "reader" with its index.
 struct World {
   int self = 0;
   std::vector<Member> members;
   std::vector<int> readers;   // reader index -> member
   std::vector<int> trainers;  // trainer index -> member
-  // The members of our group, by index. Lane l of a Sink comes from sources[l], lane l of a Source goes to audience[l].
+  // The members of our group, by index. Lane l of a Sink comes from sources[l]. Lane l of a Source goes to audience[l].
   std::vector<int> sources;   // the readers
   std::vector<int> audience;  // the trainers
 
@@ -36,14 +36,14 @@ struct World {
   int trainer_count() const { return static_cast<int>(trainers.size()); }
   int source_count() const { return static_cast<int>(sources.size()); }
   int audience_count() const { return static_cast<int>(audience.size()); }
-  // The lane of `member`; -1: it has none.
+  // The lane of `member`; -1: there is none.
   int SourceIndex(int member) const { return source_indices[static_cast<size_t>(member)]; }
   int AudienceIndex(int member) const { return audience_indices[static_cast<size_t>(member)]; }
   std::vector<int> source_indices, audience_indices;  // by member
-  std::vector<int> source_readers, audience_ranks;    // by lane: the indexes of readers, and of trainers
-  bool grouped = false;  // there are several groups, whose readers must keep each other in step
+  std::vector<int> source_readers, audience_ranks;    // by lane: reader indexes, and trainer indexes
+  bool grouped = false;  // there are several groups, and their readers must keep each other in step
 
-  // "rank 2 on node1"; "reader 0 on node0" for a member that does not train.
+  // "rank 2 on node1". For a member that does not train: "reader 0 on node0".
   std::string Name(int member) const;
   // "reader 0 on node0", also for a reader that trains.
   std::string ReaderName(int reader) const;
@@ -52,7 +52,7 @@ struct World {
   std::string TrainerName(int trainer) const { return Name(trainers[static_cast<size_t>(trainer)]); }
 };
 
-// "rank 1 on a, rank 3 on b"; beyond eight "... and 12 more".
+// "rank 1 on a, rank 3 on b". More than eight names end with "... and 12 more".
 std::string JoinNames(const std::vector<std::string>& names);
 
 }  // namespace hvdata

@@ -51,11 +51,11 @@ Writer& FileWriter() {
 
 void FlushWriters(std::chrono::milliseconds most) {
   FileWriter().Flush(most);
-  LineWriter().Flush(most);  // last: what can't be written to a file is a line
+  LineWriter().Flush(most);  // last, because a failure to write a file is logged as a line
 }
 
 bool Writer::Add(size_t bytes, std::function<void()> write) {
-  if (getpid() != process_) return write(), true;  // a child has no thread, and may have inherited a lock that is held
+  if (getpid() != process_) return write(), true;  // a child has no thread, and may have inherited a held lock
   std::unique_lock<std::mutex> lock(mu_);
   if (thread_ == Thread::kNone) {
     const SignalsBlocked blocked;

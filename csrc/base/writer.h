@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that write what other threads hand over. A pipe that nobody reads, or a file system that hangs, stops only them.
+// Threads that write for other threads. A full pipe or a file system that hangs stops only these threads.
 #pragma once
 
 #include <unistd.h>
@@ -17,14 +17,15 @@ namespace hvdata {
 
 class Writer {
  public:
-  // The queue takes `most_bytes`. `lost` runs on the writer's thread after a time in which so many pieces found no room.
+  // The queue takes `most_bytes`. After the queue was full, `lost` runs on the writer's thread, with the number of
+  // refused pieces.
   Writer(size_t most_bytes, std::function<void(uint64_t)> lost) : most_bytes_(most_bytes), lost_(std::move(lost)) {}
 
-  // Has the writer's thread run `write`, behind all that was handed over before. Never waits, and may be called under any
-  // lock. False if the queue has no room for these bytes; an empty queue takes a piece of any size.
-  // Except: a forked child, and a process that can start no thread, run `write` at once.
+  // Queues `write`, which the writer's thread runs after everything that was queued before. Never waits, and may be
+  // called under any lock. False if the queue has no room for these bytes. An empty queue takes a piece of any size.
+  // Except: a forked child, and a process that can't start a thread, run `write` at once.
   bool Add(size_t bytes, std::function<void()> write);
-  // Waits until everything is written, or for `most`. True: it is written.
+  // Waits until everything is written, or for `most`. Returns true if everything is written.
   bool Flush(std::chrono::milliseconds most);
 
  private:
@@ -35,7 +36,7 @@ class Writer {
   const std::function<void(uint64_t)> lost_;
   const pid_t process_ = getpid();
 
-  // Not base/mutex.h's: it has no place in their order, because it is held for some instructions only.
+  // A plain std::mutex. It has no place in the order of base/mutex.h, because it is held for a few instructions only.
   std::mutex mu_;
   std::condition_variable changed_;
   Thread thread_ = Thread::kNone;
@@ -48,7 +49,7 @@ class Writer {
 Writer& LineWriter();
 Writer& FileWriter();
 
-// Waits for both, before the process ends.
+// Waits for both writers, before the process ends.
 void FlushWriters(std::chrono::milliseconds most);
 
 }  // namespace hvdata

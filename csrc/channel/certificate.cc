@@ -24,12 +24,13 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
-// The bytes of the UTF-8 character at `at`; 0: these bytes are none. A file's name in an error may be in another encoding.
+// The number of bytes of the UTF-8 character at `at`. 0: these bytes are no character. A file's name in an error may
+// have another encoding.
 size_t BytesOfCharacter(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
   const unsigned first = byte(0);
   const size_t count = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  // Refuses longer forms than needed, halves of surrogate pairs, and what lies beyond U+10FFFF.
+  // Refuses forms that are longer than needed, halves of surrogate pairs, and characters beyond U+10FFFF.
   const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   for (size_t i = 1; i < count; ++i) {
@@ -38,7 +39,7 @@ size_t BytesOfCharacter(const std::string& text, size_t at) {
   return count;
 }
 
-// As JSON has it. A byte that belongs to no character becomes U+FFFD.
+// The text as a JSON string. A byte that belongs to no character becomes U+FFFD.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (size_t at = 0; at < text.size();) {
@@ -68,8 +69,8 @@ const char* Remainder(const proof::Report& report) {
   }
 }
 
-// How many rows the elements have with which both reports begin alike. 0 if the rest is longer than the last few elements, which
-// `remainder` may have dropped from one of them.
+// The number of rows in the equal first elements of both reports. It is 0 if the rest is longer than the last few
+// elements, because `remainder` may have dropped only a few.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   const size_t shorter = std::min(a.listed.size(), b.listed.size()),
                longer = std::max(a.listed.size(), b.listed.size());
@@ -80,8 +81,8 @@ uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
 }
 
-// Each of several readers should read a part of the data. Two equal rows may be one row of the data or two equal ones, so this is a
-// question. Empty: there is none.
+// Each of several readers should read its own part of the data. Two equal rows may be the same row of the data, or two
+// equal rows. So this is a question. Empty: there is no question.
 std::string SameData(const std::map<int, proof::Report>& reports) {
   for (auto first = reports.begin(); first != reports.end(); ++first) {
     const proof::Report& report = first->second;
@@ -107,7 +108,7 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
   return "";
 }
 
-// An earlier run may have come to the end of a reader's part. Then that run has reported it.
+// True if an earlier run has reached the end of a reader's part. Then that run has reported it.
 bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) {
   return of_reader.second.channel.empty();
 }
@@ -145,9 +146,9 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
   all.complete = false;
 }
 
-// Puts the elements of all readers in turns: element 0 of each, then element 1 of each. If readers share a source element by element,
-// that is the source's own order, for any number of readers. If elements are not listed, the digests of their readers' whole orders
-// follow.
+// Joins the elements of all readers in turns: element 0 of each reader, then element 1 of each reader. If readers share
+// a source element by element, that is the order of the source, for any number of readers. If some elements are not
+// listed, the digests of their readers' whole orders follow.
 void Certificate::Join(const std::map<int, proof::Report>& reports) {
   all.delivered = {};
   all.listed.clear();
@@ -177,7 +178,7 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     all.delivered.sum += report.delivered.sum;
     all.complete = all.complete && report.complete;
     if (all.finding.empty()) all.finding = report.finding;
-    // The error of one reader ends the epochs of the others, too. That error is the reason, not their end.
+    // The error of one reader also ends the epochs of the other readers. Then `why` is that error.
     if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
   }
 }
@@ -187,7 +188,7 @@ std::string Certificate::Line() const {
   for (const uint64_t of_rank : rows) handed_out += of_rank;
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
   const std::string why =
-      all.why.substr(0, all.why.find('\n'));  // without a Python error's traceback, which the record has
+      all.why.substr(0, all.why.find('\n'));  // without the traceback of a Python error, which is in the record
   if (!all.finding.empty())
     line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
   else if (all.complete)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All readers' reports on one epoch, joined: the line and the record that people get.
+// All readers' reports on one epoch, joined: the log line and the JSON record for users.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 namespace hvdata {
 
 struct Certificate {
-  // `reports`: by the reader's index. Not empty.
+  // `reports`: by reader index. Not empty.
   explicit Certificate(const std::map<int, proof::Report>& reports);
 
   // "channel train, epoch 3: 50,000 rows, each delivered once; 0 lost, ..."
   std::string Line() const;
-  // One line of JSON. `with_elements`: with the digest of each element.
+  // One line of JSON. `with_elements`: it contains the digest of each element.
   std::string Record(bool with_elements) const;
 
   proof::Report all;
-  std::string note;  // a question for people, which the counts don't answer
+  std::string note;  // a question to the user, which the counts don't answer
   size_t readers;
   size_t ranks = 0;
   bool apart = false;  // each reader deals to ranks of its own
-  // By rank. Ranks that only an earlier run had are among them.
+  // By rank. Ranks of earlier runs are included.
   std::vector<uint64_t> rows, steps;
 
  private:

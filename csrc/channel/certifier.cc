@@ -17,7 +17,7 @@ namespace hvdata {
 
 namespace {
 
-// Whether the file ends within a line, because a job was killed or a disk was full.
+// True if the file ends within a line. Then a job was killed, or a disk was full.
 bool EndsWithinALine(const std::string& file) {
   const int in = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (in < 0) return false;
@@ -28,12 +28,13 @@ bool EndsWithinALine(const std::string& file) {
   return known && last != '\n';
 }
 
-// An empty `line` only checks that the file can be written. The thread of FileWriter() calls this: the file system may hang.
+// With an empty `line` it only checks that the file can be written. The thread of FileWriter() calls it, because the
+// file system may hang.
 void Append(const std::string& file, std::string line, const std::string& place) {
   const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
   bool written = out >= 0;
-  // In one piece where the system can, because another job may append to the same file.
+  // Writes the line in one piece if the system can, because another job may append to the same file.
   for (size_t done = 0; written && done < line.size();) {
     const ssize_t more = write(out, line.data() + done, line.size() - done);
     if (more > 0)
@@ -88,7 +89,7 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
     return ForgetIfOver(key.first);
   }
   if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
-  if (report.mode.size() != 3) return;  // only the finding: the report follows
+  if (report.mode.size() != 3) return;  // only a finding: the report follows
   channels_[key.first].epochs[key.second][reader] = std::move(report);
   CertifyIfWhole(key);
   ForgetIfOver(key.first);
@@ -105,7 +106,7 @@ void Certifier::CertifyIfWhole(const Key& key) {
   Certify(key, std::move(channel.epochs.extract(key.second).mapped()));
 }
 
-// A reader's report on its last epoch may follow the message that it deals no more.
+// A reader's report on its last epoch may come after its message that it deals no more.
 void Certifier::ForgetIfOver(uint32_t number) {
   const Channel& channel = channels_[number];
   bool over = channel.epochs.empty() && channel.gone.size() == world_->readers.size();
@@ -115,7 +116,7 @@ void Certifier::ForgetIfOver(uint32_t number) {
 
 void Certifier::Certify(const Key& key, Reports reports) {
   bool right = true;
-  std::string name;  // none: an earlier run has certified all parts of the epoch
+  std::string name;  // empty: an earlier run has certified all parts of the epoch
   size_t bytes = 1000;
   for (const auto& [reader, report] : reports) {
     right = right && report.finding.empty();
@@ -150,7 +151,8 @@ void Certifier::Keep(const Key& key, const std::string& name, const std::shared_
     unnamed_.push_back(name);
     if (unnamed_.size() > kUnnamed) last_.erase(unnamed_.front()), unnamed_.pop_front();
   }
-  // A channel may be certified after a newer channel of the same name: its iterator lived longer, or its reader was slow.
+  // A channel may be certified after a newer channel of the same name, if its iterator lived longer or its reader was
+  // slow.
   auto& [newest, last] = last_[name];
   if (key >= newest) newest = key, last = epoch;
 }

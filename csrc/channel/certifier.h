@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one line on stderr
-// and one JSON record. Every trainer gets a message: the epoch was right, or what was wrong.
+// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one
+// line on stderr and one JSON record. Every trainer gets a message: the epoch was right, or the first finding.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ namespace hvdata {
 
 class Certifier {
  public:
-  // Records are appended to `file`, a line each. Empty: there is no file.
+  // Appends each record as a line to `file`. Empty: there is no file.
   Certifier(const World* world, Send send, std::string file);
 
-  // This process has made a channel. Opens the file once, so that a file that can't be written is logged before the first epoch
-  // is over.
+  // This process has made a channel. Opens the file once. So a file that can't be written is logged before the first
+  // epoch ends.
   void OnChannel(bool verified);
-  // The job is over. Logs a file that got no record, because no channel was verified.
+  // The job is over. Logs that the file got no record, if no channel was verified.
   void OnEnd() const;
-  // `reader`: the sender's index in the job.
+  // `reader`: the sender's reader index in the job.
   void OnReport(int reader, const wire::Header& header);
-  // The last record of each channel, without the list of elements. Of channels without names of their own: those of the last
-  // kUnnamed.
+  // The last record of each channel, without the list of elements. Among channels without names of their own only the
+  // last kUnnamed have one.
   std::vector<std::string> Last() const;
-  // Those whose readers may report again.
+  // Channels whose readers may report again.
   size_t open_channels() const {
     MutexLock lock(&mu_);
     return channels_.size();
@@ -46,12 +46,12 @@ class Certifier {
   using Reports = std::map<int, proof::Report>;  // by reader
   using Key = std::pair<uint32_t, uint64_t>;     // channel, epoch
 
-  // The reports on one epoch, and the certificate that is made of them. That takes a second where there are millions of elements.
-  // So a writer's thread makes it, or the thread that asks for the record, but never the thread that delivers a report.
+  // The reports on one epoch, and the certificate made of them. Making it takes a second for millions of elements. So a
+  // writer's thread makes it, or the thread that asks for the record. The thread that delivers a report never makes it.
   class Epoch {
    public:
     explicit Epoch(Reports reports) : reports_(std::move(reports)) {}
-    // What `use` makes of the certificate, one call at a time.
+    // Calls `use` with the certificate, and returns its result. One call at a time.
     template <typename Use>
     std::string Made(Use use) EXCLUDES(mu_) {
       MutexLock lock(&mu_);
@@ -67,8 +67,8 @@ class Certifier {
 
   // A channel whose readers have begun to report.
   struct Channel {
-    std::map<uint64_t, Reports> epochs;  // those that not all readers have reported on
-    std::map<int, uint64_t> gone;        // by reader: the last epoch of a reader that deals no more
+    std::map<uint64_t, Reports> epochs;  // epochs that some readers have not reported on
+    std::map<int, uint64_t> gone;        // by reader that deals no more: its last epoch
     uint64_t certified = 0;              // the newest epoch
   };
 
@@ -84,11 +84,10 @@ class Certifier {
 
   mutable Mutex mu_;
   bool expects_ GUARDED_BY(mu_) = false;                  // there has been a verified channel
-  std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without those that are over
+  std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without finished channels
   // By the channel's name: the newest epoch of the newest channel of that name.
   std::map<std::string, std::pair<Key, std::shared_ptr<Epoch>>> last_ GUARDED_BY(mu_);
-  std::deque<std::string> unnamed_
-      GUARDED_BY(mu_);  // the channels in `last_` without names of their own, the oldest first
+  std::deque<std::string> unnamed_ GUARDED_BY(mu_);  // the channels in `last_` without names of their own, oldest first
 };
 
 }  // namespace hvdata

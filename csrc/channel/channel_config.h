@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What distribute_dataset was asked for, as Python says it to C++.
+// The arguments of distribute_dataset, as Python gives them to C++.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace hvdata {
 
-// Python makes its structure of this list (engine/c_api.cc), so that a new option is written here and where it is used.
-#define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                  \
-  FIELD(uint32_t, number, 0) /* the agreement's */                                                                     \
-  FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                      \
-  FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                                             \
-  FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                                            \
-  FIELD(int32_t, prefetch, 2)               /* steps; 0: as many as help */                                            \
-  FIELD(uint64_t, prefetch_bytes, 64 << 20) /* then: of a step's shares together, at most */                           \
-  FIELD(bool, on_error_continue, false) /* what a reader that fails has not delivered is lost, and the others go on */ \
-  FIELD(bool, add_weight, false)        /* append a float32 weight per row of component weight_component */            \
-  FIELD(int32_t, weight_component, 0)                                                                                  \
-  FIELD(bool, verify, false)    /* fingerprints of every row, and a certificate at the end of an epoch */              \
-  FIELD(bool, is_source, false) /* this process reads for the channel */                                               \
-  FIELD(int64_t, elements, -2)  /* on a reader: that its dataset has; -1: without end, -2: unknown */
+// Python makes its structure of this list (engine/c_api.cc). So a new option needs only a line here, and its use.
+#define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                \
+  FIELD(uint32_t, number, 0) /* of the agreement that made the channel */                                            \
+  FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                    \
+  FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                                           \
+  FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                                          \
+  FIELD(int32_t, prefetch, 2)               /* steps; 0: as many as help */                                          \
+  FIELD(uint64_t, prefetch_bytes, 64 << 20) /* if prefetch is 0: limit of all trainers' windows together */          \
+  FIELD(bool, on_error_continue, false)     /* if a reader fails, the other readers continue */                      \
+  FIELD(bool, add_weight, false)            /* append a float32 weight for each row of component weight_component */ \
+  FIELD(int32_t, weight_component, 0)                                                                                \
+  FIELD(bool, verify, false)    /* hash every row, and certify every epoch */                                        \
+  FIELD(bool, is_source, false) /* this process is a reader of the channel */                                        \
+  FIELD(int64_t, elements, -2)  /* on a reader, of its dataset; -1: infinite, -2: unknown */
 
 struct ChannelOptions {
   HVDATA_CHANNEL_OPTIONS(HVDATA_MEMBER)
@@ -37,8 +37,10 @@ struct ChannelConfig : ChannelOptions {
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
   std::vector<int> empty_rules;              // ops/leaves.h
   std::vector<int> dtypes;                   // tensorflow::DataType
-  std::vector<int64_t> row_lengths;  // of a ragged tensor's splits whose rows are all as long: how long; -1: any other
-  // As far as they are known: -1 is an unknown size, none an unknown rank. Of a sparse tensor's dense shape: the shape that it says.
+  // Of a ragged tensor's splits whose rows all have one length: that length. Otherwise -1.
+  std::vector<int64_t> row_lengths;
+  // As far as the shapes are known: -1 is an unknown size, nullopt an unknown rank. The entry of a sparse tensor's
+  // dense shape is the shape that it describes.
   std::vector<std::optional<std::vector<int64_t>>> shapes;
 };
 

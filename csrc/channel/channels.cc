@@ -10,14 +10,14 @@ namespace hvdata {
 using wire::Header;
 
 namespace {
-constexpr size_t kUnnamed = 16;  // the last so many are known when they are gone, on every process the same
+constexpr size_t kUnnamed = 16;  // the last so many are known after their end; the same number on every process
 }  // namespace
 
 void Channels::Add(const ChannelConfig& config, Channel channel) {
   MutexLock lock(&mu_);
   accounts_[config.name] = {};
   accounts_[config.name].options = config;
-  if (config.name == "channel" + std::to_string(config.number)) {  // as it is called that has no name
+  if (config.name == "channel" + std::to_string(config.number)) {  // the name that a channel without name gets
     unnamed_.push_back(config.name);
     if (unnamed_.size() > kUnnamed) {
       accounts_.erase(unnamed_.front());
@@ -76,7 +76,7 @@ void Channels::Deliver(int member, Header header, BundlePtr bundle) {
   {
     MutexLock lock(&mu_);
     const auto found = channels_.find(number);
-    if (found == channels_.end()) {  // what comes for one that is gone is dropped
+    if (found == channels_.end()) {  // messages of an ended channel are dropped
       if (number > made_) early_[number].push_back({member, std::move(header)});
       return;
     }
@@ -123,7 +123,8 @@ void Channels::OnGone(int member) {
   }
 }
 
-// Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
+// Ended channels count, too. The time of a channel's end depends on each process's garbage collection, but all
+// processes must know the same names.
 std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   std::map<std::string, Account> live;
   for (const Channel& channel : All()) {
@@ -141,15 +142,15 @@ std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   }
   MutexLock lock(&mu_);
   for (auto& [name, account] : accounts_) {
-    if (reset) account.trainer.reset(), account.reader.reset();  // those that are gone
+    if (reset) account.trainer.reset(), account.reader.reset();  // ended channels
   }
-  std::map<std::string, Account> forgotten;  // but not gone
+  std::map<std::string, Account> forgotten;  // live channels whose accounts were dropped
   for (const auto& [name, account] : live) {
     const auto found = accounts_.find(name);
     Account& known = found != accounts_.end() ? found->second : forgotten[name];
     known.options = account.options;
     if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
-    if (account.reader) known.reader = account.reader;  // a dealer may outlive its rank's iterators, and they it
+    if (account.reader) known.reader = account.reader;  // the dealer or the iterators may live longer
   }
   std::map<std::string, Account> all = accounts_;
   all.merge(forgotten);

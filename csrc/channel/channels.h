@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The channels of this process, by their numbers: who uses them, what comes for them, also before they are made, and what is
-// known of them, also when they are gone.
+// The channels of this process, by number. This class keeps the users of each channel, and messages that come before
+// the channel is made. It also keeps the times of channels that have ended.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@
 namespace hvdata {
 
 struct Channel {
-  std::shared_ptr<Sink> sink;      // null: this process does not train, or takes no more
-  std::shared_ptr<Source> source;  // null: it does not read for this channel, or its dealer has stopped
-  int uses = 1;                    // of the sink: the Python object that makes the channel, dataset objects, graphs
+  std::shared_ptr<Sink> sink;      // null: this process does not train, or takes no more steps
+  std::shared_ptr<Source> source;  // null: this process is no reader of the channel, or its dealer has stopped
+  int uses = 1;                    // of the sink, by: the Python object of the channel, dataset objects, graphs
 };
 
 class Channels {
@@ -37,25 +37,26 @@ class Channels {
 
   explicit Channels(const World* world) : world_(world) {}
 
-  // A channel is made. DeliverEarly() follows, as soon as no message is being delivered.
+  // Adds a new channel. Call DeliverEarly() next, as soon as no message is being delivered.
   void Add(const ChannelConfig& config, Channel channel) EXCLUDES(mu_);
   std::vector<Channel> All() const EXCLUDES(mu_);
 
-  std::shared_ptr<Sink> Use(uint32_t number) EXCLUDES(mu_);  // null when there is none; otherwise pair with Unuse
+  std::shared_ptr<Sink> Use(uint32_t number) EXCLUDES(mu_);  // null when there is no sink; otherwise pair with Unuse
   bool Unuse(uint32_t number) EXCLUDES(mu_);                 // true: that was the last use
   std::shared_ptr<Source> FindSource(uint32_t number) const EXCLUDES(mu_);
   // The dealer of this channel has stopped for good.
   void EndSource(uint32_t number) EXCLUDES(mu_);
 
-  // What comes for a channel, a message at a time. A trainer may be quicker than this process is to make the channel: then it is
-  // kept, and delivered in front of all that comes later.
+  // Delivers one message of a channel. Another process may send it before this process has made the channel. Then the
+  // message is kept, and delivered before all later messages.
   void Deliver(int member, wire::Header header, BundlePtr bundle) EXCLUDES(mu_);
   void DeliverEarly(uint32_t number) EXCLUDES(mu_);
-  // This member takes nothing more.
+  // This member takes no more steps.
   void OnGone(int member) EXCLUDES(mu_);
 
-  // Of all channels there have been that have names of their own, by name; of the others the last ones, and those before them
-  // that are here still: whoever makes one for each epoch, say, would fill the memory. `reset`: times begin anew.
+  // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
+  // name only the live channels and the last ended channels have an account. Otherwise a program that makes a channel
+  // for each epoch would fill the memory. `reset`: the times begin again at zero.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:
@@ -71,10 +72,11 @@ class Channels {
 
   mutable Mutex mu_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
-  std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // of channels that are still to be made
+  std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // by channel that is not made yet
   std::map<std::string, Account> accounts_ GUARDED_BY(mu_);
-  std::deque<std::string> unnamed_ GUARDED_BY(mu_);  // of these those that have no names of their own, the oldest first
-  uint32_t made_ GUARDED_BY(mu_) = 0;                // the highest number so far
+  // The names in `accounts_` of channels without names of their own, oldest first.
+  std::deque<std::string> unnamed_ GUARDED_BY(mu_);
+  uint32_t made_ GUARDED_BY(mu_) = 0;  // the highest number so far
 };
 
 }  // namespace hvdata

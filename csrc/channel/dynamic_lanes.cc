@@ -40,7 +40,8 @@ class DynamicLanes : public Lanes {
   void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received) override {
     Lane& lane = At(trainer);
     Take(trainer, taken, received);
-    // After a recall the trainer's limit is its demand. A limit that it sent before it saw the recall does not count.
+    // After a recall the trainer's limit is its demand. A limit that it sent before the recall reached it does not
+    // count.
     if (!lane.recalling) lane.limit = limit.n;
     DealWaiting();
   }
@@ -93,9 +94,9 @@ class DynamicLanes : public Lanes {
  private:
   struct Lane {
     bool open = false, closed = false, ended = false;
-    bool recalling = false, recalled = false;  // a recall is under way; there has been one
+    bool recalling = false, recalled = false;  // the recall is not answered yet; there has been a recall
     uint64_t taken = 0, limit = 0, served = 0;
-    std::deque<Step> held;  // sent and not known to be taken: lane steps taken .. taken + held.size()
+    std::deque<Step> held;  // sent and not acknowledged: lane steps taken .. taken + held.size()
 
     uint64_t sent() const { return taken + held.size(); }
   };
@@ -119,7 +120,7 @@ class DynamicLanes : public Lanes {
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
-  // All from step `from` on.
+  // Takes back all steps from step `from` on.
   void TakeBack(int trainer, LaneStep from) {
     Lane& lane = At(trainer);
     while (!lane.held.empty() && lane.sent() > from.n) {
@@ -163,7 +164,7 @@ class DynamicLanes : public Lanes {
     } else if (idle) {
       for (size_t i = 0; i < lanes_.size(); ++i) {
         Lane& lane = lanes_[i];
-        // Once is enough: from then on the lane gets only what it waits for.
+        // One recall is enough: after it the lane gets only steps that its trainer waits for.
         if (lane.closed || lane.held.empty() || lane.recalling || lane.recalled) continue;
         lane.recalling = true;
         output_->Recall(static_cast<int>(i));
@@ -181,7 +182,7 @@ class DynamicLanes : public Lanes {
   }
 
   std::vector<Lane> lanes_;
-  std::deque<Step> waiting_;  // dealt, but no lane has it
+  std::deque<Step> waiting_;  // dealt, and in no lane
   uint64_t clock_ = 0;
 };
 

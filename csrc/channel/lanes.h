@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only book of one reader's epoch: what each trainer was dealt, and what it has acknowledged. The account of a verified channel
-// (proof/account.h) hears of it through LaneOutput.
+// The only record of one reader's epoch: the shares that each trainer was sent, and the shares that it has
+// acknowledged. LaneOutput passes this on to the account of a verified channel (proof/account.h).
 //
-// Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its limit
-// (credit.h). It is not believed to have taken what it was not sent. Not thread-safe. The two schedules are two subclasses.
+// Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its
+// limit (credit.h). A lane never counts a step as taken before it was sent. Not thread-safe. The two schedules are two
+// subclasses.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace hvdata {
 
-// Elements of the input, and the shares that were cut from them: one for each trainer, or a single one for whoever takes it.
+// Elements of the input, and the shares that were cut from them. There is one share for each trainer, or a single share
+// for any trainer.
 struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
   std::vector<BundlePtr> elements;  // for a checkpoint
@@ -27,27 +29,27 @@ struct Step {
 
   Position position() const {
     return Position(first + elements.size());
-  }  // elements of the epoch up to and with this step
+  }  // elements of the epoch up to and including this step
   size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
   const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
-  // The element that the trainer's share is of; a share behind the last element is a filler, of no element.
+  // The element of the trainer's share. A share after the last element is a filler, of no element.
   uint64_t ElementOf(int trainer) const {
     const size_t owner = elements.size() == 1 ? 0 : IndexOf(trainer);
     return owner < elements.size() ? first + owner : ~0ull;
   }
 };
 
-// The lanes call this for each thing that they do.
+// The lanes call this for each of their actions.
 class LaneOutput {
  public:
   virtual ~LaneOutput() = default;
   virtual void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) = 0;
   virtual void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) = 0;
   virtual void Recall(int trainer) = 0;
-  // The trainer has taken its share of this step. `received`: what it found in the share, in a verified channel, or null. A null step:
-  // it found a share that it was not sent. Static lanes leave out calls without `received`.
+  // The trainer has taken its share of this step. `received`: its result for the share, in a verified channel, or null.
+  // Null `dealt`: the trainer reports a share that it was not sent. Static lanes make only calls with `received`.
   virtual void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) = 0;
-  // Static: the trainer has had its share of this step in an earlier run.
+  // Static: the trainer took its share of this step in an earlier run.
   virtual void PassedOver(int trainer, const Step& dealt) = 0;
   // Gated lanes: the epoch ends before this step.
   virtual void LeftOut(const Step& dealt) = 0;
@@ -57,50 +59,53 @@ class Lanes {
  public:
   virtual ~Lanes() = default;
 
-  // Whether so many more steps (static), or one more element (dynamic), may be pulled from the input.
+  // True if so many more steps (static), or one more element (dynamic), may be pulled from the input.
   virtual bool HasCredit(uint64_t steps) const = 0;
   virtual void Deal(Step step) = 0;
-  // The input has no more: `outcome` goes to every lane after its last share.
+  // The input has ended. `outcome` goes to every lane after its last share.
   virtual void Finish(Outcome outcome) = 0;
-  // Gated lanes: steps up to this one may be sent, because every group has them.
+  // Gated lanes: steps up to this one may be sent, because all groups have them.
   virtual void Allow(DealtStep) {}
-  // Gated lanes: the input has no more. Steps that are allowed nevertheless have these shares; none: there are no such steps.
+  // Gated lanes: the input has ended. Steps that are allowed after its end have these shares. Without shares there are
+  // no such steps.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
-  // Gated lanes, in place of Finish: the epoch ends before this step for all groups, whatever this one has.
+  // Gated lanes: called instead of Finish. The epoch ends before this step for all groups, even if this group has more
+  // steps.
   virtual void EndAt(DealtStep, Outcome) {}  // NOLINT(performance-unnecessary-value-param)
-  // Gated lanes: this trainer's next step is here, and not allowed yet.
+  // Gated lanes: true if this trainer's next step is dealt and not allowed yet.
   virtual bool Held(int) const { return false; }
 
-  // Static, before Open: in an earlier run the trainer has had its shares of every step up to this position.
+  // Static, before Open: the trainer took its shares of every step up to this position in an earlier run.
   virtual void Skip(int, Position) {}
   virtual void Open(int trainer, LaneStep limit) = 0;
-  // `received`: of the last share that it has taken, in a verified channel; or null.
+  // `received`: the result for its last taken share, in a verified channel, or null.
   virtual void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received = nullptr) = 0;
-  // Dynamic: the trainer dropped its shares from step `from` on, and takes more only up to `limit`. At most one share before that
-  // is still to be acknowledged: an iterator waits for it.
+  // Dynamic: the trainer has dropped its shares from step `from` on, and takes more only up to `limit`. At most one
+  // earlier share is not acknowledged yet, because an iterator waits for it.
   virtual void Recalled(int, LaneStep /*from*/, LaneStep /*limit*/) {}
-  // Static: sends a share behind the lane's end, whatever its limit. The step lives as long as the lanes.
+  // Static: sends a share after the lane's end, whatever its limit. The step lives as long as the lanes.
   virtual void SendBehindEnd(int /*trainer*/, const Step& /*leftover*/) {}
-  // Also for a trainer that has not opened and never will.
+  // Also called for a trainer that has not opened the epoch and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;
-  // Whether the trainer has acknowledged everything up to now, or up to the end. Dynamic: whether all trainers together have.
+  // True if the trainer has acknowledged everything until now, or until the end. Dynamic: true if all trainers together
+  // have.
   virtual bool HasAll(int trainer) const = 0;
 
   // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;
-  // Static: number of the first element of these; ~0: there are none, or their elements come whole or not at all.
+  // Static: the number of the first element of these steps. ~0: there are none. Dynamic: always ~0.
   virtual uint64_t FirstUntaken() const { return ~0ull; }
-  // The lanes that all need more credit before HasCredit; none where any lane may get it.
+  // The lanes that must all get more credit before HasCredit is true. Empty if credit of any lane is enough.
   virtual std::vector<int> WithoutCredit(uint64_t) const { return {}; }
-  // The limit, in its own steps, that such a lane needs.
+  // The limit that such a lane needs, in its own steps.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
-  // How many steps ahead of what it has taken each lane may be sent: of the lane with the fewest.
+  // How many steps each lane may be sent beyond its taken steps. Returns the smallest of these numbers.
   virtual uint64_t Window() const { return 1; }
-  // The other trainers that must take or open before `trainer` gets more.
+  // The other trainers that must take or open before `trainer` gets more steps.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 
-  // Steps, so far.
+  // Steps that are dealt until now.
   uint64_t dealt() const { return dealt_; }
   bool finished() const { return finished_; }
 
@@ -114,13 +119,14 @@ class Lanes {
   Outcome outcome_;
 };
 
-// static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
-// `gated`: see Allow.
+// static: every step is sent completely, one share in each lane. The lanes differ by at most one window. `gated`: see
+// Allow.
 std::unique_ptr<Lanes> MakeStaticLanes(bool gated, LaneOutput* output, Credit* credit);
 
-// dynamic: each element goes to the lane that has credit and holds the fewest untaken ones. What a closed lane had not
-// taken goes to the others. When the input is exhausted and a lane is idle, the others' untaken shares are recalled and dealt on
-// demand. So every lane ends as soon as all shares are taken, however slow one rank is.
+// dynamic: each element goes to a lane with credit. Among these it goes to the lane with the fewest untaken elements.
+// The untaken elements of a closed lane go to the other lanes. When the input has ended and a lane is idle, the untaken
+// shares of the other lanes are recalled, and dealt on demand. So every lane ends as soon as all shares are taken, even
+// if one rank is slow.
 std::unique_ptr<Lanes> MakeDynamicLanes(LaneOutput* output, Credit* credit);
 
 }  // namespace hvdata

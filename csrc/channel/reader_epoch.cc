@@ -29,7 +29,7 @@ ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const 
   account_ = std::make_unique<proof::Account>(std::move(ranks), config.schedule);
 }
 
-// A reader that takes turns with others doesn't know which step of the epoch its next one is.
+// A reader that takes turns with other readers does not know the number of its next step in the epoch.
 std::string ReaderEpoch::Where(Turn turn) const {
   const std::string number = std::to_string(turn.n) + (takes_turns() ? " of its own" : "");
   return Place(Me(), "channel " + config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
@@ -55,7 +55,7 @@ void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcom
                           all_dropped_});
 }
 
-// A trainer that left before the end counts the dropped rows, too.
+// Sends the number of dropped rows also to trainers that left before the end.
 void ReaderEpoch::SendDropped() const {
   for (int t = 0; all_dropped_ > 0 && t < roster_.size(); ++t) {
     if (roster_[t].departed || roster_[t].closed < epoch_ || got_end_.count(t) > 0) continue;
@@ -85,8 +85,9 @@ void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
     Log(Where(turn_) + JoinNames(departed) + " has left this channel; its share of every step is discarded");
 }
 
-// In a resumed epoch, a rank without a checkpoint learns this reader's position from its first step. That step is sent even past
-// the rank's limit. Otherwise both could wait: the rank may think that another reader comes first, and grant this one nothing.
+// In a resumed epoch, a rank without a checkpoint learns this reader's position from the reader's first step. That step
+// is sent even if it is beyond the rank's limit. Otherwise both may wait: the rank may expect another reader first, and
+// give this reader no credit.
 void ReaderEpoch::OnOpen(int trainer) {
   if (!started_) return;
   if (history_->earlier_epochs > 0) Tell(trainer, wire::Numbered{history_->earlier_epochs + epoch_});
@@ -101,7 +102,7 @@ bool ReaderEpoch::OnTaken(int trainer, const wire::Taken& taken) {
   return lanes_->HasCredit(wanted_) || input_over_ != over;  // a finding ends the epoch
 }
 
-// All leftovers are here before any END is sent, and CLAIM comes after that.
+// All leftovers are here before any END is sent, and CLAIM comes after END.
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   if (claim.left >= leftovers_.size()) return;
   const Leftover& leftover = leftovers_[static_cast<size_t>(claim.left)];
@@ -131,9 +132,10 @@ void ReaderEpoch::OnDeparted(int trainer) {
 
 bool ReaderEpoch::Over() const { return stopped_ || (lanes_->AllClosed() && (cancelled_ || !OnlyItsEndIsLeft())); }
 
-// A program that counts its steps leaves after the last one, and doesn't ask for the end. The dealer goes on to the end then: it is
-// near, and without it nobody knows that the epoch was whole, or what remainder="drop" has left out. A trainer that leaves with
-// steps untaken has broken the epoch off, and nobody waits for its end.
+// True if only the end of the input is missing. A program that counts its steps leaves after the last step, and does
+// not ask for the end. Then the dealer continues to the end, which is near. Only the end shows that the epoch was
+// complete, and what remainder="drop" has dropped. A trainer that leaves earlier has broken the epoch off, so no
+// trainer waits for its end.
 bool ReaderEpoch::OnlyItsEndIsLeft() const {
   if (input_over_ || held_back_ || coordinated() || unwanted_) return false;
   for (int t = 0; t < roster_.size(); ++t) {
@@ -142,12 +144,14 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
   if (Now().n > 0 && Now().n == history_->last_steps && CountsSteps()) return true;
   if (config_.elements < 0 || !counted_) return false;
   const int64_t group = Group(), rest = NotDealt();
-  // Of per-rank batches those that make no step are fewer than a group. Where they were filled up to one, that step counts too many.
+  // Per-rank batches that make no step are fewer than a group. If fillers have completed the last step, that step
+  // counts too many elements.
   const bool fills_up = config_.remainder != plan::Remainder::kDrop && !SharesTail(config_, world_);
   return fills_up ? rest <= 0 && rest > -group : rest >= 0 && rest < group;
 }
 
-// Whether the reader's step numbers count steps of this job. An epoch that was saved with other ranks began with steps of another size.
+// True if the reader's step numbers count steps of this job. An epoch that other ranks saved began with steps of
+// another size.
 bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n * static_cast<uint64_t>(Group()); }
 
 // The elements of one step.
@@ -156,8 +160,8 @@ int64_t ReaderEpoch::Group() const {
   return groups ? world_.audience_count() : 1;
 }
 
-// The elements of the input that are not dealt yet. Below 0: fillers have completed the last step. A restored state may have any
-// number.
+// The elements of the input that are not dealt yet. Below 0: fillers have completed the last step. A restored state may
+// contain any number.
 int64_t ReaderEpoch::NotDealt() const {
   const int64_t elements = config_.elements, group = Group();
   if (first_.n > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
@@ -166,7 +170,7 @@ int64_t ReaderEpoch::NotDealt() const {
 
 // ---- The dealer's calls.
 
-// The dealer need not pull any more. Lanes of a coordinated reader may end later than its input.
+// True if the dealer need not pull any more. The lanes of a coordinated reader may end later than its input.
 bool ReaderEpoch::Pulled() const { return Over() || lanes_->finished() || input_over_; }
 
 void ReaderEpoch::WantEnough() {
@@ -174,8 +178,8 @@ void ReaderEpoch::WantEnough() {
   wanted_ = lanes_->HasCredit(1) ? 1 : credit_->Enough(lanes_->Window());
 }
 
-// Of several readers each holds its next step back until there is credit for it. So their pipelines run at the same time, however
-// few steps the window has.
+// If there are several readers, each holds its next step back until there is credit for it. So their pipelines run at
+// the same time, even if the window has few steps.
 std::optional<ReaderEpoch::Task> ReaderEpoch::Next(bool save) {
   if (Pulled()) return Task::kStop;
   if (save) return Task::kSave;
@@ -184,7 +188,8 @@ std::optional<ReaderEpoch::Task> ReaderEpoch::Next(bool save) {
   return {};
 }
 
-// A step needs credit in every lane: until the last of those without has got it, the others need not wake the dealer.
+// A step needs credit in every lane. Other trainers need not wake the dealer before the last lane without credit has
+// got it.
 std::pair<int, LaneStep> ReaderEpoch::WaitsForCreditOf() const {
   const std::vector<int> full = lanes_->WithoutCredit(wanted_);
   if (full.empty()) return {-1, LaneStep(0)};
@@ -231,7 +236,7 @@ void ReaderEpoch::Leave(std::vector<Leftover> leftovers, std::string no_filler) 
 
 void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const bool pulled = std::exchange(pulling_, false);
-  // When all trainers have left, the pull was cancelled. Its outcome is neither an end nor an error.
+  // When all trainers have left, the pull was cancelled. Then its outcome is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
@@ -244,7 +249,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   Outcome lost;
   if (of_pipeline && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
     LogLost(outcome.message);
-    // Trainers of several readers need the error in case all readers fail.
+    // Trainers of several readers need the error, because all readers may fail.
     lost_ = takes_turns();
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
@@ -265,7 +270,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
 }
 
 void ReaderEpoch::End() {
-  LogDropped();  // in case all trainers left before the end
+  LogDropped();  // all trainers may have left before the end
   LogCutShort();
   Report(true);
   SendReady(Progress::kLeft, Dealt());
@@ -276,7 +281,7 @@ void ReaderEpoch::End() {
 
 void ReaderEpoch::LogEmpty() {
   if ((all_dropped_ == 0 && stepless_ == 0) || Now().n > 0 || std::exchange(history_->logged_empty, true)) return;
-  const bool global = config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too
+  const bool global = config_.batch != plan::Batch::kPerRank;  // also for ragged and sparse rows
   Log(Here() + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
                          "remainder=\"partial\" or \"pad\", or larger batches"
                        : "there were fewer elements than trainers, so the epoch had no step; use "

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoch on a reader, the mirror of TrainerEpoch: its lanes, its end, its leftovers, and the account of a verified channel.
-// Made when the epoch begins, dropped when the dealer has ended it. Not thread-safe: the Source calls everything under its mutex.
+// One epoch on a reader, the mirror of TrainerEpoch: its lanes, its end, its leftovers, and the account of a verified
+// channel. It is made when the epoch begins, and destroyed when the dealer has ended it. Not thread-safe: the Source
+// holds its mutex during all calls.
 //
-// The dealer calls Start; then Next and Deal in turn; then Finish; then Over until it is true; then End.
+// The dealer calls Start, then Next and Deal in turn, then Finish. It calls Over until it is true, and then End.
 #pragma once
 
 #include <chrono>
@@ -28,33 +29,35 @@
 
 namespace hvdata {
 
-// This reader keeps in step with others that have trainers of their own.
+// This reader keeps in step with other readers that have trainers of their own.
 inline bool IsCoordinated(const ChannelConfig& config, const World& world) {
   return world.grouped && config.schedule == plan::Schedule::kStatic;
 }
-// It sends empty or padding shares for the steps that only other readers have.
+// This reader sends empty or padding shares for the steps that only other readers have.
 inline bool SendsFillers(const ChannelConfig& config, const World& world) {
   return IsCoordinated(config, world) && config.remainder != plan::Remainder::kDrop;
 }
-// It shares its trainers with other readers. All of them make the last steps together, of their leftovers (plan::Tail).
+// This reader shares its trainers with other readers. Together they make the last steps of their leftovers
+// (plan::Tail).
 inline bool SharesTail(const ChannelConfig& config, const World& world) {
   return world.source_count() > 1 && config.batch == plan::Batch::kPerRank &&
          config.schedule == plan::Schedule::kStatic;
 }
 
-// An element that makes no full step at this reader's end. It is a step of one share, for the trainer that claims it.
+// An element that makes no full step at this reader's end. It becomes a step of one share, for the trainer that claims
+// it.
 struct Leftover {
   Step share;
-  Step filler;  // an empty or padding share of the same shape, of no element; no shares: there can be none
+  Step filler;  // an empty or padding share of the same shape, of no element; without shares if it can't be made
 };
 
-// A reader keeps this from one epoch to the next.
+// The values that a reader keeps from one epoch to the next.
 struct ReaderHistory {
   uint64_t earlier_epochs = 0;  // an epoch's number over all runs, less its number in this run
-  uint64_t last_steps = 0;      // steps of the last epoch that came to its end
-  bool logged_empty = false;    // that an epoch had no step
+  uint64_t last_steps = 0;      // steps of the last epoch that reached its end
+  bool logged_empty = false;    // an epoch without steps has been logged
 
-  // Logs at most one of these lines a minute, however many trainers ask.
+  // Logs at most one of these lines a minute, even if many trainers ask.
   void LogStall(const std::string& line);
 
  private:
@@ -67,43 +70,45 @@ class ReaderEpoch : private LaneOutput {
   enum class Task { kPull, kSave, kStop };
   using SendTo = std::function<void(int member, wire::Message&& message, const Share*)>;
 
-  // `resumed`: the trainers that restored a state for this epoch. `credit` and `history` are kept over all epochs.
+  // `resumed`: the trainers that restored a state for this epoch. `credit` and `history` live over all epochs.
   ReaderEpoch(const ChannelConfig& config, const World& world, const Roster& roster, uint64_t epoch,
               std::set<int> resumed, Credit* credit, ReaderHistory* history, SendTo send);
 
   // ---- The dealer's calls.
 
-  // Opens the lanes. `past`: a verified channel's account of the earlier runs.
+  // Opens the lanes. `past`: the account of the earlier runs, in a verified channel.
   void Start(const plan::Resumption& at, proof::Past past);
-  // The next task; none while credit is missing. `save`: a trainer wants a state.
+  // Returns the next task, or nothing while credit is missing. `save`: a trainer wants a state.
   std::optional<Task> Next(bool save);
-  // Before a wait: the dealer wants Credit::Enough() steps. WantOne: one step is enough.
+  // Before a wait. WantEnough: the dealer wants credit for Credit::Enough() steps. WantOne: one step is enough.
   void WantEnough();
   void WantOne() { wanted_ = 1; }
   uint64_t wanted() const { return wanted_; }
-  // The last trainer without credit, and the limit that it must send. -1: any trainer may end the wait.
+  // The last trainer without credit, and the limit that it must reach. -1: any trainer may end the wait.
   std::pair<int, LaneStep> WaitsForCreditOf() const;
-  // Nothing has moved for so long. Logs why, unless all trainers are equally busy.
+  // Nothing has changed for so long. Logs the reason, unless all trainers are equally busy.
   void LogStall(double seconds);
   // The dealer begins to pull the next step.
   void Pull();
   void Deal(Step step);
-  // remainder="drop" left out so many rows (or elements); 0 for a batch without rows. `stepless`: elements that made no step.
+  // remainder="drop" has dropped so many rows, or elements. 0 for a batch without rows. `stepless`: elements that made
+  // no step.
   void Dropped(int64_t count, uint64_t stepless);
-  // Before Finish, if SharesTail.
+  // Called before Finish, if SharesTail.
   void Leave(std::vector<Leftover> leftovers, std::string no_filler);
-  // Before Finish, if SendsFillers: the shares of the steps that only other readers have, or why there can be none.
+  // Called before Finish, if SendsFillers: gives the shares of steps that only other readers have, or the reason why
+  // they can't be made.
   void Fill(Step step);
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
-  // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: with on_reader_error="continue" the other
-  // readers go on, if there are any.
+  // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: the user's pipeline has
+  // failed. With on_reader_error="continue" the other readers then continue, if there are any.
   void Finish(Outcome outcome, bool of_pipeline = false);
-  // No trainer needs the epoch any more.
+  // True if no trainer needs the epoch any more.
   bool Over() const;
   void End();
 
-  // For the account of a verified channel. NoStep: no trainer gets anything of the elements from number `first` on.
-  // DeliveredBefore: an earlier run has delivered the element.
+  // For the account of a verified channel. NoStep: the elements from number `first` on make no step. DeliveredBefore:
+  // an earlier run has delivered the element.
   void NoStep(uint64_t first, std::vector<proof::Element> elements);
   void DeliveredBefore(uint64_t element, const proof::Element& its);
   proof::Bookmark Mark(uint64_t element) const { return account_ ? account_->Mark(element) : proof::Bookmark(); }
@@ -116,7 +121,7 @@ class ReaderEpoch : private LaneOutput {
   // ---- Messages of trainers and of reader 0.
 
   void OnOpen(int trainer);
-  // Returns whether the dealer has enough credit now, or is to stop.
+  // Returns true if the dealer has enough credit now, or must stop.
   bool OnTaken(int trainer, const wire::Taken& taken);
   void OnRecalled(int trainer, const wire::Recalled& recalled) {
     lanes_->Recalled(trainer, recalled.from, recalled.limit);
@@ -124,13 +129,14 @@ class ReaderEpoch : private LaneOutput {
   void OnClaim(int trainer, const wire::Claim& claim);
   void OnClose(int trainer, const wire::Close& close);
   void OnDeparted(int trainer);
-  // A trainer has waited for long. Returns false if it doesn't wait for another reader of a coordinated channel.
+  // A trainer has waited for long. Returns false if this trainer does not wait for another reader of a coordinated
+  // channel.
   bool OnWhy(int trainer, EpochStep step);
   void OnGo(const wire::Go& go);
 
   // ---- For the Source.
 
-  // As Over, also before the lanes are open.
+  // The same as Over. It may also be called before the lanes are open.
   bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveLeft(epoch_); }
   bool started() const { return started_; }
   bool failed() const { return failed_; }
@@ -191,34 +197,34 @@ class ReaderEpoch : private LaneOutput {
   const SendTo send_;
 
   std::unique_ptr<Lanes> lanes_;
-  bool started_ = false;  // the lanes have been opened
+  bool started_ = false;  // the lanes are open
   bool pulling_ = false;  // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point pulls_since_;
   uint64_t wanted_ = 1;            // the dealer waits for credit for so many steps
-  std::optional<Step> held_back_;  // pulled before there was credit for it
+  std::optional<Step> held_back_;  // pulled before it had credit
   Turn turn_;                      // the first step of the lanes
   TailStep tail_taken_;
   Position first_;          // the first element of the lanes
-  bool counted_ = true;     // first_ is known: dynamic states don't have it
-  bool recording_ = false;  // taken_since_
+  bool counted_ = true;     // first_ is known; a dynamic state does not contain it
+  bool recording_ = false;  // taken_since_ is being recorded
   std::map<int, std::vector<uint64_t>> taken_since_;
 
   bool input_over_ = false;   // Finish has been called
-  bool input_ended_ = false;  // the input has come to its own end
+  bool input_ended_ = false;  // the input has reached its own end
   bool cancelled_ = false, stopped_ = false, unwanted_ = false;
-  bool failed_ = false;  // a pipeline has failed, and the trainers get its error
-  bool lost_ = false;    // this reader's pipeline has failed, and the other readers go on
-  std::string why_;      // the error that the epoch ended with
+  bool failed_ = false;  // a pipeline has failed, and the trainers get the error
+  bool lost_ = false;    // this reader's pipeline has failed, and the other readers continue
+  std::string why_;      // the error that ended the epoch
   std::vector<Leftover> leftovers_;
-  std::string no_filler_;                  // why this reader can't make fillers
+  std::string no_filler_;                  // the reason why this reader can't make fillers
   std::optional<DealtStep> cut_short_;     // another reader has ended the epoch at this step
   uint64_t undealt_ = 0;                   // steps that came too late to be dealt
-  int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the epoch
+  int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the whole epoch
   uint64_t stepless_ = 0;
-  std::set<int> got_end_;  // trainers that were sent END
+  std::set<int> got_end_;  // trainers that have got END
 
-  std::map<int, EpochStep> whys_;  // trainers that asked, and their steps, while another reader is behind
-  std::string held_by_;            // that reader, as far as this one knows
+  std::map<int, EpochStep> whys_;  // by trainer that has asked while another reader is behind: its step
+  std::string held_by_;            // the name of that reader, if this reader knows it
 
   std::unique_ptr<proof::Account> account_;  // verified channels
   bool accounted_before_ = false;            // an earlier run has accounted for the whole epoch

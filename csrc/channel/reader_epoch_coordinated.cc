@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader with trainers of its own sends how far it is (READY), and gets how far all may go (GO): channel/step_coordinator.h.
+// A reader with trainers of its own sends its progress (READY). It gets the step up to which all readers may go (GO):
+// channel/step_coordinator.h.
 #include <algorithm>
 
 #include "base/log.h"
@@ -10,7 +11,8 @@ namespace hvdata {
 using Progress = wire::Ready::Progress;
 using Notice = wire::Go::Notice;
 
-// Hosts may go on from different steps of a checkpoint, so READY counts steps of the whole epoch. Nothing follows kLeftForGood.
+// Hosts may resume from different steps of a checkpoint, so READY counts steps of the whole epoch. No READY comes after
+// kLeftForGood.
 void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome) const {
   if (!coordinated() || roster_.AllDeparted()) return;
   send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome.code, outcome.message}, nullptr);
@@ -36,7 +38,7 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   Settle();
 }
 
-// Logged at the epoch's end, when this reader knows whether it had more.
+// It is logged at the epoch's end, because this reader knows only then whether it had more steps.
 void ReaderEpoch::LogCutShort() const {
   if (!cut_short_) return;
   const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
@@ -52,7 +54,8 @@ std::string ReaderEpoch::Held(EpochStep step) const {
   return Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_;
 }
 
-// If this reader waits for other readers: asks reader 0, and answers with what it knows. The other readers may be silent.
+// If this reader waits for other readers, it asks reader 0, and answers the trainer with what it knows. The other
+// readers may never answer.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!lanes_->Held(trainer) && !(coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: the account hears what the lanes do, and each share that a trainer took is compared with the one dealt.
+// Verified channels: the account gets the lanes' actions. Each share that a trainer took is compared with the dealt
+// share.
 #include <algorithm>
 
 #include "channel/reader_epoch.h"
@@ -7,7 +8,8 @@
 
 namespace hvdata {
 
-// After a share that was lost or came twice, all shares of the lane differ from the dealt ones. So each trainer has one finding at most.
+// After a lost or duplicate share, all later shares of the lane differ from the dealt ones. So each trainer has at most
+// one finding.
 void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Received* received) {
   if (recording_ && dealt != nullptr) taken_since_[trainer].push_back(dealt->first);
   if (!account_ || received == nullptr) return;
@@ -47,7 +49,7 @@ void ReaderEpoch::DeliveredBefore(uint64_t element, const proof::Element& its) {
   if (account_) account_->DeliveredBefore(element, its);
 }
 
-// The trainer has reached its end without so many of its shares; below 0: with so many more.
+// The trainer has reached its end, and so many of its shares are missing. Below 0: it got so many surplus shares.
 void ReaderEpoch::Missing(int trainer, int64_t shares) {
   if (!account_ || !started_ || wrong_.count(trainer) > 0) return;
   proof::Difference what;
@@ -67,17 +69,18 @@ void ReaderEpoch::Find(int trainer, const proof::Difference& what) {
   finding_ = what.text;
 }
 
-// Called after each change of the lanes. A finding ends the epoch here, because Finish must not run within a call of the lanes.
+// Called after each change of the lanes. A finding ends the epoch here, because Finish must not run within a call of
+// the lanes.
 void ReaderEpoch::Settle() {
   if (!account_) return;
-  // A checkpoint goes on with the first element that some trainer has not taken, or with the first leftover.
+  // A checkpoint resumes at the first element that some trainer has not taken, or at the first leftover.
   const uint64_t untaken = lanes_->FirstUntaken();
   account_->Fold(leftovers_.empty() ? untaken : std::min(untaken, leftovers_.front().share.first));
   if (!finding_.empty()) {
     const std::string text = "verify: " + std::exchange(finding_, "");
     proof::Report report;
     report.finding = Here() + text;
-    SendReport(report);  // at once, for trainers that wait at the end
+    SendReport(report);  // sent at once, for trainers that wait at the end
     Finish({kDataLoss, text});
     why_ = text;
   }
@@ -88,7 +91,7 @@ void ReaderEpoch::SendReport(const proof::Report& report) const {
   send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
 }
 
-// Reports once, when every trainer has acknowledged all its shares or has left, or when the epoch is over.
+// Reports once: when every trainer has acknowledged all its shares or has left, or when the epoch is over.
 void ReaderEpoch::Report(bool over) {
   if (!account_ || reported_ || !(over || lanes_->finished())) return;
   for (int t = 0; !over && t < roster_.size(); ++t) {

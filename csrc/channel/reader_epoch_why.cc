@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a step does not come: the reader's answer to a trainer that has waited for long, and its own lines on a stall.
+// The reasons why a step does not come: the reader's answer to a trainer that has waited for long, and the reader's own
+// log lines on a stall.
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
@@ -14,14 +15,15 @@ void ReaderHistory::LogStall(const std::string& line) {
   Log(line);
 }
 
-// The reader's log has what the trainer, which waits for this step, logs itself.
+// The reader logs the same reason that it sends to the waiting trainer.
 void ReaderEpoch::LogStall(int trainer, EpochStep step, const std::string& why) const {
   history_->LogStall(Place(Me(), config_.name, epoch_, step.n) + world_.AudienceName(trainer) +
                      " waits for this step: " + why);
 }
 
-// There has been no credit for long, and perhaps no trainer has sent WHY: it may wait in another library, for a rank that has
-// stopped, or its messages don't get here. If every trainer's window is full, all are equally busy: then nothing is logged.
+// There has been no credit for long. Perhaps no trainer has sent WHY. Such a trainer may wait in another library for a
+// stopped rank, or its messages don't reach this reader. If every trainer's window is full, all trainers are equally
+// busy: then nothing is logged.
 void ReaderEpoch::LogStall(double seconds) {
   if (!whys_.empty()) {
     const auto& [trainer, step] = *whys_.begin();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainers of a channel, as one of its readers knows them, over all epochs. Plain: the Source has it under its mutex.
-// Trainers are counted as in World::audience.
+// The trainers of a channel, as one of its readers knows them, over all epochs. Not thread-safe: the Source holds its
+// mutex during all calls. Trainers are counted as in World::audience.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace hvdata {
 class Roster {
  public:
   struct Trainer {
-    uint64_t opened = 0, closed = 0;             // the last epoch that it opened, that it closed
-    LaneStep limit;                              // of the epoch that it opened last
+    uint64_t opened = 0, closed = 0;             // the last epoch that it has opened, and closed
+    LaneStep limit;                              // of the last epoch that it has opened
     bool departed = false;                       // it opens no further epoch
-    std::map<uint64_t, wire::Restore> restores;  // by the epoch that is to start from them
+    std::map<uint64_t, wire::Restore> restores;  // by the epoch that resumes from it
     uint64_t state_epoch = 0;
-    std::string state;  // the answer to a save of epoch `state_epoch`, which is over
+    std::string state;  // the answer to a save of epoch `state_epoch`, which has ended
 
-    // It takes nothing more of this epoch.
+    // The trainer takes nothing more of this epoch.
     bool HasLeft(uint64_t epoch) const { return departed || closed >= epoch; }
     bool HasOpened(uint64_t epoch) const { return departed || opened >= epoch; }
   };
@@ -41,14 +41,15 @@ class Roster {
   bool AllHaveLeft(uint64_t epoch) const {
     return std::all_of(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return t.HasLeft(epoch); });
   }
-  // Trainers that are still in this epoch.
+  // The number of trainers that are still in this epoch.
   int64_t CountIn(uint64_t epoch) const {
     return std::count_if(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return !t.HasLeft(epoch); });
   }
 
-  // An epoch may begin when some trainer has opened it and all have left the one before. `own`: the reader's own rank, or -1. With
-  // schedule="static" the reader waits for it, because until then the program may change what the pipeline reads. An epoch that resumes
-  // waits for every trainer's OPEN, because each sends its RESTORE before that.
+  // An epoch may begin when some trainer has opened it and all trainers have left the epoch before it. `own`: the
+  // trainer of the reader's own process, or -1. With schedule="static" the reader waits for this trainer, because the
+  // program may change the pipeline's data before. An epoch that resumes waits for every trainer's OPEN, because each
+  // trainer sends its RESTORE before OPEN.
   bool MayBegin(uint64_t next, int own) const {
     if (!AllHaveLeft(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
     bool opened = false, all = true, resumes = false;
@@ -60,7 +61,8 @@ class Roster {
     return opened && (all || !resumes);
   }
 
-  // The number of epoch `next` over all runs, less its number in this run. `known`: the answer if no trainer restores the epoch.
+  // The number of epoch `next` over all runs, less its number in this run. `known`: the result if no trainer restores
+  // the epoch.
   uint64_t EarlierEpochs(uint64_t next, uint64_t known) const {
     for (const Trainer& t : trainers_) {
       const auto found = t.restores.find(next);
@@ -69,7 +71,7 @@ class Roster {
     return known;
   }
 
-  // Gives the states that trainers restored for this epoch, by trainer. Forgets those for earlier epochs.
+  // Returns the states that trainers restored for this epoch, by trainer. Drops the states for earlier epochs.
   std::map<int, wire::Restore> TakeRestores(uint64_t epoch) {
     std::map<int, wire::Restore> taken;
     for (int i = 0; i < size(); ++i) {

@@ -43,7 +43,8 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   const SinkState& restored = iterator->restored;
   if (restored_ != iterator) {
     Withdraw();
-    // Another iterator was restored after this one. No answer is awaited: if a reader refuses, the epoch ends with its error.
+    // Another iterator was restored after this one, so restore this one again. No answer is awaited. If a reader
+    // refuses, the epoch ends with its error.
     for (size_t r = 0; restored.kind != SinkState::kUnused && r < restored.lanes.size(); ++r) {
       SendTo(static_cast<int>(r), opened_ + 1, RestoreMessage(restored, r, wire::Restore::kNoAnswer));
     }
@@ -83,7 +84,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   if (iterator->epoch == 0) {
     if (!failed_.ok()) return failed_;
     OpenEpoch(iterator);
-    if (iterator->restored.kind == SinkState::kExhausted) {  // an earlier run has taken this epoch
+    if (iterator->restored.kind == SinkState::kExhausted) {  // an earlier run has taken the whole epoch
       CloseEpoch(iterator);
       *end = true;
       return {};
@@ -97,7 +98,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   }
   for (bool waited = false;; waited = true) {
     if (!Runs(*iterator)) return Superseded(iterator);
-    if (!late_verdict_.ok()) {  // the other ranks go on to the end of the epoch without this rank
+    if (!late_verdict_.ok()) {  // this rank left the epoch early, and the other ranks found an error at its end
       const Outcome outcome = std::exchange(late_verdict_, {});
       iterator->broken = true;
       CloseEpoch(iterator);
@@ -168,7 +169,7 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
   return Runs(iterator) ? AwaitedReader() : world_->SourceName(0);
 }
 
-// The share's epoch may be closed by now, and another one open. Then no reader waits for this message.
+// The share's epoch may be closed, and another epoch open. Then no reader waits for this message.
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
@@ -221,7 +222,7 @@ void Sink::Drop(SinkIterator* iterator) {
 
 // ---- Waiting.
 
-// Waits until ready(). `what` is for messages. Looks ten times a second, so that a missed wake-up costs little.
+// Waits until ready() is true. `what` is for texts. Looks ten times a second, so a missed wake-up costs little.
 Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,
                    const std::function<std::string()>& what) {
   int asked = 0;
@@ -266,7 +267,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
 
 void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
-  const bool current = epoch_ && header.epoch == opened_;  // else it is of an epoch that was closed meanwhile
+  const bool current = epoch_ && header.epoch == opened_;  // false: of an epoch that was closed meanwhile
   if (const auto* data = std::get_if<wire::Data>(&header.message)) {
     uint64_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
@@ -287,8 +288,9 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) {
       epoch_->OnVerified(std::move(outcome));
     } else if (!outcome.ok() && header.epoch > failed_epoch_) {
-      // A rank that has left the epoch raises its error in the next one. A rank that has not begun it raises the error at once. A
-      // rank that has raised an error of this epoch need not: all ranks begin the next one.
+      // A rank that has left the epoch raises its error in the next epoch. A rank that has not begun it raises the
+      // error at once. A rank that has raised an error of this epoch need not raise it, because all ranks begin the
+      // next epoch.
       failed_epoch_ = header.epoch;
       late_verdict_ = std::move(outcome);
     }
@@ -297,7 +299,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
     if (current) before_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {
-    const auto asked = answers_.find(state->request);  // the request may have been given up
+    const auto asked = answers_.find(state->request);  // the request may have been dropped
     if (asked != answers_.end()) asked->second = Outcome(state->code, std::move(state->text));
   }
   changed_.NotifyAll();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and restoring a trainer's iterator. Each reader makes a state of its own; the trainer adds its position.
+// Saves and restores a trainer's iterator. Each reader makes a state of its own. The trainer adds its position.
 #include <utility>
 
 #include "channel/sink.h"
@@ -22,7 +22,7 @@ void Sink::Withdraw() {
 template <typename Ask>
 Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
                          std::vector<std::string>* answers) {
-  iterator->cancelled = false;  // left over from an earlier GetNext
+  iterator->cancelled = false;  // may be set by an earlier GetNext
   const int64_t first = asked_ + 1;
   asked_ += world_->source_count();
   for (int r = 0; r < world_->source_count(); ++r) {
@@ -61,7 +61,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool with_readers) 
   state->trainers = static_cast<uint64_t>(world_->audience_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
-  if (iterator->broken) {  // a restore would begin behind a step that it has not returned
+  if (iterator->broken) {  // a restore would begin after a step that the iterator has not returned
     return {kFailedPrecondition,
             Where(iterator->epoch, iterator->taken) +
                 "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "

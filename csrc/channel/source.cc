@@ -91,7 +91,7 @@ void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
 void Source::Start(const plan::Resumption& at, proof::Past past) {
   MutexLock lock(&mu_);
   epoch_->Start(at, std::move(past));
-  const auto go = goes_.find(begun_);  // another reader was quicker
+  const auto go = goes_.find(begun_);  // another reader was faster
   if (go != goes_.end()) epoch_->OnGo(go->second);
   goes_.erase(goes_.begin(), goes_.upper_bound(begun_));
 }
@@ -159,7 +159,7 @@ void Source::End() {
     AnswerWithState(request, {kFailedPrecondition, epoch_->Here() + "the epoch was over before its state was saved"});
   }
   times_.steps += epoch_->dealt();
-  FreeAfterUnlock(std::move(epoch_));  // with the last tensors
+  FreeAfterUnlock(std::move(epoch_));  // including the last tensors
   cancel_ = nullptr;
   clock.TurnTo(ReaderDoes::kNothing);
   changed_.NotifyAll();
@@ -185,7 +185,7 @@ bool Source::SaveIsWanted() const {
   });
 }
 
-// Those of the epoch that is dealt.
+// The requests for the current epoch.
 std::vector<SaveRequest> Source::SaveRequests() {
   const auto later = std::stable_partition(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
     mu_.AssertHeld();
@@ -197,7 +197,8 @@ std::vector<SaveRequest> Source::SaveRequests() {
 }
 
 std::vector<SaveRequest> Source::TakeSaveRequests() {
-  // Under `dynamic`, what other trainers have taken is in no state but their own, and they may not save.
+  // Under `dynamic` only a trainer's own state has the elements that it took, and other trainers may not save. So
+  // handle all TAKEN first.
   changed_.FetchAll();
   MutexLock lock(&mu_);
   return SaveRequests();
@@ -205,13 +206,13 @@ std::vector<SaveRequest> Source::TakeSaveRequests() {
 
 void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
   MutexLock lock(&mu_);
-  // The input's iterator has passed the element that failed, and others of the same step.
+  // The input's iterator has passed the element that failed, and other elements of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
                             epoch_->Here() + "this epoch can't be saved any more: its pipeline has failed behind the "
                                              "steps that this rank has had. Go on from the checkpoint before"});
   }
-  // Without an input there is nothing to save. Other errors, such as a state that is too large, go to every trainer.
+  // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.
   if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
   if (!outcome.ok()) return Answer(request, outcome);
   Answer(request, {kOk, std::move(state)});
@@ -223,13 +224,13 @@ void Source::KeepState(int trainer, std::string state) {
   roster_[trainer].state_epoch = begun_;
 }
 
-// The message of an answer that is OK is the state.
+// If the answer is OK, its message is the state.
 void Source::Answer(const SaveRequest& request, Outcome answer) const {
   Tell(static_cast<int>(request.trainer), request.epoch,
        wire::State{request.request, answer.code, std::move(answer.message)});
 }
 
-// The epoch has no state now, because of `why`. A trainer that has seen its end gets the state that was kept, or none.
+// The epoch has no state now, because of `why`. A trainer that has seen its end gets the kept state, or none.
 void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
   const Roster::Trainer& t = roster_[static_cast<int>(request.trainer)];
   if (t.closed < request.epoch) return Answer(request, std::move(why));
@@ -238,7 +239,7 @@ void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
   const SaveRequest request{trainer, epoch, save.request};
-  // A later epoch: another reader has sent the trainer a share already, or its first GetNext was cancelled.
+  // A later epoch: another reader has already sent the trainer a share, or the trainer's first GetNext was cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
     saves_.push_back(request);
     return changed_.NotifyAll();
@@ -250,8 +251,8 @@ void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
-  // An epoch that resumes waits for this trainer. One that has begun is read from its front, as an iterator wants that was saved
-  // unused.
+  // An epoch that resumes waits for this trainer's RESTORE. An epoch that has already begun starts at its front. That
+  // is right for an iterator that was saved unused.
   const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
@@ -285,12 +286,13 @@ void Source::Handle(int member, const wire::Header& header) {
   std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
 }
 
-// The dealer may be inside the user's pipeline when no trainer needs the epoch any more, or run it again up to a checkpoint.
+// The dealer may be in the user's pipeline when no trainer needs the epoch any more. It may also be replaying the
+// pipeline up to a checkpoint.
 void Source::CancelIfOver() {
   if (epoch_ && epoch_->Unneeded()) Cancel();
 }
 
-// User code may hold locks there. So the call runs on another thread, if one can be started.
+// User code may hold locks in the pipeline. So the call runs on another thread, if one can be started.
 void Source::Cancel() {
   epoch_->SetCancelled();
   std::function<void()> cancel = std::exchange(cancel_, nullptr);
@@ -354,7 +356,8 @@ void Source::OnDeparted(int trainer) {
   changed_.NotifyAll();
 }
 
-// Reader 0 sends how far all may go. This reader keeps the last GO of each epoch that it has not begun.
+// Reader 0 sends the step up to which all readers may go. This reader keeps the last GO of each epoch that it has not
+// begun.
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   const bool of_steps = go.notice == Notice::kAllHave || go.notice == Notice::kEndsThere;
   if (go.notice == Notice::kExplain) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's side of a channel, the mirror of Sink: the mutex, the waits, and the sending. Roster has the trainers, and
-// ReaderEpoch the epoch that is dealt.
+// The reader's side of a channel, the mirror of Sink: the mutex, the waits, and the sending. Roster has the trainers.
+// ReaderEpoch has the epoch that is being dealt.
 //
-// Two callers: the dealer (one thread) and the network.
+// It has two callers: the dealer (one thread) and the network.
 #pragma once
 
 #include <chrono>
@@ -40,37 +40,37 @@ class Source {
  public:
   using Task = ReaderEpoch::Task;
 
-  // `trace`: where the timeline's events go; null: nowhere.
+  // `trace`: gets the timeline's events; null: there is no timeline.
   Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door = {},
          TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
   const World& world() const { return *world_; }
 
-  // Iterators that dealers have made of the dataset; theirs alone.
+  // How many iterators dealers have made of the dataset. Only dealers use it.
   uint64_t inputs_made = 0;
-  // What the dealer does, and how long. It turns the clock itself.
+  // The activities of the dealer, and their times. The dealer turns the clock itself.
   TracedWatch<ReaderDoes> clock;
-  // Since the channel was made, or since the last `reset`.
+  // The times since the channel was made, or since the last `reset`.
   ReaderTimes Times(bool reset);
 
   // ---- The dealer, between epochs.
 
-  // Waits at most `slice` for the next epoch to deal. Returns 0: none yet; -1: the channel has ended. `*number`: the epoch's number
-  // over all runs, which differs after a checkpoint.
+  // Waits at most `slice` for the next epoch to deal. Returns 0 if there is none yet, and -1 if the channel has ended.
+  // `*number`: the epoch's number over all runs. It differs from the result after a restored checkpoint.
   int64_t WaitEpoch(std::chrono::milliseconds slice, uint64_t* number);
-  // The same number, of the epoch that is dealt or comes next.
+  // The number over all runs of the current or next epoch.
   uint64_t NumberOverRuns(uint64_t epoch) const;
-  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that no trainer needs any more; called at most once. Returns
-  // the states that trainers restored for the epoch, by trainer.
+  // Begins the epoch that WaitEpoch returned. `cancel` interrupts a pull that no trainer needs any more. It is called
+  // at most once. Returns the states that trainers restored for the epoch, by trainer.
   std::map<int, wire::Restore> Begin(uint64_t epoch, std::function<void()> cancel);
-  // Instead of Begin: the epoch can't begin, and all trainers get the error.
+  // Called instead of Begin: the epoch can't begin, and all trainers get the error.
   void FailEpoch(uint64_t epoch, const Outcome& outcome);
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
 
   void Start(const plan::Resumption& at, proof::Past past = {});
-  // Waits until the dealer is to pull a step (kPull), a trainer wants a state (kSave), or the epoch is over (kStop).
+  // Waits until the dealer must pull a step (kPull), a trainer wants a state (kSave), or the epoch is over (kStop).
   Task Await();
   void Deal(Step step);
   void Dropped(int64_t count, uint64_t stepless) { Locked()->Dropped(count, stepless); }
@@ -86,7 +86,7 @@ class Source {
   void Finish(Outcome outcome, bool of_pipeline = false);
   // After Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();
-  // The epoch is over, and its input is closed.
+  // The epoch is over, and the dealer has closed its input.
   void End();
 
   // ---- The dealer's answers to kSave.
@@ -96,21 +96,22 @@ class Source {
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return Locked()->UntakenElements(); }
   std::vector<uint64_t> TakenSince(int trainer) { return Locked()->TakenSince(trainer); }
   proof::Bookmark Mark(uint64_t element) { return Locked()->Mark(element); }
-  // Keeps the answer to a trainer that saves after the epoch's end. Without it the answer is empty.
+  // Keeps the answer for a trainer that saves after the epoch's end. Without it the answer is empty.
   void KeepState(int trainer, std::string state);
 
   // ---- The network.
 
   void Handle(int member, const wire::Header& header);
-  // The trainer opens no further epoch: it released the channel or sent BYE.
+  // The trainer opens no more epochs, because it has released the channel or sent BYE.
   void Depart(int trainer);
   // The process ends: the dealer stops at once.
   void Shut();
-  // Waits until the dealer has ended its epoch, if any, at most for `most`. User code may delay the dealer.
+  // Waits until the dealer has ended its epoch, if there is one. Waits at most for `most`, because user code may delay
+  // the dealer.
   void AwaitEnd(std::chrono::nanoseconds most);
 
  private:
-  // The epoch, with the mutex held for one call.
+  // The epoch, with the mutex held during one call.
   class LockedEpoch {
    public:
     explicit LockedEpoch(Source* source) UNCHECKED : lock_(&source->mu_), epoch_(source->epoch_.get()) {}
@@ -146,7 +147,7 @@ class Source {
   void On(int trainer, uint64_t epoch, const wire::Withdraw& withdraw) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Why& why) REQUIRES(mu_);
   template <typename Other>
-  void On(int, uint64_t, const Other&) {}  // no message of a trainer's
+  void On(int, uint64_t, const Other&) {}  // messages that trainers don't send
   void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);
   void OnDeparted(int trainer) REQUIRES(mu_);
 
@@ -160,12 +161,12 @@ class Source {
   Roster roster_ GUARDED_BY(mu_);
   Credit credit_ GUARDED_BY(mu_);
   ReaderHistory history_ GUARDED_BY(mu_);
-  uint64_t begun_ GUARDED_BY(mu_) = 0;                  // the epoch that is dealt, or was last
-  std::unique_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // while it is dealt
-  std::function<void()> cancel_ GUARDED_BY(mu_);        // its pull
+  uint64_t begun_ GUARDED_BY(mu_) = 0;                  // the current epoch, or the last one
+  std::unique_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // the epoch that is being dealt, or null
+  std::function<void()> cancel_ GUARDED_BY(mu_);        // cancels the epoch's pull
   bool shut_ GUARDED_BY(mu_) = false;
-  std::vector<SaveRequest> saves_ GUARDED_BY(mu_);     // of this epoch and of later ones
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);  // by epoch: the last GO of each that has not begun
+  std::vector<SaveRequest> saves_ GUARDED_BY(mu_);     // of this epoch and later epochs
+  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);  // by epoch that has not begun: its last GO
   ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 

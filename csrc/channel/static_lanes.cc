@@ -31,7 +31,7 @@ class StaticLanes : public Lanes {
         continue;
       }
       output_->PassedOver(static_cast<int>(i), step);
-      ++lane.skipped;  // these steps come first, before any of the lane's own
+      ++lane.skipped;  // these steps come before all of the lane's own steps
       ++lane.sent;
       ++lane.taken;
       lane.limit += lane.limit < kAll;
@@ -149,16 +149,17 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    Position skip_to;                         // taken in an earlier run
-    uint64_t skipped = 0;                     // the lane's own step 0 is this one of the steps dealt
-    uint64_t sent = 0, taken = 0, limit = 0;  // in steps dealt
-    std::deque<const Step*> behind_end;       // leftovers, as its steps from end_ on
+    Position skip_to;                         // the trainer took the elements before it in an earlier run
+    uint64_t skipped = 0;                     // the lane's own step 0 is dealt step `skipped`
+    uint64_t sent = 0, taken = 0, limit = 0;  // in dealt steps
+    std::deque<const Step*> behind_end;       // leftovers: the lane's steps from end_ on
 
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
-  // A lane that passes over the next step needs no credit for it, and may have none. Its trainer is ahead of the others by a whole
-  // window. It grants this reader no credit before another reader sends it a step, and that reader may wait for the others.
+  // A lane that skips the next step needs no credit for it, and may have none. Its trainer is a whole window ahead of
+  // the other trainers. It gives this reader credit only after another reader has sent it a step. That reader may wait
+  // for the other trainers.
   bool LaneHasCredit(const Lane& lane, uint64_t steps) const {
     if (position_ < lane.skip_to && --steps == 0) return true;
     return dealt_ + steps <= lane.limit && credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), steps);
@@ -166,7 +167,7 @@ class StaticLanes : public Lanes {
 
   void Take(int trainer, LaneStep steps, const wire::Received* received) {
     Lane& lane = At(trainer);
-    if (lane.closed) return;  // its steps may be forgotten
+    if (lane.closed) return;  // its steps may be dropped
     const uint64_t said = lane.After(steps), taken = std::min(lane.sent, said);
     for (; lane.taken < taken; ++lane.taken) {
       if (lane.taken < dealt_) credit_->Take(static_cast<size_t>(trainer), InWindow(lane.taken).ShareOf(trainer).bytes);
@@ -199,7 +200,7 @@ class StaticLanes : public Lanes {
     output_->SendEnd(trainer, LaneStep(lane.sent - lane.skipped), outcome_);
   }
 
-  // Forgets the steps that every lane has taken. A closed lane needs nothing any more.
+  // Drops the steps that every lane has taken. A closed lane needs no steps.
   void Trim() {
     uint64_t needed = dealt_;
     at_oldest_ = 0;
@@ -215,7 +216,7 @@ class StaticLanes : public Lanes {
   size_t
       at_oldest_;  // open lanes that have not taken the oldest step of the window; none leaves the window before they have
   std::deque<Step> window_;
-  Position position_;  // up to and with the last step dealt, at first of an earlier run
+  Position position_;  // after the last dealt step; at first after the steps of an earlier run
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;

@@ -10,12 +10,12 @@ using wire::Ready;
 
 StepCoordinator::StepCoordinator(const World* world, Send send) : world_(world), send_(std::move(send)) {}
 
-// Updates the step up to which all readers may go, and whether the epoch ends there. True when either has changed.
+// Updates the step up to which all readers may go, and finds out if the epoch ends there. True when either has changed.
 bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   if (epoch->ended) return false;
   constexpr uint64_t kAll = ~0ull;
   uint64_t reach = kAll;  // every reader has these steps, or makes fillers for them
-  uint64_t end = kAll;    // no reader goes further
+  uint64_t end = kAll;    // no reader goes beyond it
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
@@ -25,7 +25,7 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   for (const Reader& r : epoch->readers) {
     if (r.progress == Progress::kLeft || (r.progress == Progress::kFills && r.outcome.ok())) continue;
     reach = std::min(reach, r.steps);
-    // A reader that can't make fillers is an error only where its fillers are needed.
+    // A reader that can't make fillers is an error only if its fillers are needed.
     const bool fails = r.progress == Progress::kFailed || (r.progress == Progress::kFills && longest > r.steps);
     if (fails && r.steps <= end) {  // in one step an error wins over an end
       if (outcome->ok() || r.steps < end) *outcome = r.outcome;
@@ -35,7 +35,7 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
       end = r.steps;
     }
   }
-  // Steps that were allowed stay allowed, even if the reader that had them has left.
+  // Allowed steps stay allowed, even if the reader that had them has left.
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
   bool ends = allowed >= end;
@@ -53,7 +53,8 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   return changed;
 }
 
-// Whether the epoch ends without an error after `end` steps: some reader was not lost, or it had more steps before it was lost.
+// True if the epoch ends without an error after `end` steps. That needs a reader that was not lost, or that had more
+// steps before it was lost.
 bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
   return std::any_of(epoch.readers.begin(), epoch.readers.end(),
                      [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas); });
@@ -63,7 +64,8 @@ void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Tell the reader at once which readers are behind, because these may not answer. Asks them for the reason.
+// Sends the reader at once the names of the readers that are behind, because these may not answer. Also asks these
+// readers for the reason.
 void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
   epoch->waiting.insert(reader);
   std::vector<std::string> names;
@@ -77,7 +79,8 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
   SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, who});
 }
 
-// A reader that resumes in mid-epoch has fewer steps left than a reader that begins the epoch anew: an error.
+// If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
+// left. That is an error.
 void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
@@ -111,7 +114,7 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   const auto& ready = std::get<Ready>(header.message);
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
-  // The epoch is over: a reader answers late, when it is asked what keeps it.
+  // The epoch is over: the answer of a reader to kExplain came late.
   if (ready.progress == Progress::kExplains && epochs_.count(key) == 0) return;
   if (ready.progress != Progress::kLeftForGood) return Note(key, reader, ready);
   std::set<int>& departed = departed_[header.channel];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps readers in step that have trainers of their own (one reader per host). A step goes out when every reader has it, and
-// all readers end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
+// Keeps readers in step that have trainers of their own (one reader per host). A step is sent when every reader has it.
+// All readers end on the same step. It runs on reader 0, for all channels. Every reader reports its progress (READY).
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ class StepCoordinator {
  public:
   StepCoordinator(const World* world, Send send);
 
-  // From the reader with this index in the job.
+  // `reader`: the sender's reader index in the job.
   void OnReady(int reader, const wire::Header& header);
 
-  // The epochs and channels that it keeps something of: only those under way.
+  // The number of epochs and channels that it stores: only those that have not ended.
   size_t kept() const;
 
  private:
@@ -33,17 +33,17 @@ class StepCoordinator {
   struct Reader {
     uint64_t steps = 0;
     Progress progress = Progress::kHas;
-    Outcome outcome;      // kFailed: the error. kFills: why it can't make fillers, if it can't
-    Outcome lost;         // the error of its pipeline, under on_reader_error="continue"
+    Outcome outcome;      // kFailed: the error. kFills: the reason why it can't make fillers, or OK
+    Outcome lost;         // the error of its pipeline, with on_reader_error="continue"
     bool begun = false;   // it has reported this epoch's first step, or its end
     uint64_t from = 0;    // that step
-    std::string resumes;  // not empty: it resumes from a checkpoint; its place, for an error
+    std::string resumes;  // its place, for an error, if it resumes from a checkpoint; otherwise empty
   };
   struct Epoch {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
     bool ended = false;
-    std::set<int> waiting;  // readers that have asked which other readers are behind
+    std::set<int> waiting;  // readers that have asked which readers are behind
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
 
@@ -59,7 +59,8 @@ class StepCoordinator {
 
   mutable Mutex mu_;
   std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
-  // By channel: readers that have departed from it. Forgotten with the last one, behind which no READY of the channel comes.
+  // By channel: readers that have departed from it. Dropped when the last reader departs, because no READY of the
+  // channel comes after that.
   std::map<uint32_t, std::set<int>> departed_ GUARDED_BY(mu_);
 };
 

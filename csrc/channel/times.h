@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a channel goes on one process. The names are those of stats() (engine/engine_times.cc).
+// The times of a channel's activities on one process. The names are those of stats() (engine/engine_times.cc).
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,22 @@
 
 namespace hvdata {
 
-// What a trainer does, from the first GetNext of an epoch to its end.
+// The activities of a trainer, from the first GetNext of an epoch to its end.
 enum class TrainerDoes {
   kNothing,   // between epochs
   kWaits,     // for a share, inside GetNext
-  kReceives,  // makes tensors of it, inside GetNext
+  kReceives,  // makes tensors of the share, inside GetNext
   kSteps,     // runs the user's code, between one GetNext and the next
   kCount,
 };
 
-// What a dealer does, from an epoch's begin to its end.
+// The activities of a dealer, from the beginning of an epoch to its end.
 enum class ReaderDoes {
   kNothing,    // between epochs
   kPulls,      // runs the user's pipeline
   kDeals,      // cuts, copies, sends
-  kHasNoRoom,  // waits, because some trainer has a full window
-  kServes,     // waits until the trainers have taken everything that is dealt
+  kHasNoRoom,  // waits, because a trainer has a full window
+  kServes,     // waits until the trainers have taken all dealt steps
   kCount,
 };
 
@@ -47,10 +47,10 @@ void Subtract(Numbers* from, const Numbers& what) {
 struct TrainerTimes {
   Stopwatch<TrainerDoes>::Sums sums{};
   uint64_t steps = 0, rows = 0;     // handed out
-  uint64_t waits = 0;               // steps that the trainer waited for
-  uint64_t queued = 0;              // sum over the steps: shares in the queue at GetNext
-  uint64_t epochs = 0;              // begun
-  uint64_t window = 0;              // steps that may be on their way, now
+  uint64_t waits = 0;               // steps that the trainer had to wait for
+  uint64_t queued = 0;              // sum over all steps of the shares in the queue at GetNext
+  uint64_t epochs = 0;              // begun epochs
+  uint64_t window = 0;              // the current window, in steps
   int64_t first = 0;                // ns of waits for the first share of each epoch
   std::vector<int64_t> waited_for;  // ns, by reader
 
@@ -64,8 +64,8 @@ struct ReaderTimes {
   Stopwatch<ReaderDoes>::Sums sums{};
   uint64_t elements = 0;         // pulled
   uint64_t steps = 0;            // dealt
-  uint64_t untaken = 0;          // dealt steps (dynamic: elements) that some trainer has not taken, now
-  std::vector<int64_t> no_room;  // ns, by the trainer whose window was the last to be full
+  uint64_t untaken = 0;          // dealt steps (dynamic: elements) that some trainer has not taken at the moment
+  std::vector<int64_t> no_room;  // ns, by the trainer that was the last one with a full window
   std::vector<uint64_t> no_room_times;
 
   void operator-=(const ReaderTimes& o) {

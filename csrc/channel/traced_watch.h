@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stopwatch that adds each lap to the timeline, if there is one. Without a timeline that costs one look at a pointer.
+// A stopwatch that adds each lap to the timeline, if there is one. Without a timeline that costs one test of a pointer.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace hvdata {
 template <typename Does>
 class TracedWatch {
  public:
-  // Before the first turn. `others`: by lane, the number by which people know the process at its other end. A lap of less than `least`
-  // nanoseconds is left out, for example a look at an empty queue.
+  // Call it before the first TurnTo. `others`: by lane, the number of the process at its other end, as texts name it. A
+  // lap shorter than `least` nanoseconds is left out, for example a look at an empty queue.
   void TraceTo(TraceLog* log, uint32_t channel, std::vector<int> others, int64_t least = 1000) {
     log_ = log;
     channel_ = channel;
@@ -28,7 +28,7 @@ class TracedWatch {
     others_ = std::move(others);
   }
 
-  // The lap that begins with the next turn belongs to this step and this lane. -1: to no lane, or that is not known yet.
+  // The next TurnTo begins a lap of this step and this lane. -1: the lap has no lane, or the lane is not known yet.
   void At(uint64_t epoch, uint64_t step, int lane = -1) {
     if (log_ == nullptr) return;
     epoch_.store(epoch, std::memory_order_relaxed);
@@ -36,7 +36,7 @@ class TracedWatch {
     lane_.store(lane, std::memory_order_relaxed);
   }
 
-  // Begins a lap. Returns how long the last one was. `lane`: that of the last one, if it is known only now.
+  // Begins a lap. Returns the length of the last lap. `lane`: the lane of the last lap, if it becomes known only now.
   int64_t TurnTo(Does what, int lane = -1) {
     const auto lap = watch_.TurnTo(what);
     if (log_ != nullptr) {
@@ -50,7 +50,8 @@ class TracedWatch {
     return lap.spent();
   }
 
-  // Adds the lap under way to the timeline, as far as it has come, if `least` nanoseconds of it are not there. From any thread.
+  // Adds the current lap to the timeline, up to now, if at least `least` nanoseconds of it are not in the timeline. Any
+  // thread may call it.
   void NoteUnderWay(int64_t least = 0) {
     if (log_ == nullptr) return;
     const auto lap = watch_.UnderWay();
@@ -92,7 +93,7 @@ class TracedWatch {
   std::vector<int> others_;
   std::atomic<uint64_t> epoch_{0}, step_{0}, begun_epoch_{0}, begun_step_{0};
   std::atomic<int> lane_{-1}, begun_lane_{-1};
-  std::atomic<int64_t> noted_{0};  // up to when the timeline has the laps
+  std::atomic<int64_t> noted_{0};  // the timeline has the laps up to this time
 };
 
 }  // namespace hvdata

@@ -38,7 +38,7 @@ void TrainerEpoch::Close() {
   }
 }
 
-// A program that counts its steps never asks for the end, which may have come all the same.
+// A program that counts its steps never asks for the end. The end may have come nevertheless.
 void TrainerEpoch::RetireEnded() {
   while (!dynamic() && !tail_) {
     const Lane& lane = At(rotation_.Reader());
@@ -97,8 +97,8 @@ TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
   }
 }
 
-// All shares are taken. A verified epoch is over when that holds on all ranks, so that an error is raised on every rank. A rank
-// that never comes to its end must not hold up the others, so the wait is short.
+// All shares are taken. A verified epoch is over when all ranks have taken theirs. So every rank raises an error of the
+// epoch. A rank that never reaches its end must not delay the other ranks, so the wait is short.
 TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   constexpr double kSeconds = 3;
   if (!config_.verify || !outcome->ok()) return Next::kEnd;
@@ -111,8 +111,8 @@ TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   return Next::kEnd;
 }
 
-// static: the rotation's reader. dynamic: a reader with an error; else one with a share, in turn; else one that has ended; else
-// the first that runs.
+// static: the reader whose turn it is. dynamic: a reader with an error; otherwise a reader with a share, in turn;
+// otherwise a reader that has ended; otherwise the first that runs.
 int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;
   if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_.n), Me()).reader;
@@ -139,7 +139,7 @@ void TrainerEpoch::SetWaiting(bool waits) {
   if (dynamic() || window_->fits_itself()) SendLimits(-1);  // dynamic: to readers that send on demand
 }
 
-// Shares that came on demand go back. This iterator may never ask again, and another rank may wait for them.
+// Hands back the shares that came on demand. This iterator may never ask again, and another rank may wait for them.
 void TrainerEpoch::GiveUp() {
   SetWaiting(false);
   kept_ = -1;
@@ -186,7 +186,7 @@ void TrainerEpoch::MakeTail() {
   tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.audience_count(), config_.remainder);
 }
 
-// The reader has no more steps. True: that was the epoch's end.
+// The reader has no more steps. Returns true if that was the epoch's end.
 bool TrainerEpoch::Retire(int reader) {
   rotation_.Retire(reader);
   if (!rotation_.Done()) {
@@ -194,17 +194,17 @@ bool TrainerEpoch::Retire(int reader) {
     return false;
   }
   MakeTail();
-  // A verified channel's account also needs those that were taken in an earlier run.
+  // A verified channel's account also needs the tail steps of an earlier run.
   tail_claimed_ = config_.verify ? TailStep() : tail_taken_;
   Claim();
   return TailIsOver();
 }
 
-// ---- What the readers are sent.
+// ---- Messages to the readers.
 
-// The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal part of the
-// window, and at least one step, because any reader may be the one that has a share. A limit is never taken back when the window
-// shrinks. Under `dynamic` the reader itself bounds what it sends (credit.h).
+// The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal
+// part of the window, and at least one step, because any reader may be the only reader with a share. The limit never
+// decreases when the window shrinks. Under `dynamic` the reader bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;
@@ -216,7 +216,8 @@ uint64_t TrainerEpoch::Limit(int reader) const {
   return window_->fits_itself() ? std::max(limit, lane.sent_limit) : limit;
 }
 
-// To the reader of the step just taken (-1: none), and to every other reader whose limit has changed.
+// Sends the limit to the reader of the taken step (-1: there is none), and to every other reader whose limit has
+// changed.
 void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
@@ -229,7 +230,7 @@ void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   }
 }
 
-// Asks for this trainer's shares of the last steps, as many as the window has.
+// Asks for this trainer's shares of the last steps, as far as the window reaches.
 void TrainerEpoch::Claim() {
   const auto steps = static_cast<uint64_t>(tail_->steps()), window = static_cast<uint64_t>(window_->Steps());
   for (; tail_claimed_.n < std::min(steps, tail_taken_.n + window); ++tail_claimed_.n) {
@@ -239,9 +240,9 @@ void TrainerEpoch::Claim() {
   }
 }
 
-// Hands back what has not been taken. Except: the share that an iterator waits for, which could otherwise travel between idle ranks
-// for ever. On demand a share is asked of every reader, because any of them may have one. Shares beside the one that is taken go
-// back as well, so that a slow rank does not keep them from others.
+// Hands back the shares that are not taken. Except: the share that an iterator waits for. Without this exception a
+// share could travel between idle ranks for ever. On demand the trainer asks every reader for a share, because any
+// reader may have one. It hands the surplus shares back, too, so that a slow rank does not keep them from other ranks.
 void TrainerEpoch::HandBack(int reader) {
   Lane& lane = At(reader);
   const size_t keep = waits_ && !lane.queue.empty() && NextReader() == reader ? 1 : 0;
@@ -256,7 +257,7 @@ void TrainerEpoch::HandBack(int reader) {
   send_(reader, wire::Recalled{LaneStep(lane.taken + keep), LaneStep(lane.sent_limit)});
 }
 
-// Why the next of the last steps can't be made for some trainer, so that no trainer gets it.
+// The error if a filler of the next tail step can't be made. Then no trainer gets that step.
 Outcome TrainerEpoch::NoFiller() const {
   const auto step = static_cast<int64_t>(tail_taken_.n);
   if (!tail_->Short(step)) return {};
@@ -265,11 +266,12 @@ Outcome TrainerEpoch::NoFiller() const {
   return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_.n) + At(reader).no_filler};
 }
 
-// ---- What the readers send.
+// ---- Messages of the readers.
 
 void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
   Lane& lane = At(reader);
-  // Another rank restored a checkpoint, and this one did not: the first share says at which step the lane begins.
+  // Another rank restored a checkpoint, and this rank did not. Then the first share shows the step at which the lane
+  // begins.
   const auto turn = static_cast<int64_t>(data.turn.n);
   if (!dynamic() && !tail_ && lane.taken == 0 && lane.queue.empty() && turn > rotation_.Round(reader)) {
     rotation_.Forward(reader, turn);
@@ -303,12 +305,12 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
 }
 
 void TrainerEpoch::OnVerified(Outcome outcome) {
-  // The first error stays: a reader's own error names its place.
+  // The first error is kept, because a reader's own error names its place.
   if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 
 void TrainerEpoch::OnRecall(int reader) {
-  At(reader).on_demand = false;  // so that HandBack() answers in any case
+  At(reader).on_demand = false;  // so that HandBack() always answers
   HandBack(reader);
 }
 

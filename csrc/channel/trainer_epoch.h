@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoch on a trainer: a queue for each reader, whose share comes next, and what the readers are sent. Made when the epoch is
-// opened, destroyed when it is closed. Not thread-safe: the Sink calls everything under its mutex.
+// One epoch on a trainer: a queue for each reader, the choice of the next share, and the messages to the readers. It is
+// made when the epoch is opened, and destroyed when it is closed. Not thread-safe: the Sink holds its mutex during all
+// calls.
 //
-// A lane is what comes from one reader. Readers are counted as in World::sources.
+// A lane has the messages of one reader. Readers are counted as in World::sources.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct SinkState {
   Kind kind = kUnused;
   uint64_t epoch = 0;     // the epoch's number in the run that saved it
   uint64_t number = 0;    // the epoch's number over all runs; 0: there is no state
-  uint64_t trainers = 0;  // in that run
+  uint64_t trainers = 0;  // in the run that saved it
   TailStep tail_taken;
   std::vector<Lane> lanes;  // by reader
 };
@@ -43,8 +44,8 @@ struct SinkState {
 // A share that has arrived.
 struct Arrival {
   BundlePtr bundle;
-  Position position;            // elements of the reader's epoch up to and with this step
-  uint64_t rows = 0, hash = 0;  // as its reader reported them (wire::Data)
+  Position position;            // elements of the reader's epoch up to and including this step
+  uint64_t rows = 0, hash = 0;  // as reported by its reader (wire::Data)
   int reader = 0;
 };
 
@@ -52,23 +53,23 @@ class TrainerEpoch {
  public:
   using Send = std::function<void(int reader, wire::Message)>;
 
-  // Opens the epoch on all readers, to resume from `from`. `window` is the rank's, for all epochs.
+  // Opens the epoch on all readers, to resume from `from`. `window` belongs to the rank, for all epochs.
   TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window,
                Send send);
 
   enum class Next { kNothing, kShare, kEnd };
   // Takes the next share, if it has come. kEnd: the epoch is over, with *outcome.
   Next Take(Arrival* arrival, Outcome* outcome);
-  // Whether Take() would give a share or the end.
+  // True if Take() would return a share or the end.
   bool HasNext() const { return at_end_ ? verdict_ || patience_.Over() : HasNext(NextReader()); }
-  // The reader whose share comes next.
+  // The reader of the next share.
   int NextReader() const;
-  // Verified channels: acknowledges the share that Take() gave last. In other channels Take() does so.
+  // Verified channels: acknowledges the last share of Take(). In other channels Take() acknowledges it.
   void Acknowledge(wire::Received received);
   // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the latest, without a
   // hash if there is none: the other trainers may wait for that.
   void HandedOut();
-  // Whether an iterator waits at this moment.
+  // True if an iterator waits at this moment.
   void SetWaiting(bool waits);
   // The iterator stops waiting without a share.
   void GiveUp();
@@ -81,27 +82,28 @@ class TrainerEpoch {
   void OnVerified(Outcome outcome);
 
   EpochStep taken() const { return taken_; }
-  // Shares that have come and are not taken.
+  // Shares that have come and are not taken yet.
   uint64_t Queued() const;
-  // Rows, or elements, that no trainer gets. Complete when all readers have ended.
+  // Rows, or elements, that no trainer gets. The number is complete when all readers have ended.
   int64_t Dropped() const;
   void SaveTo(SinkState* state) const;
-  // By reader: its next step. Of an epoch that is over: where it ended, which readers that keep in step need to know.
+  // By reader: its next step. After the end of the epoch it is the step where the reader ended. Readers that keep in
+  // step need it.
   std::vector<Turn> Turns() const;
 
  private:
   struct Lane {
     std::deque<Arrival> queue;
     uint64_t taken = 0, sent_limit = 0;  // lane steps
-    Position position;                   // up to and with the last step taken
-    bool on_demand = false;              // after a recall the reader sends only what is waited for
+    Position position;                   // after the last taken step
+    bool on_demand = false;              // after a recall: the reader sends only shares that a trainer waits for
     bool ended = false;
-    bool lost = false;  // the reader has failed, and the other readers go on
+    bool lost = false;  // the reader has failed, and the other readers continue
     Outcome outcome;
     int64_t dropped = 0;
     int64_t missing = 0;    // shares that END counted and that have not come
     int64_t leftovers = 0;  // elements
-    std::string no_filler;  // why no fillers can be made on their model
+    std::string no_filler;  // why no fillers of these shapes can be made
   };
 
   bool dynamic() const { return config_.schedule == plan::Schedule::kDynamic; }
@@ -128,17 +130,17 @@ class TrainerEpoch {
   const uint64_t epoch_;
   const Send send_;
   std::vector<Lane> lanes_;             // by reader
-  plan::Rotation rotation_;             // dynamic: only which readers have not ended
-  std::unique_ptr<plan::Tail> tail_;    // when all readers have ended: the last steps
-  TailStep tail_taken_, tail_claimed_;  // those of an earlier run included
-  int last_ = -1;                       // the reader of the last step taken
-  int kept_ = -1;                       // dynamic: the reader whose share was not handed back, because it is waited for
-  int unacknowledged_ = -1;  // verified channels: the reader of a share that was taken and is not acknowledged yet
+  plan::Rotation rotation_;             // dynamic: only shows which readers have not ended
+  std::unique_ptr<plan::Tail> tail_;    // the last steps, when all readers have ended
+  TailStep tail_taken_, tail_claimed_;  // including those of an earlier run
+  int last_ = -1;                       // the reader of the last taken step
+  int kept_ = -1;                       // dynamic: the reader of a share that is kept, because an iterator waits for it
+  int unacknowledged_ = -1;  // verified channels: the reader of the share that is taken and not acknowledged yet
   EpochStep taken_;
   bool waits_ = false;
   bool closed_ = false;
-  bool at_end_ = false;  // verified channels: all shares are taken, and the verdict is awaited
-  Patience patience_;    // since then
+  bool at_end_ = false;  // verified channels: all shares are taken, and the trainer waits for the verdict
+  Patience patience_;    // begun when at_end_ was set
   std::optional<Outcome> verdict_;
 };
 

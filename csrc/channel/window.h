@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Pure; not thread-safe.
+// How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Not thread-safe.
 //
-// The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank consumes a
-// window in under 1 ms: waking the reader for every few steps costs as much as the steps themselves. Its shares take at most a number
-// of bytes, except that 2 steps are always allowed. Under `dynamic` other ranks can't get a share that one rank has asked for. So
-// there the window is at most what the rank consumes in 5 ms. If all ranks are faster than that, the reader bounds each by its pace (credit.h).
-// The window changes when a share is sent, never which share.
+// The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank
+// consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. Its shares
+// take at most a given number of bytes. Except: 2 steps are always allowed. Under `dynamic` a share that one rank has
+// asked for can't go to another rank. So there the window is at most the number of steps that the rank consumes in 5
+// ms. If all ranks are faster than that, the reader bounds each rank by its pace (credit.h). The window decides when a
+// share is sent. It never decides which share is sent.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ class Window {
   static constexpr int kLeast = 2, kMost = 64;
   static constexpr int64_t kDynamicNs = 5000000, kTooSoonNs = 1000000;
 
-  // `fixed`: steps; 0: auto, up to `bytes` of this rank's shares.
+  // `fixed`: steps. 0: auto, up to `bytes` for this rank's shares.
   Window(int fixed, uint64_t bytes, bool dynamic) : fixed_(fixed), bytes_(bytes), dynamic_(dynamic) {}
 
   bool fits_itself() const { return fixed_ == 0; }
@@ -38,7 +39,7 @@ class Window {
   }
   // An epoch begins.
   void Begins() { taken_ = 0; }
-  // The rank has taken a share, after `step_ns` on the one before.
+  // The rank has taken a share, and needed `step_ns` for the step before it.
   void Took(int64_t step_ns) {
     taken_ = std::min(taken_ + 1, kMost);
     step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kForgetsSteps;
@@ -51,7 +52,8 @@ class Window {
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
-  // A width shows its effect only after as many steps have gone through it. At an epoch's begin only a faster pipeline would help.
+  // A width has an effect only after as many steps have passed. At an epoch's beginning only a faster pipeline would
+  // help.
   void Widen() {
     if (taken_ < width_ || width_ > MostSteps()) return;
     width_ = std::min(2 * width_, kMost);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C functions that the Python package calls through ctypes, which releases the GIL. So they also work while a TensorFlow graph is
-// being built. The library exports nothing else. Only Python calls them, so no header declares them.
+// The C functions that the Python package calls through ctypes. ctypes releases the GIL, so they also work while a
+// TensorFlow graph is being built. The library exports nothing else. Only Python calls them, so no header declares
+// them.
 //
-// Unless its comment says otherwise, a function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in
-// hvdata_last_error() of the same thread. A function that waits takes a time slice in milliseconds. It returns kPending when the slice
-// is over, so that Python can handle Ctrl-C. Strings are UTF-8.
+// A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
+// thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
+// the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include <mpi.h>
 
 #include <algorithm>
@@ -34,7 +35,8 @@ constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
-// The contributions of all ranks. Apart from last_result, because a Python signal handler may call stats() before it is read.
+// The contributions of all ranks. It is separate from last_result, because a Python signal handler may call stats()
+// before Python reads it.
 thread_local std::string last_of_all;
 
 int Report(const Outcome& outcome) {
@@ -42,7 +44,7 @@ int Report(const Outcome& outcome) {
   return outcome.code;
 }
 
-// The code of an exception. An exception that left a C function would end the process.
+// Returns the code of an exception. An exception that leaves a C function would end the process.
 int Caught(const std::exception& thrown) {
   try {
     return Report(Explained(thrown));
@@ -52,7 +54,7 @@ int Caught(const std::exception& thrown) {
   }
 }
 
-// Returns what `body` returns, which gets this process's engine. Without an engine there is nothing to do.
+// Calls `body` with this process's engine, and returns its result. Does nothing without an engine.
 template <typename Body>
 int WithEngine(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
@@ -61,7 +63,7 @@ int WithEngine(Body body) try {
   return Caught(thrown);
 }
 
-// The same, but an error if no engine runs.
+// Does the same, but returns an error if no engine runs.
 template <typename Body>
 int WithRunning(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
@@ -71,7 +73,7 @@ int WithRunning(Body body) try {
   return Caught(thrown);
 }
 
-// The text that `body` makes. Empty where there is no engine.
+// Returns the text that `body` makes. It is empty if there is no engine.
 template <typename Body>
 const char* TextOfEngine(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
@@ -81,7 +83,7 @@ const char* TextOfEngine(Body body) try {
   return Caught(thrown), nullptr;
 }
 
-// mpi4py hands out the address of the handle, whose type differs between MPI libraries. None: MPI_COMM_WORLD.
+// mpi4py gives the address of the handle, whose type differs between MPI libraries. Null: MPI_COMM_WORLD.
 MPI_Comm FromPointer(const void* comm) {
   if (comm == nullptr) return MPI_COMM_WORLD;
   MPI_Comm handle;
@@ -89,15 +91,15 @@ MPI_Comm FromPointer(const void* comm) {
   return handle;
 }
 
-// Held while this process joins the job; guards no data. Another rank may already call hvd.shutdown(). Then Horovod's thread calls
-// MPI_Finalize here at once, which must wait until there is an engine to stop.
+// Held while this process joins the job. It guards no data. Another rank may already call hvd.shutdown(). Then
+// Horovod's thread calls MPI_Finalize here at once. That call must wait until there is an engine to stop.
 std::mutex& Joining() {
   static std::mutex* const joining = new std::mutex;
   return *joining;
 }
 
 std::atomic<void (*)()> on_finalize{nullptr};  // set by Python, read by the thread that finalises MPI
-std::shared_future<void> beside;               // what hvdata_call_beside runs
+std::shared_future<void> beside;               // ready when the call of hvdata_call_beside has returned
 
 void StopForFinalize() {
   Joining().lock();
@@ -105,7 +107,7 @@ void StopForFinalize() {
   Joining().unlock();
   try {
     if (engine) engine->EndForFinalize(on_finalize);
-  } catch (const std::exception& thrown) {  // MPI called this function
+  } catch (const std::exception& thrown) {  // MPI is the caller
     Log(Explained(thrown).message);
   }
 }
@@ -113,7 +115,7 @@ void StopForFinalize() {
 }  // namespace
 }  // namespace hvdata
 
-using namespace hvdata;  // NOLINT: this file is the C face of that namespace
+using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
 // All other symbols of this library are hidden.
 #pragma GCC visibility push(default)
@@ -122,13 +124,14 @@ extern "C" {
 
 const char* hvdata_last_error(void) { return last_error.c_str(); }
 
-// Python reads this literal from the file, before it loads a library that was built for another TensorFlow.
+// Python reads this literal from the file before it loads the library. The library may have been built for another
+// TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-// What this library was built with, as a JSON object {"version", "tensorflow", "cxx11_abi"}, and in a second line what the MPI
-// library says of itself (MPI_Get_library_version, which may be called before MPI_Init).
+// Describes the library's build, as a JSON object {"version", "tensorflow", "cxx11_abi"}. The second line is the
+// version text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) try {
-  // Longer than MPI_MAX_LIBRARY_VERSION_STRING: if the process has two MPI libraries, the other one may answer.
+  // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
   char mpi[16384];
   int length = 0;
   MPI_Get_library_version(mpi, &length);
@@ -142,8 +145,9 @@ const char* hvdata_build_info(void) try {
   return Caught(thrown), nullptr;
 }
 
-// The structures that Python fills (engine/engine.h, channel/channel_config.h), one a line: "EngineSettings SIZE TYPE NAME;TYPE
-// NAME;...". Python builds its own from these lines when it loads the library, and compares the sizes.
+// The structures that Python fills (engine/engine.h, channel/channel_config.h), one in each line: "EngineSettings SIZE
+// TYPE NAME;TYPE NAME;...". When Python loads the library, it builds its own structures from these lines and compares
+// the sizes.
 const char* hvdata_structures(void) try {
   last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) +
                 " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " + std::to_string(sizeof(ChannelOptions)) +
@@ -153,8 +157,8 @@ const char* hvdata_structures(void) try {
   return Caught(thrown), nullptr;
 }
 
-// ---- MPI, before start. On the caller's thread. `comm` points to an MPI_Comm (mpi4py: MPI._addressof(comm)); NULL is
-// MPI_COMM_WORLD.
+// ---- MPI, before the start. Call these on the caller's thread. `comm` points to an MPI_Comm (mpi4py:
+// MPI._addressof(comm)). NULL is MPI_COMM_WORLD.
 
 // thread_level: 0 SINGLE, 1 FUNNELED, 2 SERIALIZED, 3 MULTIPLE; -1 while MPI is not initialised.
 int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
@@ -167,7 +171,8 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
   return Caught(thrown);
 }
 
-// MPI_Init_thread(MPI_THREAD_MULTIPLE). If we initialise MPI, we also finalise it, when the process exits.
+// Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). If this library initialises MPI, it also finalises MPI when the process
+// exits.
 int hvdata_mpi_init(void) try { return Report(InitMpi()); } catch (const std::exception& thrown) {
   return Caught(thrown);
 }
@@ -181,7 +186,7 @@ int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   return Caught(thrown);
 }
 
-// world_ranks[i]: the rank in MPI_COMM_WORLD of rank i of comm. Room for comm's size.
+// world_ranks[i] is the rank in MPI_COMM_WORLD of rank i of comm. The caller gives room for comm's size.
 int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   MPI_Group group, world;
   MPI_Comm_group(FromPointer(comm), &group);
@@ -197,8 +202,8 @@ int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   return Caught(thrown);
 }
 
-// Collective on comm: every rank contributes `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
-// rank order. It is valid until this thread's next call of this function or of hvdata_agree_wait.
+// Collective on comm: every rank contributes `mine` (n bytes). The result is a sequence of (uint64 little-endian
+// length, bytes) in rank order. It is valid until this thread's next call of this function or of hvdata_agree_wait.
 int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
   const MPI_Comm c = FromPointer(comm);
   const int length = static_cast<int>(n);
@@ -222,14 +227,16 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 
 // ---- The engine.
 
-// Collective on comm. For each rank of comm: reader_index (0..R-1, or -1), trainer_index (0..N-1, or -1), group (readers deal to the
-// trainers of their own group) and host name. settings: an EngineSettings.
+// Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
+// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. settings: an
+// EngineSettings.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
                  const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
   for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
-  // Before the first collective step: once a rank has joined, every rank must notice MPI_Finalize.
+  // BeforeMpiFinalize comes before the first collective step. Once a rank has joined, every rank must notice
+  // MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
   return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
@@ -240,12 +247,12 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
 // 0: never started. 1: running. 2: shut down. 3: broken. 4: this is a forked child of a process that started one.
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
-// The trainer side of this process leaves all its channels.
+// The trainer of this process leaves all its channels.
 int hvdata_leave_channels(void) {
   return WithEngine([](Engine& engine) { return engine.LeaveChannels(), kOk; });
 }
 
-// The same, and sends BYE. Idempotent.
+// Does the same, and sends BYE. Idempotent.
 int hvdata_bye(void) {
   return WithEngine([](Engine& engine) { return engine.Bye(), kOk; });
 }
@@ -261,13 +268,13 @@ const char* hvdata_serves(void) {
   return TextOfEngine([](Engine& engine) { return engine.Serves(); });
 }
 
-// Refuses all agreements of other ranks with `why`, those under way and later ones. For a dedicated reader inside serve().
+// Refuses all current and later agreements of other ranks with `why`. For a dedicated reader inside serve().
 int hvdata_refuse_agreements(const char* why) {
   return WithRunning([&](Engine& engine) { engine.agreements().Refuse(why), engine.post().Fetch(); });
 }
 
-// After hvdata_bye; on a reader, also after hvdata_wait_all_bye. Ends all sources and leaves the transport. The communication thread
-// ends in the background, at the latest in MPI_Finalize.
+// Call it after hvdata_bye. On a reader, call it also after hvdata_wait_all_bye. Ends all sources and leaves the
+// transport. The communication thread ends in the background, at the latest in MPI_Finalize.
 int hvdata_stop(void) {
   return WithEngine([](Engine& engine) { return engine.Stop(), kOk; });
 }
@@ -278,13 +285,14 @@ int hvdata_wait_left(int patience_ms) {
       [&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
 }
 
-// After hvdata_stop, if hvdata_wait_left was in vain. on = 1: the communication thread does not call MPI until MPI_Finalize begins, or
-// until this is called with 0, or until some seconds have passed.
+// Call it after hvdata_stop, if hvdata_wait_left returned kPending. With on = 1 the communication thread does not call
+// MPI. That ends when MPI_Finalize begins, at a call with 0, or after some seconds.
 int hvdata_hush(int on) {
   return WithEngine([on](Engine& engine) { return engine.Hush(on != 0), kOk; });
 }
 
-// `call` runs on the thread that finalises MPI, before MPI ends. It ends whatever else calls MPI in this process.
+// From now on the thread that finalises MPI runs `call` before MPI ends. `call` stops all other callers of MPI in this
+// process.
 typedef void (*hvdata_call)(void);
 int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
 
@@ -304,8 +312,8 @@ int hvdata_join_beside(int slice_ms) try {
   return Caught(thrown);
 }
 
-// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) if MPI does not run. Does not return. `said`: the other ranks already know which
-// rank ends the job.
+// Calls MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) if MPI does not run. Does not return. `said`: the other
+// ranks already know which rank aborts the job.
 void hvdata_abort(int status, int said) {
   try {
     const auto engine = said == 0 ? Engine::Current() : nullptr;
@@ -315,12 +323,12 @@ void hvdata_abort(int status, int said) {
   Abort(status);
 }
 
-// The counters of this process, a line each: "NAME NUMBER".
+// The counters of this process, one line each: "NAME NUMBER".
 const char* hvdata_stats(void) {
   return TextOfEngine([](Engine& engine) { return engine.Stats(); });
 }
 
-// The times of this process (engine/engine_times.cc). `reset`: they begin anew.
+// The times of this process (engine/engine_times.cc). `reset`: they begin again at zero.
 const char* hvdata_times(int reset) {
   return TextOfEngine([&](Engine& engine) { return engine.Times(reset != 0); });
 }
@@ -330,12 +338,13 @@ const char* hvdata_all_times(int patience_ms) {
   return TextOfEngine([&](Engine& engine) { return engine.AllTimes(std::chrono::milliseconds(patience_ms)); });
 }
 
-// On reader 0: the last record of each verified channel, a line of JSON each.
+// On reader 0: the last record of each verified channel, one line of JSON each.
 const char* hvdata_certificates(void) {
   return TextOfEngine([](Engine& engine) { return engine.Certificates(); });
 }
 
-// ---- Agreements. The k-th agreement of every rank is one. Each rank contributes some bytes and gets those of all ranks.
+// ---- Agreements. The k-th agreements of all ranks belong together. Each rank contributes some bytes and gets the
+// bytes of all ranks.
 
 // `what` names the call, for stall lines: "distribute_dataset(name='train')".
 int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) {
@@ -345,8 +354,8 @@ int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* nu
   });
 }
 
-// The result has each distinct contribution once: a sequence of (uint64 count, count x uint64 rank of comm, uint64 length, bytes).
-// It is valid until this thread's next call of this function or of hvdata_comm_exchange.
+// The result has each distinct contribution once: a sequence of (uint64 count, count x uint64 rank of comm, uint64
+// length, bytes). It is valid until this thread's next call of this function or of hvdata_comm_exchange.
 int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
   const auto engine = Engine::Current();
   if (!engine) return Report(Engine::NotRunning());
@@ -365,9 +374,9 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 
 // options: a ChannelOptions. The arrays describe each of the `components` tensors of a share, without the weight:
 //   names        for error texts: "['image']"
-//   empty_rules  what an empty share holds of it (ops/leaves.h)
+//   empty_rules  the contents of an empty share's tensor (ops/leaves.h)
 //   dtypes       TensorFlow's DataType
-//   row_lengths  the length of the rows of its splits; -1: any, or it has no splits
+//   row_lengths  the length of the rows of its splits; -1: any length, or it has no splits
 //   ranks        the rank of its static shape; -1: unknown (see ChannelConfig)
 //   dims         the static shapes one after the other; -1: unknown size
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
@@ -392,7 +401,7 @@ int hvdata_channel_create(const void* options, const char* name, int components,
   });
 }
 
-// A graph uses the channel. It is released when no graph and no dataset object uses it.
+// Adds a graph's use of the channel. The channel is released when no graph and no dataset object uses it.
 int hvdata_channel_use(uint32_t channel) {
   return WithRunning([&](Engine& engine) { engine.channels().Use(channel); });
 }
@@ -401,8 +410,8 @@ int hvdata_channel_unuse(uint32_t channel) {
   return WithEngine([&](Engine& engine) { return engine.UnuseChannel(channel), kOk; });
 }
 
-// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended. *number: its number over all
-// runs, which differs after a restored checkpoint.
+// Reader: waits for the next epoch to deal. *epoch is its number (from 1). 0: the channel has ended. *number is its
+// number over all runs. It differs from *epoch after a restored checkpoint.
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {

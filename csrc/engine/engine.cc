@@ -19,8 +19,8 @@ using wire::Header;
 
 namespace {
 
-// The file that an environment variable names, as an absolute path: it is opened again for each record, and the program may change
-// its working directory.
+// The file that an environment variable names, as an absolute path. The file is opened again for each record, and the
+// program may change its working directory meanwhile.
 std::string FileIn(const char* variable) {
   const char* const value = std::getenv(variable);
   std::string file = value == nullptr ? "" : value;
@@ -69,7 +69,7 @@ Send Engine::MakeSend() {
   return [this](int member, Header header, const Share* share) { post_->Send(member, std::move(header), share); };
 }
 
-// ---- In.
+// ---- Incoming messages.
 
 void Engine::Deliver(int source, Header header, Destination destination) {
   completed_.wait();
@@ -150,7 +150,7 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// How far this rank has come, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
+// The place of this rank in its channels, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
@@ -200,10 +200,10 @@ void Engine::Tick() {
   TheHooks().sweep();
   {
     MutexLock lock(&mu_);
-    if (stopped_ && post_->arena()) post_->arena()->Retire();  // for memory that trainers have freed since
+    if (stopped_ && post_->arena()) post_->arena()->Retire();  // frees what trainers have given back since
   }
   const std::vector<int> died = peers_.Died();
-  if (!died.empty()) post_->Fetch();  // their last messages, which may be BYE
+  if (!died.empty()) post_->Fetch();  // their last messages may contain BYE
   const auto self = static_cast<size_t>(world_.self);
   for (int member : died) {
     {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over other processes.
-// Every message goes out through the post and comes in through Dispatch(), one at a time.
+// One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over other
+// processes. Every message is sent through the post, and comes in through Dispatch(), one at a time.
 #pragma once
 
 #include <mpi.h>
@@ -38,16 +38,17 @@
 
 namespace hvdata {
 
-// Python makes its own structure of this list, as of that in channel/channel_config.h.
-#define HVDATA_SETTINGS(FIELD)                                                              \
-  FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */           \
-  FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */ \
-  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                      \
-  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */   \
-  FIELD(bool, timeline, false)            /* the same on every rank */                      \
-  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */         \
-  FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
-                                           MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
+// Python makes its own structure of this list, as of the list in channel/channel_config.h.
+#define HVDATA_SETTINGS(FIELD)                                                                                     \
+  FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */                                  \
+  FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                        \
+  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                                             \
+  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */                          \
+  FIELD(bool, timeline, false)            /* the same on every rank */                                             \
+  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                                \
+  /* Horovod's thread may finalise MPI while this process still needs data. Then MPI_Finalize waits for Stop(). */ \
+  /* Except: the thread that called Start() finalises MPI. */                                                      \
+  FIELD(bool, finalize_waits, false)
 
 struct EngineSettings {
   HVDATA_SETTINGS(HVDATA_MEMBER)
@@ -59,7 +60,8 @@ enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kF
 
 class Engine : public Inbox {
  public:
-  // Collective on `comm`, which stays the caller's: makes a duplicate, on the caller's thread. Sets the pids in `roles`.
+  // Collective on `comm`, which still belongs to the caller. Makes a duplicate, on the caller's thread. Sets the pids
+  // in `roles`.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
   ~Engine() override {
     if (timeline_) timeline_->Halt();  // its thread uses members that are destroyed before it
@@ -67,7 +69,7 @@ class Engine : public Inbox {
   // The engine of this process. Null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
-  // Why there is no running engine, as an error.
+  // The reason why no engine runs, as an error.
   static Outcome NotRunning();
 
   const World& world() const { return world_; }
@@ -76,21 +78,21 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   void LogEnd(int status);  // logs that this program ends the job
-  // The counters of this process, a line each: "NAME NUMBER".
+  // The counters of this process, one line each: "NAME NUMBER".
   std::string Stats() const;
-  // Where the time of this process's channels goes (engine_times.cc). `reset`: times begin anew.
+  // The times of this process's channels, by activity (engine_times.cc). `reset`: the times begin again at zero.
   std::string Times(bool reset);
-  // The same of every process that answers within `patience`, one text after the other, this process first.
+  // The times of every process that answers within `patience`. There is one text for each process, this process first.
   std::string AllTimes(std::chrono::milliseconds patience);
-  // On reader 0: the last record of each verified channel, a line of JSON each.
+  // On reader 0: the last record of each verified channel, one line of JSON each.
   std::string Certificates() const;
 
   Channels& channels() { return channels_; }
   void CreateChannel(const ChannelConfig& config);
-  // Ends a use. After the last one the trainer sends RELEASE.
+  // Ends one use. After the last use the trainer sends RELEASE.
   void UnuseChannel(uint32_t number);
 
-  // The trainer of this process takes no more of any channel.
+  // The trainer of this process takes no more steps of any channel.
   void LeaveChannels();
   void Bye();
   bool WaitAllBye(std::chrono::milliseconds slice);
@@ -101,12 +103,14 @@ class Engine : public Inbox {
   }
   // Ends all sources and sinks, and the transport.
   void Stop();
-  // Waits until the communication thread has ended, which means that every process has stopped. False: it has not within `patience`.
+  // Waits until the communication thread has ended, which means that every process has stopped. False: `patience` has
+  // passed.
   bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
-  // The communication thread makes no call of MPI until MPI_Finalize begins, or Hush(false), for some seconds at most.
+  // Keeps the communication thread from calling MPI until MPI_Finalize begins, until Hush(false), or for at most some
+  // seconds.
   void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
-  // At the start of MPI_Finalize, or before it: Bye(), Stop(), and the wait for the end of the communication thread. First calls
-  // `on_finalize`, unless it is null or another thread than the program's own finalises MPI.
+  // Called before MPI_Finalize or at its start: Bye(), Stop(), and the wait for the end of the communication thread.
+  // First calls `on_finalize`. Except: `on_finalize` is null, or another thread than the program's own finalises MPI.
   void EndForFinalize(void (*on_finalize)());
 
  private:
@@ -131,7 +135,7 @@ class Engine : public Inbox {
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
-  // Inbox.
+  // These implement Inbox.
   Destination DestinationFor(int source, const wire::Header& header) override {
     return post_->DestinationFor(source, header);
   }
@@ -161,12 +165,12 @@ class Engine : public Inbox {
   std::map<int, std::string> times_ GUARDED_BY(mu_);  // the last times of other members
   std::set<int> byes_ GUARDED_BY(mu_);                // members that have sent BYE; readers among them still serve
   bool said_bye_ GUARDED_BY(mu_) = false;
-  Patience serves_on_ GUARDED_BY(mu_);  // since then, if this process also reads
+  Patience serves_on_ GUARDED_BY(mu_);  // begun at this process's BYE, if it also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  std::promise<void> complete_;  // the communication thread starts before this object is complete
+  std::promise<void> complete_;  // the communication thread starts before the constructor has ended
   std::shared_future<void> completed_{complete_.get_future()};
   std::unique_ptr<Transport> transport_;  // last: its thread uses everything above
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the engine ends: it sends BYE when this trainer needs nothing more, and stops when all have sent it. If a process is lost,
-// FailAll() ends everything.
+// The end of the engine. It sends BYE when this trainer needs nothing more. It stops when all trainers have sent BYE.
+// If a process is lost, FailAll() ends everything.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 namespace hvdata {
 namespace {
 
-constexpr auto kWrites = std::chrono::seconds(5);    // lines and records that wait for a pipe or a file system
+constexpr auto kWrites = std::chrono::seconds(5);    // for unwritten lines and records
 constexpr int kBrokenPatience = 60;                  // s
-constexpr int kCutOffPatience = 5;                   // s: for the program to raise the error and end
+constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
-constexpr auto kEnds = std::chrono::seconds(5);      // for a dealer to end: user code may hold it up
+constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer: user code may delay it
 
 }  // namespace
 
@@ -41,7 +41,7 @@ void Engine::Bye() {
     serves_on_ = Patience(settings_.stall_seconds, 0);
   }
   LeaveChannels();
-  if (!world_.me().reads()) EndTimeline();  // a reader's ends in Stop()
+  if (!world_.me().reads()) EndTimeline();  // a reader's timeline ends in Stop()
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
@@ -50,8 +50,8 @@ void Engine::Bye() {
   post_->Fetch();
 }
 
-// Waits for the dealers. At the end of the last epoch each notes it in the timeline and sends its report to reader 0. Afterwards this
-// process sends nothing.
+// Waits for the dealers. At the end of its last epoch each dealer adds events to the timeline, and sends its report to
+// reader 0. After this wait the process sends nothing.
 void Engine::AwaitDealers() {
   const auto begun = std::chrono::steady_clock::now();
   for (const Channel& channel : channels_.All()) {
@@ -65,13 +65,13 @@ void Engine::EndTimeline() {
   try {
     NoteUnderWay(0);
     timeline_->End();
-  } catch (const std::exception& thrown) {  // the caller must go on: other processes wait for its BYE
+  } catch (const std::exception& thrown) {  // the caller must continue, because other processes wait for its BYE
     Log(Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
-// The program finalises MPI in mid-run. Trainers that still need what this process reads get an error, so that they don't wait for
-// ever.
+// The program has finalised MPI before the end of the job. Trainers that still need this reader's batches get an error,
+// so that they don't wait for ever.
 void Engine::LeaveReaders() {
   if (!world_.me().reads() || WaitAllBye(kServesOn)) return;
   std::set<int> byes;
@@ -165,8 +165,8 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
   Bye();
   LeaveReaders();
   Stop();
-  // Waits for as long as other ranks train. MPI_Finalize waits for them, too, and must not run beside our thread. If a rank is lost, the
-  // thread does not end. Then the wait is bounded.
+  // Waits as long as other ranks train. MPI_Finalize waits for them, too, and must not run while our thread runs. If a
+  // rank is lost, the thread does not end, and this wait is bounded.
   int broken_seconds = 0;
   while (!transport_->Join(std::chrono::seconds(1))) {
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the engine starts, and the errors when there is none.
+// The start of the engine, and the errors if no engine runs.
 #include <utility>
 
 #include "base/exceptions.h"
@@ -10,7 +10,8 @@
 namespace hvdata {
 namespace {
 
-// Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked child.
+// Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked
+// child.
 struct Process {
   Mutex mu;
   std::shared_ptr<Engine> engine GUARDED_BY(mu);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of this process: where the time of its channels goes, for this process and for others that ask. As text, which
-// horovod_data/observe/times.py reads. Each line is a word and numbers. Names are in hexadecimal, because they may contain anything.
+// The times of this process's channels, by activity, as text. Other processes may ask for it. horovod_data/observe/times.py
+// reads it. Each line is a word and numbers. Names are in hexadecimal, because they may contain any characters.
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
 //   audience RANK...                  the ranks that this process deals to
 //   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
-//   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources` follow
-//   reader ...                        the same. Lists by `audience` follow
+//   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources`
+//   follow
+//   reader ...                        as `trainer`. Lists by `audience` follow
 #include <chrono>
 #include <set>
 
@@ -77,7 +78,7 @@ std::string Engine::Times(bool reset) {
   return text;
 }
 
-// The programs of dedicated readers can't ask for it, because they are inside serve().
+// The programs of dedicated readers can't reset them, because they are inside serve().
 void Engine::ResetReaders() {
   for (const int member : world_.readers) {
     if (!world_.members[static_cast<size_t>(member)].trains())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of ops/ that the engine calls: only ops/ knows TensorFlow.
+// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow.
 #pragma once
 
 #include "mail/post.h"

@@ -13,14 +13,15 @@
 namespace hvdata {
 namespace {
 
-constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for lines and records that are not written yet
+constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for unwritten lines and records
 
 bool we_initialized = false;
 std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
-// Runs when the process exits, after Python has ended. If the status is not 0 it aborts the job, because other ranks wait in
-// MPI_Finalize. Then the program has called exit() in C, or raised SystemExit where Python's handlers don't see it.
+// Runs when the process exits, after Python has ended. If the status is not 0, it aborts the job, because other ranks
+// wait in MPI_Finalize. Such a program has called exit() in C, or raised SystemExit where Python's handlers don't see
+// it.
 void AtExit(int status, void*) {
   if (InForkedChild()) return;
   const MpiState mpi = QueryMpi();
@@ -29,7 +30,7 @@ void AtExit(int status, void*) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (status != 0 && size > 1) Abort(status);  // a single process keeps its own status, without MPI_Abort's banner
   if (!we_initialized) return;
-  // MPICH takes no locks any more when it calls our attribute from MPI_Finalize, so our thread must have ended before.
+  // MPICH takes no locks when it calls our attribute from MPI_Finalize. So our thread must end before MPI_Finalize.
   if (before_finalize) before_finalize();
   MPI_Finalize();
 }
@@ -67,7 +68,8 @@ Outcome InitMpi() {
 void BeforeMpiFinalize(void (*stop)()) {
   if (before_finalize) return;
   before_finalize = stop;
-  // MPI_Finalize first deletes the attributes of MPI_COMM_SELF (MPI standard, "Allowing User Functions at Process Termination").
+  // MPI_Finalize first deletes the attributes of MPI_COMM_SELF (MPI standard, "Allowing User Functions at Process
+  // Termination").
   int key = MPI_KEYVAL_INVALID;
   MPI_Comm_create_keyval(
       MPI_COMM_NULL_COPY_FN,
@@ -77,7 +79,7 @@ void BeforeMpiFinalize(void (*stop)()) {
       },
       &key, nullptr);
   MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
-  MPI_Comm_free_keyval(&key);  // it lasts as long as the attribute
+  MPI_Comm_free_keyval(&key);  // it lives as long as the attribute
 }
 
 bool CutOff() { return !cut_off.exchange(true); }

@@ -14,14 +14,15 @@ struct MpiState {
 };
 MpiState QueryMpi();
 
-// MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
+// Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// Has `stop` called at the start of every MPI_Finalize, or just before our own one. Once in a process.
+// From now on every MPI_Finalize calls `stop` at its start. Except: before our own MPI_Finalize, `stop` is called
+// directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
-// MPI has lost its connections to the launcher. From now on Abort() ends this process alone, and the launcher notices that. False: it
-// was called before.
+// MPI has lost its connections to the launcher. From now on Abort() ends only this process, and the launcher notices
+// that. False: it was called before.
 bool CutOff();
 
 // Ends the whole job, or at least this process. Does not return.

@@ -22,9 +22,10 @@ using std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load
 constexpr size_t kNameSize = 32, kSecretSize = 32;
 
-// The borrower sends a greeting with the descriptor of its bells. The lender answers with those of its arena and its bells.
+// The borrower sends a greeting with the descriptor of its bells. The lender answers with the descriptors of its arena
+// and its bells.
 struct Greeting {
-  char secret[kSecretSize];  // the lender's, which went by MPI
+  char secret[kSecretSize];  // the lender's secret, which it sent by MPI
   int32_t member;
 };
 struct Answer {
@@ -43,7 +44,7 @@ class Introductions {
   Introductions(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
       : world_(world),
         size_(world.members.size()),
-        arena_bytes_(world.me().reads() ? arena_bytes : 0),  // a porter that doesn't read needs rings alone
+        arena_bytes_(world.me().reads() ? arena_bytes : 0),  // a porter that is no reader needs only rings
         porters_(Porters(world)),
         bells_(std::move(bells)),
         why_(std::move(why)) {}
@@ -52,28 +53,29 @@ class Introductions {
     std::unique_ptr<Listener> listener = Listen();
     std::string name = listener ? listener->name() : "";
     std::string secret = name.empty() ? "" : RandomDigits(kSecretSize / 2);
-    if (secret.empty()) name.clear();  // then no rank calls
+    if (secret.empty()) name.clear();  // so that no rank calls
     name.resize(kNameSize);
     secret.resize(kSecretSize);
     const std::vector<std::string> names = collectives.gather(name + secret);
     std::vector<uint8_t> offered(size_, 0);
     for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && LendsTo(static_cast<int>(m), world_.self);
     std::map<int, Handover> lenders = Call(names);
-    // The listener waits only for ranks that have connected. A network namespace, for example, refuses others.
+    // The listener waits only for ranks that have connected. A network namespace, for example, may refuse the
+    // connection.
     std::vector<uint8_t> called(size_, 0);
     for (const auto& [member, handover] : lenders) called[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> callers = collectives.swap(called);
     Greet(names, &lenders);
     if (listener) Serve(listener.get(), secret, callers);
     for (auto& [member, handover] : lenders) Attach(member, &handover);
-    // A link counts if both ends have it.
+    // A link is used only if both ends have it.
     std::vector<uint8_t> have(size_, 0);
     for (const auto& [member, link] : links) have[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> theirs = collectives.swap(have);
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
       if (!theirs[m]) links.erase(member);
-      // A lender without shared memory has logged that itself.
+      // A lender without shared memory has logged the reason itself.
       if (!world_.me().trains() || !offered[m] || !Beside(member) || links.count(member)) continue;
       Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(member) + " (" +
           (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
@@ -81,7 +83,7 @@ class Introductions {
     AgreeOnPorters(collectives);
   }
 
-  // By member. -1 for those that have no link with their porter.
+  // By member. -1: the member has no link with its porter.
   std::vector<int> porters() && { return std::move(porters_); }
 
   std::shared_ptr<Arena> arena;
@@ -92,7 +94,7 @@ class Introductions {
     const Member& other = world_.members[static_cast<size_t>(member)];
     return member != world_.self && other.host == world_.me().host;
   }
-  // Two readers that both train have one link: the lower one lends.
+  // Two readers that both train share one link. The reader with the lower index lends.
   bool LendsTo(int lender, int borrower) const {
     const Member& l = world_.members[static_cast<size_t>(lender)];
     const Member& b = world_.members[static_cast<size_t>(borrower)];
@@ -140,7 +142,8 @@ class Introductions {
     return lenders;
   }
 
-  // After all know who calls: only then do listeners accept, and a backlog may be too short for all calls.
+  // Call it when all ranks know which ranks call. Listeners accept only from then on, and their backlog may be too
+  // short for all calls.
   void Greet(const std::vector<std::string>& names, std::map<int, Handover>* lenders) {
     for (auto& [member, handover] : *lenders) {
       Greeting greeting{{}, world_.self};
@@ -211,7 +214,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     region = nullptr;
     why = "the system has no memory for the words that ranks wait on";
   }
-  // Without shared bells this process has no links, but takes part in what is collective.
+  // Without shared bells this process has no links. It still takes part in the collective calls.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   Introductions introductions(world, arena_bytes, region, why);

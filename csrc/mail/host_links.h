@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways between processes of one host that need no MPI. A reader has a link with each trainer of its host, and a porter with
-// each rank that it receives for: two rings and an arena, in memory that the reader or porter lends.
+// The ways between processes of one host that need no MPI. A reader has a link with each trainer of its host. A porter
+// has a link with each rank that it receives for. A link is two rings and an arena, in memory that the reader or porter
+// lends.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@
 
 namespace hvdata {
 
-// How payloads are sent between processes of one host.
+// The way of payloads between processes of one host.
 enum class Payload : int {
   kAuto = 0,     // the cheapest way
   kMessage = 1,  // by MPI, as between hosts
-  kArena = 2,    // through shared memory, also small ones
+  kArena = 2,    // through shared memory, also small payloads
 };
 
-// The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share one.
+// The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share a bell.
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
   Bell sinks[kEach], sources[kEach];
@@ -35,7 +36,7 @@ struct Bells {
 
 class HostLink {
  public:
-  // `lent`: the peer's memory; null: this process lends its own.
+  // `lent`: the memory that the peer lends. Null: this process lends its own.
   HostLink(std::shared_ptr<RingPair> rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
       : view(std::move(lent)), peer(std::move(of_peer)), rings_(std::move(rings)) {}
 
@@ -43,7 +44,8 @@ class HostLink {
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }
 
-  // Sends one record to the peer. False if the ring has no room; it never has for more than Most() bytes. One caller at a time.
+  // Sends one record to the peer. False if the ring has no room now. A record of more than Most() bytes never finds
+  // room. Only one thread at a time may call it.
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
@@ -51,14 +53,15 @@ class HostLink {
     return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
   }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
-  // visit(record) for the oldest record from the peer, in place. False: there is none. `*broken`: the ring makes no sense. One caller
-  // at a time.
+  // Calls visit(record) with the oldest record from the peer, in place. False: there is none. Sets `*broken` if the
+  // ring's contents are not valid. Only one thread at a time may call it.
   template <typename Visitor>
   bool Take(Visitor visit, bool* broken) {
     return lends() ? TakeFrom(&rings_->up, visit, broken) : TakeFrom(&rings_->down, visit, broken);
   }
-  // By channel: the trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one operation, so the
-  // second one knows what the first did. A TAKEN sent before the reader's change is in the ring when the reader looks next.
+  // By channel. The trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one
+  // operation. So the second side sees the change of the first. A TAKEN that was sent before the reader's change is in
+  // the ring at the reader's next look.
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
@@ -72,22 +75,23 @@ class HostLink {
   const std::shared_ptr<RingPair> rings_;
 };
 
-// How the ranks exchange what they need to connect. Collective.
+// The ranks use these to exchange what they need to connect. Collective.
 struct Collectives {
   // Returns the texts of all members. They have one size.
   std::function<std::vector<std::string>(const std::string& mine)> gather;
-  // Gives each member one byte and returns the byte that each member gave us.
+  // Gives each member one byte. Returns the bytes that this rank gets from all members.
   std::function<std::vector<uint8_t>(const std::vector<uint8_t>& mine)> swap;
 };
 
 struct HostLinks {
-  // Collective. If something is refused, that link is missing, and this rank logs one line with the reason.
+  // Collective. If the system refuses a part of a link, that link is missing. Then this rank logs one line with the
+  // reason.
   HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives);
 
   const Payload payload;
   std::shared_ptr<Bells> bells;                    // this process's own
-  std::shared_ptr<Arena> arena;                    // null if this process reads for no other process of its host
-  std::vector<int> porters;                        // by member; -1: it has none
+  std::shared_ptr<Arena> arena;                    // null if this process lends memory to no other process of its host
+  std::vector<int> porters;                        // by member; -1: it has no porter
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 

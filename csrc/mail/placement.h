@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses how each payload is sent. No other file does.
+// Chooses how each payload is sent. Only this file does.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,17 @@ namespace hvdata {
 
 // Up to this size a copy into the header's message costs less than a second message.
 constexpr uint64_t kInlineLimit = 16 << 10;
-// Up to this size it does so even behind a long header.
+// Up to this size that holds even after a long header.
 constexpr uint64_t kAlwaysInline = 256;
 
-// The size of an envelope to one rank, at most: one message with a full load of inline payloads fits in.
+// The largest size of an envelope to one rank. A message with the most inline payloads fits in.
 constexpr uint64_t kEnvelopeLimit = 2 * kInlineLimit;
-// And of one to a porter. MPI sends no more over sockets without asking first, and a ring takes no larger record.
+// The largest size of an envelope to a porter. MPI sends larger messages over sockets only after asking the receiver. A
+// ring takes no larger record.
 constexpr uint64_t kPorterLimit = 2 * kEnvelopeLimit;
 
-// Keeps the sum of a share's inline payloads within kInlineLimit. Except: payloads up to kAlwaysInline are always inline.
+// Keeps the sum of a share's inline payloads within kInlineLimit. Except: payloads up to kAlwaysInline are always
+// inline.
 class InlineBudget {
  public:
   bool Spend(uint64_t bytes) {
@@ -32,8 +34,9 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Sets `where` and `bytes` of every component: in shared memory if it is there already, else inline if it is small, else as a
-// message. `shared`: the memory that the receiver maps too; null: none. What lies there is kept until the receiver gives it back.
+// Sets `where` and `bytes` of every component. A payload that is in shared memory stays there. Otherwise a small
+// payload goes inline, and a large one as a message. `shared`: the memory that the receiver maps, too; null: there is
+// none. A payload there is kept until the receiver gives it back.
 inline void PlacePayloads(Packet* packet, Arena* shared) {
   InlineBudget budget;
   for (size_t i = 0; i < packet->header.components.size(); ++i) {

@@ -15,7 +15,7 @@ bool ReadsAfar(const World& world, int from, int to) {
 }
 
 std::vector<int> Porters(const World& world) {
-  // The members of one group on one host. Batches travel within a group.
+  // The members of one group on one host. Batches are sent within a group.
   struct Host {
     int reader = -1;  // the first one; -1: none
     std::vector<int> trainers;
@@ -35,7 +35,7 @@ std::vector<int> Porters(const World& world) {
       return other.first.first == group && other.first.second != name && other.second.reader >= 0;
     });
     if (!from_afar || host.trainers.size() < 2) continue;
-    // A reader of the host has links with the trainers already.
+    // A reader of the host already has links with the trainers.
     const int porter = host.reader >= 0 ? host.reader : host.trainers.front();
     for (const int trainer : host.trainers) porters[static_cast<size_t>(trainer)] = porter;
   }

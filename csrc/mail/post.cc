@@ -26,7 +26,8 @@ bool DebugWanted() {
 
 constexpr uint64_t kAlways = ~0ull;
 
-// A TAKEN gives credit up to this step. It need not wake a reader that waits for more, or for others. Other messages always do.
+// A TAKEN gives credit up to this step. It does not wake a reader that waits for more credit, or for other trainers.
+// All other messages wake the reader.
 uint64_t LimitIn(const wire::Message& message) {
   const auto* taken = std::get_if<wire::Taken>(&message);
   return taken != nullptr ? taken->limit.n : kAlways;
@@ -64,7 +65,7 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     Route* const route = add(member, nullptr);
     route->porter = theirs;
     route->porters = ours;
-    route->numbers = theirs >= 0 && theirs != member;  // the porter itself has one way only
+    route->numbers = theirs >= 0 && theirs != member;  // the porter itself has only one way
   }
 }
 
@@ -92,7 +93,7 @@ Doorbell Post::source_door(uint32_t channel) {
   return door;
 }
 
-// ---- Out.
+// ---- Outgoing messages.
 
 void Post::Send(int member, Header header, const Share* share) {
   if (member == world_->self) return SendHere(std::move(header), share);
@@ -107,20 +108,21 @@ void Post::Send(int member, Header header, const Share* share) {
   PlacePayloads(&packet, link != nullptr && link->lends() ? arena().get() : nullptr);
   Header& h = packet.header;
   CountPlaces(h);
-  // Messages of no channel go by MPI: no thread waits for them at a ring, so the communication thread would find them there later.
-  // They need no order among those in the ring. Except: BYE comes after everything.
+  // Messages of no channel go by MPI. No thread waits for them at a ring, so the communication thread would find them
+  // there later. They need no order among the messages of the ring. Except: BYE comes after everything.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     Trace(member, h);
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // BYE and BECAUSE avoid the porter. BYE takes the way of the messages of no channel, which must be there before it. BECAUSE says
-  // why a step does not come: a porter that has stopped may hold that step.
+  // BYE and BECAUSE avoid the porter. BYE takes the same way as the messages of no channel, because it must arrive
+  // after them. BECAUSE says why a step does not come. A stopped porter may hold that step.
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  // A state may have gigabytes: it is not encoded for the ring in vain, under a lock.
+  // A state may have gigabytes. Such a state does not fit into the ring. So no state is encoded for the ring under a
+  // lock.
   bool all_here = link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message);
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
@@ -140,12 +142,13 @@ void Post::Send(int member, Header header, const Share* share) {
       if (!all_here) Add(&Count().ring_full, 1);
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(packet));
-    if (numbered) ++route->sent;  // only now: if sending throws, the other end must not wait for this number
+    if (numbered) ++route->sent;  // incremented last: if sending throws, the other end must not wait for this number
   }
   if (link != nullptr && Wakes(link->wake_at(), channel, limit)) link->peer->Of(for_reader, channel)->Ring();
 }
 
-// The tensors themselves are handed over. The header has one component with the bytes of all, which the window needs.
+// Hands over the tensors themselves. The header has one component with the bytes of all tensors, which the window
+// needs.
 void Post::SendHere(Header header, const Share* share) {
   const uint32_t channel = header.channel;
   const uint64_t limit = LimitIn(header.message);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post office of a process: every message passes here. Ways of a message:
+// The post office of a process: every message passes here. The ways of a message:
 //   to this process itself: a queue;
-//   to a process of this host that has a link to this one: headers and small payloads through a ring, large ones in the arena;
-//   to all others: MPI, small messages for another host through its porter.
-// A sender's messages of a channel are delivered in the order in which they were sent, whichever way they took. BYE is delivered
-// after all of them. BECAUSE may overtake others.
+//   to a process of this host with a link to this process: a ring for headers and small payloads, the arena for
+//   large payloads;
+//   to all other processes: MPI, where small messages for another host go through its porter.
+// A sender's messages of a channel are delivered in the order in which they were sent, on whichever way. BYE is
+// delivered after all of them. BECAUSE may overtake other messages.
 #pragma once
 
 #include <array>
@@ -26,7 +27,8 @@
 
 namespace hvdata {
 
-// Makes memory for a share that comes in. found[i]: where component i lies already, if it came in the arena; otherwise empty.
+// Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
+// is empty.
 using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
 
 class Post {
@@ -34,7 +36,7 @@ class Post {
   struct Ways {
     std::function<void(int member, Packet)> send_by_mpi;
     MakeDestination make_destination;
-    // One call at a time, with no lock held.
+    // Only one call at a time. No lock is held during a call.
     std::function<void(int member, wire::Header, BundlePtr)> deliver;
     std::function<void(const std::string& what)> broken;
   };
@@ -42,42 +44,45 @@ class Post {
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
   ~Post();
 
-  // From any thread, under any lock of a room above. Never waits and never delivers.
+  // Any thread may call it, under any lock of a room above. Never waits and never delivers.
   void Send(int member, wire::Header header, const Share* share = nullptr);
 
-  // Shared memory for a payload that the caller writes for `member` (-1: for any member of this host). It is sent without a copy.
-  // No data if Send takes another way for it, or if the arena is full.
+  // Allocates shared memory for a payload. The caller writes it for `member` (-1: for any member of this host). Send
+  // then needs no copy. Returns no data if Send takes another way for it, or if the arena is full.
   Block AllocateShared(int member, uint64_t bytes);
 
-  // Copies the blocks for `member` (as above) into shared memory that Send would otherwise send by MPI. A copied block has the
-  // copy's owner. Not copied: blocks in shared memory, blocks whose `parts` are small, and those for which the arena has no room.
+  // Copies blocks into shared memory, if Send would otherwise send them to `member` (as above) by MPI. A copied block
+  // gets the copy's owner. Not copied: blocks in shared memory, blocks whose `parts` are small, and blocks for which
+  // the arena has no room.
   void MoveToArena(int member, std::vector<Block>* blocks, int parts = 1);
 
-  // Delivers what has come, on this thread. If another thread is delivering, that thread delivers all of it. True if this call
-  // delivered something. With no lock held.
+  // Delivers all messages that have come, on this thread. If another thread is delivering, that thread delivers them.
+  // Returns true if this call delivered something. Call it with no lock held.
   bool Fetch();
-  // The same, and returns when all that had come before the call has been delivered.
+  // Does the same, and returns only when all messages that had come before the call are delivered.
   void FetchAll();
-  // Calls `what` between two deliveries: now, or after the delivery under way.
+  // Calls `what` between two deliveries: now, or after the current delivery.
   void InTurn(std::function<void()> what);
 
-  // For a packet that comes by MPI: memory for it when its header has come, and its delivery when all of it has come.
+  // For a packet that comes by MPI. DestinationFor gives memory for it when its header has come. Arrived delivers it
+  // when all of it has come.
   Destination DestinationFor(int member, const wire::Header& header);
   void Arrived(int member, wire::Header header, Destination destination);
 
-  // On a porter: gives `member`, of this host, the messages that `source` has sent here for it. They are labelled with `source`.
+  // On a porter: gives `member`, of this host, the messages that `source` has sent here for it. Their labels name
+  // `source`.
   void PassOn(int source, int member, wire::Envelope envelope);
 
-  // What the threads of a channel wait for: those of a trainer, and the dealer.
+  // A channel's waiting threads wait at these doorbells: a trainer's threads at sink_door, the dealer at source_door.
   Doorbell sink_door(uint32_t channel) { return Door(false, channel); }
   Doorbell source_door(uint32_t channel);
 
-  // Null if this process reads for no other process of its host.
+  // Null if this process lends memory to no other process of its host.
   const std::shared_ptr<Arena>& arena() const { return links_->arena; }
 
  private:
-  struct Route;  // the way to and from one member with which we have a link or a porter
-  struct Item {  // to be delivered: a message, or a call
+  struct Route;  // the way to and from one member with a link or a porter
+  struct Item {  // a message or a call, to be delivered
     int member;
     wire::Header header;
     BundlePtr bundle;
@@ -113,11 +118,11 @@ class Post {
 
   Mutex mu_{Mutex::kMail};
   CondVar idle_;
-  std::deque<Item> queue_ GUARDED_BY(mu_);  // from this process itself, and by MPI
+  std::deque<Item> queue_ GUARDED_BY(mu_);  // messages from this process itself, and by MPI
   std::atomic<size_t> queued_{0};
   uint64_t turns_ GUARDED_BY(mu_) = 0;       // how many times a thread has finished delivering
-  bool delivering_ GUARDED_BY(mu_) = false;  // a thread delivers
-  bool again_ GUARDED_BY(mu_) = false;       // that thread must look once more when it has finished
+  bool delivering_ GUARDED_BY(mu_) = false;  // a thread is delivering
+  bool again_ GUARDED_BY(mu_) = false;       // that thread must look again when it has finished
   std::atomic<size_t> to_pass_on_{0};        // records that wait for room in a ring
   std::atomic<bool> broken_{false};
   std::atomic<bool> logged_full_{false};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes in, from rings, MPI and this process itself. One thread at a time delivers it, in each sender's order.
+// Incoming messages, from rings, MPI and this process itself. One thread at a time delivers them, in each sender's
+// order.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -13,7 +14,7 @@ using wire::Component;
 using wire::Header;
 using wire::Where;
 
-constexpr size_t kMostEarly = 1 << 16;  // many times the messages that all channels have under way
+constexpr size_t kMostEarly = 1 << 16;  // many times the messages that all channels can have on their way
 
 void Post::Queue(Item item) {
   MutexLock lock(&mu_);
@@ -41,10 +42,10 @@ bool Post::Fetch() {
     try {
       const bool rings = DeliverRings(), queue = DeliverQueue(), passed = PassOnRest();
       any = any || rings || queue || passed;
-    } catch (const std::exception& error) {  // for example no memory: a message is lost
+    } catch (const std::exception& error) {  // for example no memory: the message is lost
       try {
         Break("a message can't be delivered: " + Explained(error).message);
-      } catch (const std::exception&) {  // no memory for that text: waiting threads run into their time limit
+      } catch (const std::exception&) {  // no memory for that text: waiting threads reach their time limit
       }
     }
     MutexLock lock(&mu_);
@@ -102,7 +103,7 @@ void Post::TakeRecord(Route* route, std::string_view record) {
   wire::IsEnvelope(record) ? TakeEnvelope(route, record) : TakeMessage(route->member, record);
 }
 
-// A message whose payloads are all inline or in the arena.
+// Takes a message whose payloads are all inline or in the arena.
 void Post::TakeMessage(int member, std::string_view message) {
   Header header;
   std::string_view payload;

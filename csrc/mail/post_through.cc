@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The porter: it receives an envelope from another host and passes each rank of its own host what is for that rank.
+// The porter: it receives an envelope from another host. It passes each rank of its own host the messages for that
+// rank.
 #include "base/counters.h"
 #include "mail/placement.h"
 #include "mail/post_route.h"
@@ -47,7 +48,8 @@ void Post::PassOn(int source, int member, wire::Envelope envelope) {
   }
 }
 
-// Passes on what found no room in a ring before. Each rank empties its rings now and then, also while it waits for nothing.
+// Passes on the messages that found no room in a ring before. Each rank empties its rings now and then, even if it
+// waits for nothing.
 bool Post::PassOnRest() {
   if (to_pass_on_ == 0) return false;
   bool any = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is sent and received: a share, a packet, the memory that payloads come from and go to, and the function that sends. No MPI.
+// The types that are sent and received: a share, a packet, the memory of payloads, and the function that sends. No MPI.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace hvdata {
 
-// The tensors of a share, of which only ops/bundle.h knows what they are.
+// The tensors of a share. Only ops/bundle.h knows their type.
 using BundlePtr = std::shared_ptr<void>;
 
 // Bytes that stay valid and unchanged while `owner` lives.
@@ -22,20 +22,21 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// A header and its payloads on their way out: components[i] of the header describes blocks[i].
+// An outgoing header and its payloads: components[i] of the header describes blocks[i].
 struct Packet {
   wire::Header header;
   std::vector<Block> blocks;
   int porter = -1;  // the member that may receive it for its host (mail/porters.h); -1: none
 };
 
-// Memory that payloads are received into: places[i] has room for components[i].bytes. Without places the share can't be received.
+// Memory for incoming payloads: places[i] has room for components[i].bytes. Without places the share can't be received.
 struct Destination {
   std::vector<char*> places;
   std::shared_ptr<void> owner;
 };
 
-// One trainer's part of a step, on the reader. The trainer of the same process gets `bundle`, every other one the blocks.
+// One trainer's part of a step, on the reader. The trainer of this process gets `bundle`. Every other trainer gets the
+// blocks.
 struct Share {
   std::vector<wire::Component> components;
   std::vector<Block> blocks;
@@ -45,8 +46,8 @@ struct Share {
   uint64_t bytes = 0;  // of its tensors
 };
 
-// Sends to a member, which may be this process, with a share or without one. Never waits and never calls back. So each room sends
-// under its own lock, in the order of its decisions.
+// Sends a message to a member, which may be this process, with or without a share. Never waits and never calls back. So
+// each room sends under its own lock, in the order of its decisions.
 using Send = std::function<void(int member, wire::Header, const Share*)>;
 
 // A header of a channel's epoch.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A condition variable that other processes of the host can notify. Its waiting thread fetches messages before it sleeps, so a
-// share reaches that thread without another thread in between.
+// A condition variable that other processes of the host can notify. The waiting thread fetches messages before it
+// sleeps. So a share reaches that thread directly, without another thread.
 #pragma once
 
 #include <chrono>
@@ -15,13 +15,14 @@
 
 namespace hvdata {
 
-// What a waiting thread of a channel listens to: a bell, and how to fetch messages. By default a bell of its own.
+// A bell, and a way to fetch messages. A channel's waiting thread sleeps at it. By default it has a bell of its own.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  // As Post::Fetch and Post::FetchAll. Called with no lock held.
+  // As Post::Fetch and Post::FetchAll. Call them with no lock held.
   std::function<bool()> fetch = [] { return false; };
   std::function<void()> fetch_all = [] {};
-  // From now on only this member wakes the thread, when it gives credit up to step `limit`. kEverybody: every member does.
+  // From now on only this member wakes the thread, and only when it gives credit up to step `limit`. kEverybody: every
+  // member wakes it.
   std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
@@ -34,17 +35,17 @@ class Signal {
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void FetchAll() const { door_.fetch_all(); }
-  // Under the mutex of the waiting thread, as WokenBy. Call it in ready() of a wait. Then messages that did not ring are fetched
-  // before the thread sleeps.
+  // Call it in ready() of a wait, under the mutex of the waiting thread, as WokenBy. Then messages that did not ring
+  // are fetched before the thread sleeps.
   void Attend(int member, LaneStep limit) {
     const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;
     door_.attend(member, limit);
   }
-  // Whether such a message of this member wakes the waiting thread.
+  // True if a message with this limit from this member wakes the waiting thread.
   bool WokenBy(int member, LaneStep limit) const { return attended_.first == member && attended_.second <= limit.n; }
 
-  // Waits until ready(), which is called under `lock`, or for `most`. True if it was ready.
+  // Waits until ready() is true, or for `most`. `lock` is held during ready(). Returns the last result of ready().
   template <typename Ready>
   bool WaitFor(MutexLock* lock, std::chrono::nanoseconds most, Ready ready) {
     const auto deadline = std::chrono::steady_clock::now() + most;

@@ -46,7 +46,7 @@ void Agreements::SendToAll(const Meeting& meeting, const wire::Message& message)
 
 int64_t Agreements::Begin(std::string mine, std::string what) {
   MutexLock lock(&mu_);
-  if (world_->readers.front() != world_->self) {  // later than the coordinator, which knows more
+  if (world_->readers.front() != world_->self) {  // this rank reports later than the coordinator, which knows more
     const auto later = [](double seconds) { return seconds + std::min(seconds, kLater); };
     waits_[begun_ + 1] = {what, Patience(later(stall_seconds_), later(timeout_seconds_))};
   }
@@ -68,7 +68,7 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return Unanswered(number);
 }
 
-// For a coordinator that does not answer: reports the wait, or ends it with an error.
+// Handles a coordinator that does not answer: reports the wait, or ends it with an error.
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
@@ -112,7 +112,7 @@ void Agreements::Conclude(int64_t number, Outcome outcome) {
   meetings_.erase(number);
 }
 
-// Ends agreement `number` if all members have contributed, or if one has departed without.
+// Ends agreement `number` if all members have contributed, or if a member has departed without contributing.
 void Agreements::CompleteIfTime(int64_t number) {
   const Meeting& meeting = meetings_[number];
   if (meeting.contributions.size() == world_->members.size()) {

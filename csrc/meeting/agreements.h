@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreements: every member contributes bytes to its k-th agreement and gets the contributions of all. The coordinator, reader 0,
-// collects them and answers all members at once. It also names the members that have not come.
+// Agreements: every member contributes bytes to its k-th agreement and gets the contributions of all members. The
+// coordinator, reader 0, collects them and answers all members at once. It also names the members that have not come.
 #pragma once
 
 #include <chrono>
@@ -24,17 +24,17 @@ class Agreements {
 
   // Contributes to this member's next agreement. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // The result of agreement `number`: (uint64 count, count x uint64 member, uint64 length, bytes) for each different contribution, by
-  // first member. nullopt: it is not there within `slice`.
+  // The result of agreement `number`. For each different contribution, ordered by first member: (uint64 count, count x
+  // uint64 member, uint64 length, bytes). nullopt: the result does not come within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
-  // For the coordinator: answers agreements under way, and all later ones, with this error.
+  // On the coordinator: answers all current and later agreements with this error.
   void Refuse(std::string why);
 
   void On(int member, const wire::Hello& hello);
   void On(int member, const wire::Absent& absent);
   void On(int member, const wire::Verdict& verdict);
-  // `member` contributes no more.
+  // `member` makes no more contributions.
   void OnDeparted(int member);
   void Tick();
   void Fail(Outcome outcome);
@@ -63,12 +63,12 @@ class Agreements {
     std::string what;
     Patience patience;
   };
-  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here and not answered; empty on the coordinator
+  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here and not answered yet; empty on the coordinator
   std::map<int64_t, Outcome> verdicts_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
-  // On the coordinator.
+  // Only the coordinator uses these.
   std::map<int64_t, Meeting> meetings_ GUARDED_BY(mu_);
-  std::map<int64_t, Outcome> settled_ GUARDED_BY(mu_);  // those that ended with an error before all members came
+  std::map<int64_t, Outcome> settled_ GUARDED_BY(mu_);  // agreements that ended with an error before all members came
   std::set<int> departed_ GUARDED_BY(mu_);
   std::string refusal_ GUARDED_BY(mu_);
 };

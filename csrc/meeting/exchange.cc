@@ -53,7 +53,7 @@ void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
   send_(world_->trainers[static_cast<size_t>(trainer)], MakeHeader(0, 0, std::move(message)), share);
 }
 
-// The callback runs after this rank has sent all that it sends for the call: the program may then depart at once.
+// The callback runs after this rank has sent all its messages of the call, because the program may depart at once.
 void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged) const {
   if (!outcome.ok()) outcome.message = Where(key) + outcome.message;
   AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), exchanged = std::move(exchanged)] {
@@ -82,7 +82,7 @@ void Exchange::Gather(const std::string& name, int root, const Share& part, Coll
   Begin(key, &call);
 }
 
-// Sends CALLED, and handles what has come for the call already.
+// Sends CALLED, and handles the messages of the call that have come already.
 void Exchange::Begin(const Key& key, Call* call) {
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (t == call->root || call->root == me()))
@@ -136,7 +136,7 @@ void Exchange::Heed(const Key& key, Arrived* came) {
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
-    if (call.root != me() || call.looking) return;  // a trainer that disagrees sends CALLED, too
+    if (call.root != me() || call.looking) return;  // a trainer with another root also sends CALLED
     std::swap(call.given[arrived.trainer], arrived.bundle);
     return CollectIfAllGiven(key, &call);
   }
@@ -172,7 +172,7 @@ void Exchange::Finish(const Key& key, Outcome outcome, Exchanged exchanged) {
   calls_.erase(found);
 }
 
-// ---- Errors that concern all ranks of a call.
+// ---- Errors for all ranks of a call.
 
 std::string Exchange::Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const {
   if (other < trainer) return Disagreement(name, other_root, other, root, trainer);
@@ -181,8 +181,9 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
          ". " + Same(name) + ", with the same root";
 }
 
-// Ends the call with an error, and sends it to trainer `from`, to the ranks that wait for this one, and to those that this one waits
-// for. Each of these does the same. `before`: stands before the error on the other ranks.
+// Ends the call with an error. Sends the error to trainer `from`, to the ranks that wait for this rank, and to the
+// ranks that this rank waits for. Each of these does the same. `before`: stands in front of the error on the other
+// ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.at(key).root;
   const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
@@ -223,7 +224,7 @@ void Exchange::EndWait(Expected::iterator wait, Outcome outcome, Exchanged excha
   expected_.erase(wait);
 }
 
-// ---- What comes in.
+// ---- Incoming messages.
 
 void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
@@ -291,7 +292,7 @@ void Exchange::AnswerWhoLeft(int member, int trainer) {
   if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
 }
 
-// Whether the root has all that it needs from a departed trainer.
+// True if the root has all that it needs from a departed trainer.
 bool Exchange::Has(const Call& call, int trainer) {
   if (call.collected) return call.given.count(trainer) > 0;
   return call.looking || call.parts.empty() || call.called.count(trainer) > 0;
@@ -321,7 +322,7 @@ void Exchange::EndWaitsForDeparted() {
 
 // ---- Clocks.
 
-// The ranks that this rank waits for, and what they have not done.
+// The ranks that this rank waits for, and what they have not done yet.
 std::string Exchange::Missing(const std::string& name, const Call& call) const {
   const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
   const std::string not_sent =
@@ -339,8 +340,8 @@ std::string Exchange::Missing(const std::string& name, const Call& call) const {
   return JoinNames(names) + not_made + crossed;
 }
 
-// Ranks that make blocking calls in different orders wait for each other. Returns which other call a trainer waits in, if it has sent
-// CALLED for that to this rank.
+// Ranks that make blocking calls in different orders wait for each other. Returns the other call that a trainer waits
+// in, if it has sent this rank a CALLED for that call.
 std::string Exchange::Crossed(int trainer) const {
   for (const auto& [key, arrived] : early_) {
     const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
@@ -354,7 +355,7 @@ std::string Exchange::Crossed(int trainer) const {
   return "";
 }
 
-// Reports a long wait. True if it has lasted too long; then `*error` says so.
+// Reports a long wait. True if the wait has become an error; `*error` gets it.
 bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
   if (wait->patience.Over()) {
     const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));

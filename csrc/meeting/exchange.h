@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of scatter, gather and their gradients. The k-th scatter of a name on one rank goes with the k-th scatter of that name
-// on all other ranks. So does the k-th gather.
+// The messages of scatter, gather and their gradients. Calls of one name match by their count. The k-th scatter of a
+// name on one rank belongs to the k-th scatter of that name on all other ranks. So does the k-th gather.
 //
-// Every rank sends CALLED to its root, and a root sends it to all ranks. It names the root, so ranks that disagree find out. When all
-// have called, the root of a scatter sends the parts. The root of a gather first checks the parts of all ranks. Then it ends the call
-// on all ranks, with an empty part or with an error.
+// Every rank sends CALLED to its root, and a root sends CALLED to all ranks. CALLED names the root, so ranks with
+// different roots find out. When all ranks have called, the root of a scatter sends the parts. The root of a gather
+// first checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
 //
-// A rank that departs sends BYE to the readers, and to the ranks to which it has sent something. BYE comes after all that was sent
-// before it. Other ranks ask a reader for departed ranks while they wait.
+// A rank that departs sends BYE to the readers, and to all ranks that have got a message from it. BYE comes after all
+// messages that were sent before it. While other ranks wait, they ask a reader for departed ranks.
 #pragma once
 
 #include <chrono>
@@ -28,12 +28,12 @@
 
 namespace hvdata {
 
-// For texts: "scatter 'name'". Users' names begin with no NUL: "\0G" and a name is a gather, "\0B" and a name the gradient of a gather,
-// and a NUL instead of a name stands for calls without a name. "\0A" and "audit 1" is a scatter of that audit. The program has not
-// made such a scatter, so texts name the audit.
+// The call's name in texts: "scatter 'name'". Users' names don't begin with NUL. Names with NUL are ours. "\0G" and a
+// name is a gather. "\0B" and a name is the gradient of a gather. A single NUL is the name of calls without a name.
+// "\0A" and "audit 1" is a scatter of that audit. The program has not made such a scatter, so texts name the audit.
 std::string CallName(const std::string& name);
 
-// What came for a call: this rank's part, or the root's status with its error, or the part of another trainer.
+// A result of a call: this rank's part, or the root's status with its error, or the part of another trainer.
 struct Exchanged {
   uint64_t call = 0;
   int code = 0;
@@ -42,28 +42,30 @@ struct Exchanged {
 
 class Exchange {
  public:
-  // Called once, with no lock held, with what came or with an error.
+  // Called once, with the result or an error. No lock is held.
   using Callback = std::function<void(Outcome, Exchanged)>;
   using Parts = std::vector<std::shared_ptr<const Share>>;  // by trainer
-  // Called on the root of a gather with the call's number and the parts of all trainers. The root must then call EndGather.
+  // Called on the root of a gather, with the call's number and the parts of all trainers. The root must then call
+  // EndGather.
   using Collected = std::function<void(uint64_t, std::vector<BundlePtr>)>;
 
   Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
-  // This rank's next scatter of this name. `parts`: given by the root.
+  // Begins this rank's next scatter of this name. Only the root gives `parts`.
   void Scatter(const std::string& name, int root, Parts parts, Callback callback);
-  // Instead of Scatter, on a root that can't scatter: the other ranks get status `code` and `text`.
+  // A root that can't scatter calls it instead of Scatter. The other ranks get status `code` and `text`.
   void Refuse(const std::string& name, int root, int code, const Share& text);
-  // This rank's next gather of this name. It ends when the root has checked all parts, with the root's status.
+  // Begins this rank's next gather of this name. It ends with the root's status, when the root has checked all parts.
   void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
-  // The root has checked the parts of its gather. All ranks get `nothing`, or, if that is null, the error `outcome`.
+  // The root has checked the parts of its gather. All ranks get `nothing`. If that is null, they get the error
+  // `outcome`.
   void EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing);
-  // For the gradient of call number `call`: sends a part to `to`, and waits for the part of `trainer`.
+  // For the gradient of call number `call`. Give sends a part to `to`. Expect waits for the part of `trainer`.
   void Give(const std::string& name, uint64_t call, int to, const Share& part);
   void Expect(const std::string& name, uint64_t call, int trainer, Callback callback);
 
   void Handle(int member, wire::Header header, BundlePtr bundle);
-  // The trainers to which this rank has sent something: it must send them its BYE.
+  // The trainers that have got a message from this rank. This rank must send them its BYE.
   std::vector<int32_t> SentTo() const;
   void OnDeparted(int member, const std::vector<int32_t>& told);
 
@@ -78,15 +80,15 @@ class Exchange {
     Callback callback;
     Patience patience;
   };
-  using Expected = std::multimap<GatherKey, Wait>;  // a gradient may be taken twice: equal keys keep their order
+  using Expected = std::multimap<GatherKey, Wait>;  // equal keys keep their order: a gradient may be computed twice
   struct Call {
     int root;
     Parts parts;
     Wait wait;
-    std::set<int> called;           // ranks that have made the call: on the root any rank, elsewhere the root
+    std::set<int> called;           // ranks that have made the call: any rank on the root, only the root on other ranks
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
-    bool looking = false;  // the root checks the parts
+    bool looking = false;  // the root is checking the parts
   };
   struct Arrived {
     int trainer;
@@ -104,7 +106,7 @@ class Exchange {
   bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
   std::string Missing(const std::string& name, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
-  // Calls the callback, with the place of the call in front of an error.
+  // Calls the callback. Puts the place of the call in front of an error.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
 
   void SendTo(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
@@ -127,13 +129,13 @@ class Exchange {
   std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // the number of this rank's calls, by name
   std::map<Key, Call> calls_ GUARDED_BY(mu_);
   std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
-  std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that come late
+  std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that call later
   Expected expected_ GUARDED_BY(mu_);
   std::multimap<GatherKey, BundlePtr> given_ GUARDED_BY(mu_);
-  std::set<int> sent_to_ GUARDED_BY(mu_);   // trainers to which this rank has sent something
-  std::set<int> departed_ GUARDED_BY(mu_);  // trainers from which nothing more will come
+  std::set<int> sent_to_ GUARDED_BY(mu_);   // trainers that have got a message from this rank
+  std::set<int> departed_ GUARDED_BY(mu_);  // trainers that will send nothing more
   std::map<int, std::vector<int32_t>> left_
-      GUARDED_BY(mu_);  // on a reader, by departed trainer: those to which it sent BYE itself
+      GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got a BYE from it
   Clock::time_point asked_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
 };

@@ -14,7 +14,7 @@
 namespace hvdata {
 namespace {
 
-// A smaller tensor is cheaper to copy into a header message.
+// A smaller tensor is copied into the header's message, which costs less.
 constexpr size_t kLeastShared = 16 << 10;
 
 class SharedAllocator : public tensorflow::Allocator {
@@ -27,7 +27,7 @@ class SharedAllocator : public tensorflow::Allocator {
     if (bytes >= kLeastShared && alignment <= Heap::kAlignment) {
       try {
         if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
-      } catch (const std::bad_alloc&) {  // the arena's bookkeeping; TensorFlow expects no exception
+      } catch (const std::bad_alloc&) {  // the arena's bookkeeping may throw; TensorFlow expects no exception
       }
     }
     return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
@@ -45,12 +45,14 @@ class SharedAllocator : public tensorflow::Allocator {
   const std::shared_ptr<Arena> arena_;
 };
 
-// From this size on TensorFlow's builds with oneDNN keep freed memory, and retry for ten seconds before they fail.
+// For tensors of this size or more, TensorFlow's builds with oneDNN keep freed memory, and retry for ten seconds before
+// they fail.
 constexpr size_t kLeastRecycled = 256 << 10;
-constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
+constexpr size_t kRounding = 64 << 10;  // batches of similar sizes share buffers
 constexpr size_t kAlignment = 4096;
 
-// A forked child gets plain memory, and keeps none: a thread that it doesn't have may hold the lock for ever.
+// A forked child gets plain memory, and keeps no buffers. A thread that the child does not have may hold the lock for
+// ever.
 class RecyclingAllocator : public tensorflow::Allocator {
  public:
   std::string Name() override { return "horovod_data_receive"; }
@@ -59,7 +61,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
     const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
     if (InForkedChild()) return std::aligned_alloc(kAlignment, size);
     MutexLock lock(&mu_);
-    // A buffer up to a quarter too large serves as well.
+    // A buffer that is up to a quarter too large is used, too.
     const auto found = kept_.lower_bound(size);
     if (found != kept_.end() && found->first <= size + size / 4) {
       const auto [kept_size, memory] = *found;
@@ -87,14 +89,14 @@ class RecyclingAllocator : public tensorflow::Allocator {
     try {
       kept_.emplace(size, memory);
       kept_bytes_ += size;
-    } catch (const std::bad_alloc&) {  // the caller is a destructor
+    } catch (const std::bad_alloc&) {  // the caller may be a destructor
       std::free(memory);
     }
     Shrink(0);
   }
 
  private:
-  // From now on the memory is in use. False: there is no memory to note that. TensorFlow expects no exception.
+  // Notes that the memory is in use. False: there is no memory for the note. TensorFlow expects no exception.
   bool Note(void* memory, size_t size) REQUIRES(mu_) {
     try {
       sizes_[memory] = size;
@@ -106,7 +108,8 @@ class RecyclingAllocator : public tensorflow::Allocator {
     return true;
   }
 
-  // Frees kept buffers until `wanted` bytes more fit in: buffers in use and kept stay within the peak of those in use.
+  // Frees kept buffers until `wanted` more bytes fit in. The buffers in use and the kept ones together stay within the
+  // peak of the buffers in use.
   void Shrink(size_t wanted) REQUIRES(mu_) {
     while (!kept_.empty() && in_use_ + wanted + kept_bytes_ > std::max(peak_, in_use_ + wanted)) {
       const auto smallest = kept_.begin();

@@ -28,8 +28,9 @@ using tensorflow::tstring;
 
 namespace {
 
-// Memory that is not TensorFlow's. Other processes may read it, so TensorFlow must not write results into it. TensorFlow asks
-// OwnsMemory(), but not for a slice. It does not write into a slice whose root has another user, and a ForeignBuffer is one.
+// Memory that TensorFlow has not allocated. Other processes may read it, so TensorFlow must not write results into it.
+// TensorFlow checks that by OwnsMemory(), but not for a slice. It does not write into a slice whose root has another
+// user. A ForeignBuffer is such a user.
 class ForeignRoot : public tensorflow::TensorBuffer {
  public:
   explicit ForeignRoot(Block block)
@@ -47,15 +48,15 @@ class ForeignRoot : public tensorflow::TensorBuffer {
   const std::shared_ptr<const void> owner_;
 };
 
-// Roots whose tensors are gone while slices are still used. This object holds a use of each, so nothing is called when the last slice
-// goes. Sweep() looks.
+// Roots whose tensors are destroyed while slices are still used. This object holds one use of each root, so the end of
+// the last slice calls nothing. Sweep() finds the roots without slices.
 class Lingering {
  public:
   void Add(ForeignRoot* root) {
     MutexLock lock(&mu_);
     try {
       roots_.push_back(root);
-    } catch (const std::bad_alloc&) {  // the caller is a destructor; the root is never freed
+    } catch (const std::bad_alloc&) {  // the caller may be a destructor; the root is never freed
     }
     any_ = true;
   }
@@ -80,19 +81,19 @@ class Lingering {
 };
 
 Lingering& LingeringRoots() {
-  static auto* const lingering = new Lingering;  // tensors may outlive every static
+  static auto* const lingering = new Lingering;  // tensors may live longer than all statics
   return *lingering;
 }
 
 void SweepRoots() { LingeringRoots().Sweep(); }
 
-// The buffer of a tensor over such memory. Slices use its root.
+// The buffer of a tensor over foreign memory. Slices use its root.
 class ForeignBuffer : public tensorflow::TensorBuffer {
  public:
   explicit ForeignBuffer(Block block)
       : TensorBuffer(const_cast<char*>(block.data)), root_(new ForeignRoot(std::move(block))) {}
   ~ForeignBuffer() override {
-    if (InForkedChild()) return;  // a thread that the child doesn't have may hold the lock for ever
+    if (InForkedChild()) return;  // a thread that the child does not have may hold the lock for ever
     if (root_->RefCountIsOne()) {
       root_->Unref();
     } else {
@@ -116,7 +117,8 @@ Tensor TensorOver(Block block, DataType dtype, const TensorShape& shape) {
   return Tensor(dtype, shape, std::move(buffer));
 }
 
-// A tensor for our own process that TensorFlow does not write into, if it lies in the arena: other ranks may read that memory.
+// Returns a tensor for our own process. If it lies in the arena, TensorFlow does not write into it, because other ranks
+// may read that memory.
 Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
   const char* const data = static_cast<const char*>(tensor.data());
   if (arena == nullptr || tensor.dtype() == tensorflow::DT_STRING || !arena->Contains(data)) return tensor;
@@ -124,7 +126,7 @@ Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
                     tensor.shape());
 }
 
-// A tensor with aligned memory. A slice of rows may have none, and TensorFlow aborts on that.
+// Returns a tensor with aligned memory. The memory of a slice may not be aligned, and TensorFlow aborts on that.
 Tensor Aligned(const Tensor& tensor) {
   if (tensor.IsAligned()) return tensor;
   if (tensor.dtype() != tensorflow::DT_STRING) Add(&Count().realigned, tensor.TotalBytes());
@@ -133,7 +135,7 @@ Tensor Aligned(const Tensor& tensor) {
   return copy;
 }
 
-// Encodes strings, in shared memory if they are not sent inline.
+// Encodes strings. The result is in shared memory if it is not sent inline.
 Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   std::vector<std::string_view> views;
   const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
@@ -147,7 +149,7 @@ Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   return block;
 }
 
-// Adds a tensor for one component to *bundle. Returns where the payload must be written; null: nowhere.
+// Adds a tensor for one component to *bundle. Returns the address for the payload, or null if it needs none.
 char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
   const auto dtype = static_cast<DataType>(c.dtype);
   const bool strings = dtype == tensorflow::DT_STRING, in_arena = c.where == wire::Where::kArena;
@@ -157,7 +159,7 @@ char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
     bundle->error =
         "a header announced component " + std::to_string(bundle->tensors.size()) + " of a share with " + wrong;
   }
-  // A wrong component that is inline is received all the same, because correct ones may stand behind it.
+  // A wrong inline component is received nevertheless, because correct components may follow it.
   if (strings || !wrong.empty()) {
     const TensorShape shape = wrong.empty() ? TensorShape(c.dims) : TensorShape({0});
     if (in_arena) {
@@ -175,8 +177,8 @@ char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
   return static_cast<char*>(bundle->tensors.back().data());
 }
 
-// Runs on threads that must not wait. The header came from outside, so all of it is checked. A destination without places means that
-// the packet can't be received, which ends the job.
+// Runs on threads that must not wait. The header came from another process, so all of it is checked. A destination
+// without places means that the packet can't be received. That ends the job.
 Destination MakeDestinationOf(const std::vector<wire::Component>& components, std::vector<Block> found) {
   auto bundle = std::make_shared<Bundle>();
   Destination destination;
@@ -261,7 +263,8 @@ absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tenso
     auto* out = reinterpret_cast<tstring*>(tensor.data());
     for (size_t k = 0; k < strings.size(); ++k) Assign(strings[k], &out[k]);
   }
-  // The tensors stay: a checkpoint, or a dynamic lane that closes, may need a bundle of our own process again.
+  // The tensors stay in the bundle. A checkpoint, or a dynamic lane that closes, may need a bundle of our own process
+  // again.
   *tensors = bundle->tensors;
   return absl::OkStatus();
 }

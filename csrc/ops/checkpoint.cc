@@ -66,7 +66,7 @@ std::string Checkpoint::Where() const {
 
 // ---- Saving.
 
-// static: one state serves all requests that wait. It may take a gigabyte, and nothing is dealt while it is made.
+// static: one state answers all requests that wait. It may take a gigabyte, and nothing is dealt while it is made.
 void Checkpoint::AnswerSaves() {
   const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
   const bool one_for_all = source_->config().schedule != plan::Schedule::kDynamic;
@@ -107,7 +107,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
 absl::Status Checkpoint::Encoded(const State& state, std::string* text) const {
   *text = state.Encode();
   if (text->size() <= kMostState) return absl::OkStatus();
-  const uint64_t size = text->size();  // tensors within tensors are counted only here
+  const uint64_t size = text->size();  // only this size includes tensors within tensors
   text->clear();
   return TooLarge(0, size);
 }
@@ -137,7 +137,8 @@ absl::Status Checkpoint::Capture(State* state) {
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
   if (source_->config().verify) state->mark = source_->Mark(state->From()).Encode();
-  // Sizes are added up before anything is encoded, as far as possible. Buffers may hold compressed elements.
+  // Sizes are added up before anything is encoded, as far as possible. They are a lower bound, because buffers may hold
+  // compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
     for (const tensorflow::Tensor& tensor : part->tensors()) of_input += BytesOf(tensor);
@@ -199,13 +200,14 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, ui
   TF_RETURN_IF_ERROR(RestoreInput(state));
   proof::Bookmark* const account = past->verified ? &past->mark : nullptr;
   for (const auto& [number, element] : state.elements) AddToAccount(number, element, account);
-  // A symbolic checkpoint has the input's state of an earlier moment.
+  // In a symbolic checkpoint the state of the input is from an earlier moment.
   TF_RETURN_IF_ERROR(PassOver(resumption->first, account));
   if (input_->pulled() < resumption->first) return Damaged("its position is beyond the end of the input");
   return PutBack(std::move(state), *resumption, std::move(taken), past);
 }
 
-// Of all states only the one that the epoch resumes from is kept. `taken`: what trainers have taken since it was made.
+// Of all states, only the state that the epoch resumes from is kept. `taken`: the elements that trainers have taken
+// since it was made.
 absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption,
                                     State* state, std::set<uint64_t>* taken) const {
   std::vector<plan::Restored> all;
@@ -265,7 +267,7 @@ absl::Status Checkpoint::Replay(const State& state) {
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
 }
 
-// Lets the input run until it has yielded so many elements, or ends. Adds them to `account`.
+// Runs the input until it has yielded `until` elements, or ends. Adds the elements to `account`.
 absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* account) {
   absl::Status status;
   Tensors element;
@@ -277,8 +279,8 @@ absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* account) {
   return status;
 }
 
-// Adds an element that was delivered after the state's account had been made. An account has an empty place for an element
-// that was still to be dealt then. Null: the state has no account.
+// Adds an element that was delivered after the state's account had been made. If the element was not dealt at that
+// time, the account has an empty place for it. Null: the state has no account.
 void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const {
   if (account == nullptr) return;
   const uint64_t at = number - account->first;
@@ -287,7 +289,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
   if (account->ahead[at].digest.rows == 0) account->ahead[at] = prover_.Delivered(element);
 }
 
-// Splits the elements into those that are dealt again and those that the input is to pass over.
+// Divides the elements: some are dealt again, and the input must skip the other elements.
 absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
                                  proof::Past* past) {
   plan::Holding holding = HoldingOf(state);
@@ -312,9 +314,9 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   return absl::OkStatus();
 }
 
-// ---- Whether a state is one of this channel.
+// ---- Checks that a state belongs to this channel.
 
-// Of one tensor of an element, or of a share's model. The length of a share's first axis is unknown.
+// Checks one tensor of an element, or of a share's model. The length of a share's first axis is unknown.
 absl::Status Checkpoint::CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
                                      bool of_share) const {
   const ChannelConfig& c = source_->config();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader's state in a trainer's checkpoint, and how an epoch resumes from such states.
 //
-// A state holds the input iterator's own state, and the elements that have come out of it and that some trainer has not
-// taken, with their numbers. The trainer adds its position. Under `dynamic` ranks save at different moments. An element that one rank
-// takes after another rank's save must come neither twice nor never. So the first save takes a snapshot. The state of every
-// further rank is that snapshot, plus the numbers of the elements that this rank has taken since.
+// A state holds the input iterator's own state. It also holds the elements that the iterator has yielded and that some
+// trainer has not taken, with their numbers. The trainer adds its position.
+//
+// Under `dynamic` ranks save at different moments. One rank may take an element after another rank's save. A restored
+// epoch must deliver this element exactly once. So the first save takes a snapshot. The state of every other rank is
+// that snapshot, plus the numbers of the elements that this rank has taken since.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +29,17 @@ class Checkpoint {
   Checkpoint(Source* source, Input* input);
 
   void AnswerSaves();
-  // The epoch is over: leaves a state for trainers that have seen its end and save later.
+  // The epoch is over: keeps a state for trainers that have seen its end and save later.
   void KeepFinalStates();
 
-  // Starts the input from the states that trainers restored, or as number `due` (ops/input.h) at its front where these begin
-  // nothing. Where the epoch is over, the input is not started. `past`: a verified channel's account.
+  // Starts the input from the states that trainers restored. Without such a state it starts the input at its front, as
+  // iterator number `due` (ops/input.h). If the epoch is over, it does not start the input. `past`: the account of a
+  // verified channel.
   absl::Status Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
                       proof::Past* past);
 
-  // Of the last step's first share, for channels that may need fillers. The dealer sets it; it is part of the state.
+  // The model of the last step's first share, for channels that may need fillers. The dealer sets it. It is part of the
+  // state.
   Cutter::Model model;
 
  private:

@@ -11,15 +11,15 @@ namespace {
 
 constexpr std::string_view kFormat = "horovod_data state 4";
 
-// Tensors as fields, which wire/codec.h does not know.
+// Writes and reads tensors as fields, because wire/codec.h does not know tensors.
 void TensorField(wire::Writer* writer, const tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
   tensor.AsProtoTensorContent(&proto);
   writer->Text("tensor", proto.SerializeAsString());
 }
 
-// Whether each element has bytes of its own, as the writer writes it. For a shorter content TensorFlow would allocate what the
-// shape asks for, and repeat the last element.
+// True if each element has bytes of its own, as in the writer's output. For a shorter content TensorFlow would allocate
+// the size of the shape, and repeat the last element.
 bool Whole(const tensorflow::TensorProto& proto) {
   tensorflow::TensorShape shape;
   return tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok() &&
@@ -71,7 +71,8 @@ void CheckpointState::Fields(Codec* codec, S& s) {
 }
 
 std::string CheckpointState::Encode() const {
-  // Reserved at once: a text that grows to gigabytes would be in memory twice or three times while it is copied.
+  // The memory is reserved at once. A text that grows to gigabytes would be in memory two or three times while it is
+  // copied.
   uint64_t large = kFormat.size() + mark.size() + taken_since.size() * sizeof(uint64_t);
   for (const auto& part : iterator) large += part.size();
   for (const auto& [number, tensors] : elements) {

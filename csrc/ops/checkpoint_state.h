@@ -19,12 +19,12 @@ struct CheckpointState {
   uint64_t snapshot = 0;  // dynamic: differs between snapshots
   uint64_t trainers = 0;
   std::string mode;                   // batch and schedule
-  uint64_t pulled = 0;                // elements that the input iterator had yielded
-  bool replay = false;                // TensorFlow can't save the iterator, so a restore runs it again from its front
-  uint64_t number = 0;                // of the iterator, among those of its dataset
-  uint64_t fingerprint = 0;           // of the elements that it had yielded
+  uint64_t pulled = 0;                // elements that the input iterator has yielded
+  bool replay = false;                // TensorFlow can't save the iterator: a restore runs it again from its front
+  uint64_t number = 0;                // of the iterator, among the iterators of its dataset
+  uint64_t fingerprint = 0;           // of the elements that the iterator has yielded
   std::vector<std::string> iterator;  // its own state
-  std::deque<std::pair<uint64_t, Tensors>> elements;  // with their numbers: those that some trainer had not taken
+  std::deque<std::pair<uint64_t, Tensors>> elements;  // with their numbers: elements that some trainer had not taken
   std::vector<uint64_t> taken_since;  // dynamic: taken by this trainer, or by any trainer before an earlier restore
   Cutter::Model model;
   std::string mark;  // verified channels: a proof::Bookmark
@@ -36,7 +36,7 @@ struct CheckpointState {
     return from;
   }
   std::string Encode() const;
-  // False: these bytes are no state. Takes memory of a small multiple of their number.
+  // False: these bytes are no state. The memory for decoding is at most a small multiple of their number.
   static bool Decode(std::string_view bytes, CheckpointState* state);
 
  private:

@@ -34,7 +34,7 @@ Tensor Weights(int64_t ones, int64_t zeros) {
   return weights;
 }
 
-// The splits of `rows` rows of this length.
+// Splits for `rows` rows of this length.
 Tensor Splits(tensorflow::DataType dtype, int64_t rows, int64_t length) {
   Tensor splits = InMemory(Tensor(dtype, TensorShape({rows + 1})));
   for (int64_t row = 0; row <= rows; ++row) {

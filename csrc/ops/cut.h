@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts elements into shares, as plan/ says.
+// Cuts elements into shares, by the arithmetic of plan/.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace hvdata {
 
 class Cutter {
  public:
-  // `ranks`: of the trainers, in the order of their shares. `memory`: for tensors of a share that are no views of the element
-  // (ops/take_rows.h).
+  // `ranks`: the trainers' ranks, in the order of their shares. `memory`: for those tensors of a share that are no
+  // views of the element (ops/take_rows.h).
   Cutter(const ChannelConfig& config, std::vector<int> ranks, tensorflow::Allocator* memory)
       : config_(config),
         leaves_(LeavesOf(config)),
@@ -26,10 +26,12 @@ class Cutter {
         trainers_(static_cast<int>(ranks_.size())),
         memory_(memory) {}
 
-  // Cuts a global batch into one share for each trainer. No shares: it makes no step. `*dropped`: rows that no trainer gets.
+  // Cuts a global batch into one share for each trainer. Without shares it makes no step. `*dropped`: rows that no
+  // trainer gets.
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
 
-  // Makes N shares of 1 to N per-rank batches. No shares: they make no step. `*dropped`: batches that no trainer gets.
+  // Makes N shares of 1 to N per-rank batches. Without shares they make no step. `*dropped`: batches that no trainer
+  // gets.
   absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
 
   // Makes a share of one per-rank batch.
@@ -43,7 +45,7 @@ class Cutter {
   };
   using Model = std::vector<Part>;
   Model ModelOf(const Tensors& share) const;
-  // The same before there is any element, as far as the spec says it.
+  // The model before the first element, as far as the spec contains it.
   Model ModelOfSpec() const;
   // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
   absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;

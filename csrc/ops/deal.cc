@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dealer runs the user's pipeline for one epoch and deals its elements. Each epoch is one call of the op, with its own thread.
+// The dealer runs the user's pipeline for one epoch and deals its elements. Each epoch is one call of the op, with its
+// own thread.
 #include <map>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Memory that the ranks of this host can map, if there is any.
+// Memory that the ranks of this host can map, if there is an arena.
 tensorflow::Allocator* Memory(const Post* post) {
   return post->arena() ? ArenaAllocator(post->arena()) : tensorflow::cpu_allocator();
 }
@@ -64,7 +65,7 @@ class Dealer {
     while (source_->Linger() == Source::Task::kSave) checkpoint_->AnswerSaves();
   }
 
-  // The input has ended, or failed, perhaps before its first element.
+  // The input has ended or failed, perhaps before its first element.
   void Finish(const absl::Status& status) {
     if (source_->sends_fillers() && (status.ok() || source_->config().on_error_continue)) {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
@@ -91,7 +92,7 @@ class Dealer {
     return status;
   }
 
-  // Deals a global batch; or, with schedule="dynamic", an element that is one share.
+  // Deals a global batch. With schedule="dynamic" it deals an element that is one share.
   absl::Status DealElement(bool dynamic, bool* end) {
     Tensors element;
     const absl::Status status = Pull(&element, end);
@@ -136,8 +137,8 @@ class Dealer {
     return absl::OkStatus();
   }
 
-  // Leaves the last elements, too few for a step of this reader. Any trainer may get one of them: that depends on the other readers'
-  // leftovers.
+  // Leaves the last elements, which are too few for a step of this reader. Any trainer may get one of them, because
+  // that depends on the leftovers of the other readers.
   absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());
@@ -176,7 +177,7 @@ class Dealer {
     source_->Deal(MakeStep(first, std::move(elements), std::move(shares), hashed, dynamic));
   }
 
-  // `hashed`: of the elements, in a verified channel. `anybody`: any trainer may take the share.
+  // `hashed`: the hashes of the elements, in a verified channel. `anybody`: any trainer may take the share.
   Step MakeStep(uint64_t first, std::vector<Tensors> elements, std::vector<Tensors> shares,
                 const std::vector<Prover::Rows>& hashed, bool anybody) const {
     const World& world = source_->world();
@@ -207,7 +208,7 @@ class Dealer {
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
   if (anew) source->inputs_made = 0;
-  std::unique_ptr<Input> made;  // it, too, calls TensorFlow
+  std::unique_ptr<Input> made;  // its constructor calls TensorFlow, too
   const absl::Status ready = Caught([&] {
     made = std::make_unique<Input>(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
     return absl::OkStatus();
@@ -219,7 +220,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   plan::Resumption resumption;
   proof::Past past;
   const bool resumes = !restores.empty();
-  // Each epoch has an iterator of its own, also those that an earlier run has had.
+  // Each epoch has an iterator of its own. That includes the epochs of earlier runs.
   const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
       Caught([&] { return resumes ? checkpoint.Resume(restores, due, &resumption, &past) : input.Start(due); });
@@ -251,7 +252,7 @@ class DealOp : public AsyncOpKernel {
     const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {
       const Outcome thrown =
           Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
-      if (!thrown.ok()) {  // halfway, with trainers waiting: nothing else ends that
+      if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
         Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
         Abort(1);
       }

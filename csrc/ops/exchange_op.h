@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of scatter, gather and their gradients have in common.
+// The common parts of the kernels of scatter, gather and their gradients.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace hvdata {
 
-// Asynchronous, so that several calls may be under way.
+// Asynchronous, so several calls may run at the same time.
 class ExchangeOp : public tensorflow::AsyncOpKernel {
  public:
   ExchangeOp(tensorflow::OpKernelConstruction* ctx, const char* name_attr) : tensorflow::AsyncOpKernel(ctx) {
@@ -37,7 +37,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
   }
 
  protected:
-  // Begins the call; `done` is called when it has ended.
+  // Begins the call. `done` is called at its end.
   virtual void Begin(tensorflow::OpKernelContext* ctx, const DoneCallback& done) = 0;
 
   absl::Status Find(std::shared_ptr<Engine>* engine) const {
@@ -73,12 +73,12 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return tensor;
   }
 
-  // Whether a tensor of another process is a text.
+  // True if a tensor of another process is a text.
   static bool IsText(const tensorflow::Tensor& tensor) {
     return tensor.dtype() == tensorflow::DT_STRING && tensor.NumElements() == 1;
   }
 
-  // The shape with these sizes, as tf.shape() gives them. A scalar's if they make no shape.
+  // The shape with these sizes, as tf.shape() gives them. The shape of a scalar if they are no valid shape.
   static tensorflow::TensorShape ShapeOf(const tensorflow::Tensor& sizes) {
     tensorflow::TensorShape shape;
     const auto each = sizes.flat<int64_t>();
@@ -91,7 +91,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return ShareFor(engine, trainer, tensorflow::Tensor(dtype_, tensorflow::TensorShape({0})), Text(why));
   }
 
-  // The rows; or, as a reason, that there is no memory to send them. Does not throw, because `done` must be called once.
+  // The rows. If there is no memory to send them, that reason instead. Does not throw, because `done` must be called
+  // once.
   std::shared_ptr<const Share> RowsFor(Engine* engine, int trainer, const tensorflow::Tensor& rows) const {
     std::shared_ptr<const Share> share;
     const absl::Status status = Caught([&] {
@@ -101,13 +102,13 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
   }
 
-  // Joins the rows of all. Fails if there is no memory for them, or if they are too many.
+  // Joins the rows of all parts. Fails if there is no memory for them, or if they are too many.
   absl::Status Join(const World& world, const Tensors& parts, tensorflow::Tensor* whole) const {
     const absl::Status status = Caught([&] { return JoinRows(parts, whole); });
     return status.ok() ? status : absl::Status(status.code(), Where(world) + std::string(status.message()));
   }
 
-  // The tensor in a part that came from `trainer`; or the error that came instead.
+  // Takes the tensor of a part from `trainer`, or the error that came instead.
   absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, tensorflow::Tensor* tensor) const {
     std::vector<tensorflow::Tensor> tensors;
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
@@ -118,7 +119,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
           "the root's scatter failed: " + (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
     }
     if (!status.ok()) return status;
-    if (tensors.size() == 2 && IsText(tensors[1])) {  // a reason why not
+    if (tensors.size() == 2 && IsText(tensors[1])) {  // the reason why the trainer can't take part
       return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
     }
     if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
@@ -132,8 +133,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // Runs `call` on a thread of TensorFlow's, and then ends the op with its status. The thread that delivers a part must not run it: it
-  // is the communication thread, or one that waits for something else.
+  // Runs `call` on a thread of TensorFlow, and then ends the op with its status. The thread that delivers a part must
+  // not run it. It is the communication thread, or a thread that waits for something else.
   template <typename Call>
   static void Later(tensorflow::OpKernelContext* ctx, const DoneCallback& done, Call call) {
     OnRunner(ctx, [ctx, done, call] {
@@ -143,7 +144,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     });
   }
 
-  // On a thread of TensorFlow's.
+  // Runs `run` on a thread of TensorFlow.
   template <typename Run>
   static void OnRunner(tensorflow::OpKernelContext* ctx, Run run) {
     OrEnd([&] {
@@ -154,7 +155,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     });
   }
 
-  // Runs `run`, and aborts the job if it throws. Other ranks wait for the rest of the call, and nothing may be left that ends it.
+  // Runs `run`, and aborts the job if it throws. Other ranks wait for the rest of the call, and after an exception
+  // nothing ends their wait.
   template <typename Run>
   static void OrEnd(Run run) {
     const Outcome thrown = Guarded([&] { return run(), Outcome(); });

@@ -26,7 +26,7 @@ Fingerprint HashElements(const Tensor& tensor, int64_t begin, int64_t end, Finge
   return Hash(static_cast<const char*>(tensor.data()) + begin * size, static_cast<size_t>((end - begin) * size), seed);
 }
 
-// Hashes what all rows of a component have in common: its type, and its shape from axis `from` on.
+// Hashes the parts that all rows of a component have in common: its type, and its shape from axis `from` on.
 Fingerprint HashSpec(const Tensor& tensor, int from, Fingerprint seed) {
   const auto dtype = static_cast<int64_t>(tensor.dtype());
   seed = Hash(&dtype, sizeof(dtype), seed);
@@ -62,8 +62,8 @@ int64_t At(const Tensor& splits, int64_t i) {
   return splits.dtype() == tensorflow::DT_INT32 ? splits.flat<int32_t>()(i) : splits.flat<int64_t>()(i);
 }
 
-// Parts: values, then the splits from the outermost inwards. Splits may point outside of the values: on a trainer they come from
-// another process.
+// Parts: values, then the splits from the outermost to the innermost. Splits may point outside of the values, because
+// on a trainer they come from another process.
 void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fingerprint>* rows) {
   const Tensor& values = parts[0];
   const Fingerprint spec = HashSpec(values, 1, 0);
@@ -103,8 +103,8 @@ void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* row
   }
 }
 
-// Rows in a piece of a sparse tensor. Each piece looks at all entries, so pieces are large. A sparse vector of hashed features may have
-// 2^30 rows, nearly all empty.
+// The number of rows in a piece of a sparse tensor. Each piece looks at all entries, so pieces are large. A sparse
+// vector of hashed features may have 2^30 rows, and nearly all are empty.
 constexpr int64_t kSparsePiece = 1 << 22;
 
 }  // namespace

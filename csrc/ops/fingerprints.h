@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes tensors, row by row: elements that the pipeline yields, and shares that GetNext hands out.
+// Hashes tensors by rows: elements that the pipeline yields, and shares that GetNext hands out.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace hvdata {
 
-// The rows of an element are those along axis 0, if all its leaves have the same number. Otherwise (scalars, leaves of different
-// lengths) the element is one row.
+// The rows of an element are the rows along axis 0, if all its leaves have the same number. Otherwise the element is
+// one row. Examples are scalars, and leaves of different lengths.
 class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // The hashes of an element's rows, for each of the parts. `first`: its first component. The parts are in ascending order, and rows
-  // between them are left out. A row of a ragged tensor is its values and lengths, a row of a sparse tensor its entries. So a row's hash
-  // does not depend on the rows before it.
+  // The hashes of an element's rows, for each of the parts. `first`: the element's first component. The parts are in
+  // ascending order. Rows between them are left out. A row of a ragged tensor is its values and lengths. A row of a
+  // sparse tensor is its entries. So a row's hash does not depend on the rows before it.
   std::vector<proof::RowHashes> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
   proof::RowHashes Rows(const tensorflow::Tensor* first) const;
   // The number of the element's rows. Hashes nothing.
@@ -28,7 +28,7 @@ class Fingerprints {
 
   // The hash of a share whose first rows have these hashes. Its padding and its weights are hashed here.
   proof::ShareHash HashShare(proof::RowHashes rows, const Tensors& share) const;
-  // The same for a share that has arrived. `rows`: how many of its rows are no padding.
+  // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
@@ -37,7 +37,7 @@ class Fingerprints {
 
   std::vector<Leaf> leaves_;
   size_t width_;
-  int64_t piece_ = 1 << 14;  // rows whose hashes are in memory at once
+  int64_t piece_ = 1 << 14;  // the largest number of rows whose hashes are in memory at once
 };
 
 }  // namespace hvdata

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gather and its gradient: the rows of all ranks, joined on one.
+// Gather and its gradient: the rows of all ranks, joined on one rank.
 //
-// The root checks the parts before the call ends on any rank, so an error in one part is an error on every rank.
+// The root checks the parts before the call ends on any rank. So an error in one part is an error on every rank.
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,13 +19,14 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// The state of one call. A call may end (a rank is lost) while the root still joins the parts. Then the op ends when both have ended.
+// The state of one call. The call may end while the root still joins the parts, for example if a rank is lost. Then the
+// op ends when both have ended.
 struct Gathering {
   Mutex mu{Mutex::kLast};
   bool joining GUARDED_BY(mu) = false, ended GUARDED_BY(mu) = false;
   Outcome outcome GUARDED_BY(mu);
   uint64_t number GUARDED_BY(mu) = 0;
-  Tensor value, rows;  // without the lock: the joining thread's, then the ending thread's
+  Tensor value, rows;  // without the lock: first for the joining thread, then for the ending thread
 };
 
 class GatherOp : public ExchangeOp {
@@ -69,7 +70,7 @@ class GatherOp : public ExchangeOp {
   }
 
  private:
-  // This rank's rows; or no rows, and the reason why it can't take part.
+  // This rank's rows. If it can't take part: no rows, and the reason.
   std::shared_ptr<const Share> Part(Engine* engine, const Tensor& part) const {
     if (!refused_.empty()) return ReasonFor(engine, root_, refused_);
     if (part.dims() > 0) return RowsFor(engine, root_, part);
@@ -120,7 +121,7 @@ class GatherOp : public ExchangeOp {
       if (!gathering->outcome.ok()) return ToStatus(gathering->outcome);
       number.scalar<int64_t>()() = static_cast<int64_t>(gathering->number);
     }
-    if (gathering->rows.NumElements() == 0) {  // not the root
+    if (gathering->rows.NumElements() == 0) {  // this rank is not the root
       TensorShape shape = ctx->input(0).shape();
       shape.set_dim(0, 0);
       gathering->value = Tensor(dtype_, shape);
@@ -135,7 +136,7 @@ class GatherOp : public ExchangeOp {
   std::string refused_;
 };
 
-// Every rank gets the rows of the root's gradient that belong to its own.
+// Every rank gets the rows of the root's gradient that belong to its own rows.
 class GatherGradientOp : public ExchangeOp {
  public:
   explicit GatherGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
@@ -151,7 +152,7 @@ class GatherGradientOp : public ExchangeOp {
       const std::string wrong = Misfit(world, gradient, ctx->input(1), ctx->input(3));
       int64_t begin = 0;
       for (int t = 0; t < world.trainer_count(); ++t) {
-        if (!wrong.empty()) {  // the others wait for their parts: they get the error instead
+        if (!wrong.empty()) {  // the other ranks wait for their parts, and get the error instead
           engine->exchange().Give(name_, number, t, *ReasonFor(engine.get(), t, wrong));
           continue;
         }
@@ -178,8 +179,8 @@ class GatherGradientOp : public ExchangeOp {
   }
 
  private:
-  // What is wrong with the root's gradient, which a user may have made (output_gradients=); empty if nothing is. Slicing a wrong one
-  // would end the process. `part`: the shape of the root's own part.
+  // The defect of the root's gradient, which a user may have made (output_gradients=). Empty if there is none. Slicing
+  // a wrong gradient would end the process. `part`: the shape of the root's own part.
   std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows, const Tensor& part) const {
     const auto each = rows.flat<int64_t>();
     int64_t gathered = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow does not check whether there is memory for tensors and strings. These functions do, and throw std::bad_alloc. The dealer
-// and the receiver make an error of that.
+// TensorFlow does not check if there is memory for tensors and strings. These functions check it, and throw
+// std::bad_alloc. The dealer and the receiver make an error of the exception.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace hvdata {
 
-// The tensor. Throws if it has no memory.
+// Returns the tensor. Throws if it has no memory.
 inline tensorflow::Tensor InMemory(tensorflow::Tensor tensor) {
   if (!tensor.IsInitialized()) throw std::bad_alloc();
   return tensor;
 }
 
-// Throws if malloc has no memory of this size. A tstring would write to a null pointer. It most likely gets the memory that is freed
-// here.
+// Throws if malloc has no memory of this size. Without memory a tstring would write to a null pointer. The tstring will
+// most likely get the memory that is freed here.
 inline void RequireMemory(size_t bytes) {
   constexpr size_t kRounding = 16;
   void* volatile memory = std::malloc(bytes + kRounding);  // volatile: the compiler must not remove it
@@ -36,7 +36,8 @@ inline void Assign(std::string_view text, tensorflow::tstring* to) {
   to->assign(text.data(), text.size());
 }
 
-// Copies `count` elements of `from`, from number `at` on, to number `place` of `to`, which has the same dtype.
+// Copies `count` elements of `from`, starting at element `at`, to `to`, starting at element `place`. Both have the same
+// dtype.
 inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to,
                          int64_t place) {
   if (count == 0) return;

@@ -19,13 +19,14 @@ using tensorflow::data::IteratorContext;
 
 namespace {
 constexpr char kPrefix[] = "HorovodData";
-constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many more than any job has
+constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset: many more than any job has
 
 uint64_t Hash(const void* data, size_t size, uint64_t seed) {
   return tensorflow::Hash64(static_cast<const char*>(data), size, seed);
 }
 
-// Hashes a few hundred bytes of each tensor, evenly spread. It runs for every element, to detect a replay in another order.
+// Hashes a few hundred bytes of each tensor, at even distances. It runs for every element, to detect a replay in
+// another order.
 uint64_t Fingerprint(const Tensors& element, uint64_t hash) {
   constexpr size_t kSamples = 64;
   for (const tensorflow::Tensor& tensor : element) {
@@ -93,7 +94,7 @@ absl::Status Input::Finalize() {
     params.allocator_getter = [allocator = allocator_](tensorflow::AllocatorAttributes) { return allocator; };
   }
   iterator_ctx_ = std::make_unique<IteratorContext>(std::move(params));
-  // A session that is closed, or an interrupted eager context, ends the epoch, too.
+  // The end of a session, or an interrupt of an eager context, also ends the epoch.
   if (ctx_->cancellation_manager() == nullptr) return absl::OkStatus();
   return tensorflow::RegisterCancellationCallback(ctx_->cancellation_manager(), Canceller(), &disconnect_);
 }
@@ -128,7 +129,8 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t nu
   *made_ = number + 1;
   const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
   if (status.ok()) return status;
-  // The usual reason is another pipeline, for which TensorFlow only names a part without state. It may also be a file that is gone.
+  // Usually the state belongs to another pipeline. Then TensorFlow's text only names a part without state. A missing
+  // file is another possible reason.
   return absl::Status(status.code(), "the input can't be restored from its saved state (" +
                                          std::string(status.message()) +
                                          "). Restore a checkpoint into a channel of the pipeline that was saved");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The user's dataset as the dealer runs it: finalized, in an iterator context of its own.
+// The user's dataset, as the dealer runs it: finalized, in an iterator context of its own.
 #pragma once
 
 #include <cstdint>
@@ -23,24 +23,27 @@ namespace hvdata {
 
 class Input {
  public:
-  // The dataset is input 0 of `ctx`, which must outlive this. `allocator`: for its elements, if the pipeline lets us choose; may be
-  // null. `made` counts the iterators that were made of the dataset, and must outlive this, too.
+  // The dataset is input 0 of `ctx`, which must outlive this object. `allocator`: for its elements, if the pipeline
+  // accepts an allocator; may be null. `made` counts the iterators that were made of the dataset. It must outlive this
+  // object, too.
   Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made);
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
 
-  // Makes the iterator, at the first element. Its number among the dataset's iterators (from 0) is at least `number`. If fewer were
-  // made, others are made and destroyed first, because each gives a seeded shuffle its next order.
+  // Makes the iterator, at the first element. Its number among the dataset's iterators (from 0) is at least `number`.
+  // If fewer iterators were made, it first makes and destroys others, because each of them gives a seeded shuffle its
+  // next order.
   absl::Status Start(uint64_t number);
-  // Makes the iterator from the parts that Save returned for iterator number `number` after `position` elements, each serialized. It gets
-  // that number, as in Start: a saved shuffle may have no state, if a stage behind it had seen its end. The state may be another
-  // pipeline's, with elements in its buffers. So every element that Next returns has passed `check`.
+  // Makes the iterator from `saved`, the serialized parts that Save returned for iterator number `number` after
+  // `position` elements. It gets that number, as in Start. A saved shuffle may have no state, if a later stage had seen
+  // its end. The state may belong to another pipeline, with elements in its buffers. So every element that Next returns
+  // has passed `check`.
   using Check = std::function<absl::Status(const Tensors&)>;
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check);
-  // Elements that Next returns before those of the iterator, with their numbers.
+  // Elements with their numbers. Next returns them before the elements of the iterator.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
-  // Numbers of later elements that Next does not return. It gives them to `passed` instead.
+  // Numbers of later elements. Next gives them to `passed`, and does not return them.
   void Skip(std::set<uint64_t> numbers, std::function<void(uint64_t number, const Tensors&)> passed);
 
   // The numbers given to Skip() that have not come yet.
@@ -48,24 +51,24 @@ class Input {
 
   bool started() const { return iterator_ != nullptr; }
   absl::Status Next(Tensors* element, bool* end);
-  // Elements of the epoch up to and with the last one that Next returned.
+  // Elements of the epoch up to and including the last element that Next returned.
   uint64_t position() const { return position_; }
   // Elements that the iterator has yielded.
   uint64_t pulled() const { return pulled_; }
-  // The number of this iterator among those of the dataset.
+  // The number of this iterator among the iterators of the dataset.
   uint64_t number() const { return number_; }
-  // A hash of the elements that the iterator has yielded, in their order. Of large ones it sees samples.
+  // A hash of the elements that the iterator has yielded, in order. Of a large element it hashes only samples.
   uint64_t fingerprint() const { return fingerprint_; }
   // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
-  // Whether a tensor that others hold, too, is the pipeline's until Close (ops/pipeline_traits.h).
+  // True if the pipeline keeps each tensor that has another user until Close (ops/pipeline_traits.h).
   bool keeps_tensors() const { return keeps_tensors_; }
 
   // The iterator's state, as TensorFlow gives it. Fails for pipelines that can't be saved.
   absl::Status Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved);
 
-  // A function that interrupts a waiting Next(). It may be called after this object is destroyed.
+  // Returns a function that interrupts a waiting Next(). It may be called after this object is destroyed.
   std::function<void()> Canceller() const;
   bool cancelled() const { return cancellation_->IsCancelled(); }
   // Cancels and destroys the iterator.

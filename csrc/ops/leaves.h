@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An element is a list of tensors, and several of them may make up one ragged or sparse tensor: a leaf.
+// An element is a list of tensors. Several of them may form one ragged or sparse tensor. Such a group, or a single
+// dense tensor, is a leaf.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +15,17 @@ namespace hvdata {
 
 using Tensors = std::vector<tensorflow::Tensor>;
 
-// What a component is in a share without an element (the last step of per-rank batches). Ragged and sparse tensors are several
-// components, and not all of them can just lose their rows.
+// The contents of a component in a share without an element (the last step of per-rank batches). Ragged and sparse
+// tensors have several components, and some of them still have values without rows.
 enum class EmptyRule : int {
   kRows = 0,        // partial: no rows; pad: zeros
-  kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as rank 0's
-  kDenseShape = 2,  // of a sparse tensor. partial: 0 rows; pad: as rank 0's
-  kEntries = 3,     // a sparse tensor's indices and values: none
+  kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as for rank 0
+  kDenseShape = 2,  // of a sparse tensor. partial: 0 rows; pad: as for rank 0
+  kEntries = 3,     // indices and values of a sparse tensor: none
 };
 
-// Components [first, first + parts) of an element. Dense: one. Ragged: its values, then its splits from the outermost inwards.
-// Sparse: indices, values, dense shape.
+// Components [first, first + parts) of an element. Dense: one component. Ragged: its values, then its splits from the
+// outermost to the innermost. Sparse: indices, values, dense shape.
 struct Leaf {
   enum Kind { kDense, kRagged, kSparse } kind;
   size_t first, parts;
@@ -32,7 +33,7 @@ struct Leaf {
 
 std::vector<Leaf> LeavesOf(const ChannelConfig& config);
 
-// The size of axis 0. None: the leaf is a scalar, or its parts make up no tensor.
+// The size of axis 0. Nothing if the leaf is a scalar, or if its parts form no valid tensor.
 std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* components);
 
 }  // namespace hvdata

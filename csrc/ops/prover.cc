@@ -33,7 +33,7 @@ proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std:
     }
     hashes.elements.push_back(made);
   }
-  rows.resize(shares.size());  // fillers have none
+  rows.resize(shares.size());  // fillers have no hashes
   for (size_t i = 0; i < shares.size(); ++i)
     hashes.shares.push_back(fingerprints_.HashShare(std::move(rows[i]), shares[i]));
   return hashes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hashes of a reader's shares. The rows are hashed right after the pipeline has yielded their element, and divided between the
-// shares by the plan's arithmetic. So a tensor that is moved, cut or sent wrongly gets no matching hash.
+// The hashes of a reader's shares. The rows are hashed as soon as the pipeline has yielded their element. Then the
+// plan's arithmetic divides the hashes between the shares. So a tensor that is moved, cut or sent wrongly does not
+// match its hash.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,15 @@ class Prover {
 
   // Empty if the channel is not verified. Then the other hashes are empty, too.
   Rows HashElement(const Tensors& element) const;
-  // The hashes of a step, from those of its elements and from the shares that were cut from them.
+  // The hashes of a step, from the hashes of its elements and from the shares that were cut from them.
   proof::StepHashes HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const;
   // The hashes of an element that an earlier run has delivered.
   proof::Element Delivered(const Tensors& element) const;
   // The hashes of elements that make no step.
   std::vector<proof::Element> NotDealt(const std::vector<Rows>& elements) const;
 
-  // The number of rows: of an element that is one share; of each of `shares` shares of a step. In any channel.
+  // Count: the rows of an element that is one share. RowsOfShares: the rows of each of `shares` shares of a step. They
+  // work in any channel.
   uint64_t Count(const Tensors& element) const { return fingerprints_.Count(element.data()); }
   std::vector<uint64_t> RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const;
 

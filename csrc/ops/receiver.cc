@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The receiver: a source dataset whose elements are this rank's shares. channel/sink.h waits for them.
+// The receiver: a source dataset. Its elements are this rank's shares. channel/sink.h waits for them.
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,7 +45,7 @@ struct Arguments {
   std::vector<PartialTensorShape> shapes;
 };
 
-// Errors about the whole job don't say which channel met them.
+// Adds the channel to an error about the whole job, which does not name it.
 Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& channel) {
   if (engine == nullptr || (!outcome.message.empty() && outcome.message[0] == '[')) return outcome;
   outcome.message = Place(engine->world().Name(engine->world().self), "channel " + channel) + outcome.message;
@@ -78,7 +78,7 @@ class ChannelUse {
     if (!engine || engine != Engine::Current()) return;  // in a forked child
     (void)Caught([&] { return engine->UnuseChannel(channel_), absl::OkStatus(); });
   }
-  // Null on a dedicated reader, whose dataset can be made but not iterated.
+  // Null on a dedicated reader. Its dataset can be made, but not iterated.
   Sink* sink() const { return sink_.get(); }
 
  private:
@@ -129,11 +129,12 @@ class ReceiverOp : public DatasetOpKernel {
     std::string DebugString() const override { return "HorovodDataReceiver(" + arguments_.channel_name + ")::Dataset"; }
     int64_t CardinalityInternal(tensorflow::data::CardinalityOptions) const override { return arguments_.steps; }
     absl::Status InputDatasets(std::vector<const DatasetBase*>*) const override { return absl::OkStatus(); }
-    // Its state is saved with the iterator, so the iterator may be saved.
+    // The dataset's state is saved with the iterator, so the iterator may be saved.
     absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
    protected:
-    // The arguments say everything; the copy that TensorFlow makes of this (rewriting, rebatching) is the same channel.
+    // The arguments define the dataset completely. So TensorFlow's copies of it (for rewriting, rebatching) are the
+    // same channel.
     absl::Status AsGraphDefInternal(SerializationContext*, DatasetGraphDefBuilder* builder,
                                     tensorflow::Node** output) const override {
       std::vector<tensorflow::Node*> inputs(4);
@@ -149,7 +150,7 @@ class ReceiverOp : public DatasetOpKernel {
      public:
       explicit Iterator(const Params& params) : DatasetIterator<Dataset>(params) {}
       ~Iterator() override {
-        if (!sink() || !Engine::Current()) return;  // a dedicated reader, or a forked child
+        if (!sink() || !Engine::Current()) return;  // this is a dedicated reader, or a forked child
         (void)Caught([this] { return sink()->Drop(&iterator_), absl::OkStatus(); });
       }
 
@@ -168,7 +169,7 @@ class ReceiverOp : public DatasetOpKernel {
         return Caught([&] { return Read(ctx->symbolic_checkpoint(), reader); });
       }
 
-      // What TensorFlow's profiler shows for a GetNext.
+      // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
         const OneAtATimeLock lock(&mu_);
@@ -181,16 +182,16 @@ class ReceiverOp : public DatasetOpKernel {
 
      private:
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
-        Arrival arrival;  // tensors are freed when the mutex is not held
+        Arrival arrival;  // declared first, so that tensors are freed without the mutex
         if (Engine::State() == EngineState::kForked)
-          return Here(Engine::NotRunning());  // a thread that the child doesn't have may hold the mutex
+          return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
-        bool thrown = true;  // then it is unknown whether a step was taken
+        bool thrown = true;  // after an exception it is unknown if a step was taken
         const Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
           Outcome returned = sink()->Next(&iterator_, &arrival, end);
@@ -218,7 +219,7 @@ class ReceiverOp : public DatasetOpKernel {
         }));
       }
 
-      // TensorFlow does not check what a dataset yields, and the share comes from another process.
+      // TensorFlow does not check the tensors that a dataset yields, and the share comes from another process.
       absl::Status Check(const std::vector<Tensor>& share) const {
         const DataTypeVector& types = dataset()->arguments_.types;
         bool same = share.size() == types.size();
@@ -226,8 +227,9 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
       }
 
-      // TensorFlow makes a symbolic checkpoint after every element. Only the first one of an epoch asks the readers for their state.
-      // Later ones say how far this rank has come since, and a restore runs the input again from that state.
+      // TensorFlow makes a symbolic checkpoint after every element. Only the first checkpoint of an epoch asks the
+      // readers for their state. Later checkpoints contain the progress of this rank since then. A restore runs the
+      // input again from that state.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         const OneAtATimeLock lock(&mu_);
@@ -296,7 +298,7 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         const bool without_buffers =
-            reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // no such key in 0.1
+            reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // version 0.1 has no such key
         if (symbolic && !without_buffers && status.ok() && state.kind != SinkState::kUnused) {
           return Here({kFailedPrecondition,
                        "this checkpoint was saved without symbolic_checkpoint=True, so it holds what the "
@@ -304,7 +306,7 @@ class ReceiverOp : public DatasetOpKernel {
                        "TensorFlow would drop that. Restore it with the options that it was saved with"});
         }
         state.epoch = get("epoch");
-        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
+        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
         state.trainers = get("trainers");
         state.tail_taken = TailStep(get("tail_taken"));
         const uint64_t readers = get("readers");
@@ -337,7 +339,7 @@ class ReceiverOp : public DatasetOpKernel {
       mutable OneAtATime mu_;  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
-      std::vector<Tensor> words_ GUARDED_BY(mu_);  // of symbolic checkpoints, and the epoch that they are of
+      std::vector<Tensor> words_ GUARDED_BY(mu_);                 // the states in symbolic checkpoints, and their epoch
       uint64_t words_epoch_ GUARDED_BY(mu_) = 0;
     };
 

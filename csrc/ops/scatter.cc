@@ -66,7 +66,7 @@ class ScatterOp : public ExchangeOp {
     if (value.dims() == 0) return absl::InvalidArgumentError(Where(world) + "a scalar has no rows to scatter");
     const int64_t rows = value.dim_size(0);
     std::vector<int64_t> counts;
-    if (splits_tensor.dims() == 0) {  // none given
+    if (splits_tensor.dims() == 0) {  // the caller gave none
       for (int t = 0; t < n; ++t) counts.push_back(plan::RowsOf(rows, n, t, plan::Remainder::kPartial).count);
     } else {
       const auto splits = splits_tensor.flat<int64_t>();
@@ -90,7 +90,7 @@ class ScatterOp : public ExchangeOp {
     return absl::OkStatus();
   }
 
-  // The other ranks wait for their parts: they get the error instead.
+  // The other ranks wait for their parts. They get the error instead.
   void Refuse(Engine* engine, const absl::Status& status) {
     const auto share =
         MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
@@ -112,7 +112,7 @@ class ScatterGradientOp : public ExchangeOp {
     const Tensor& part = ctx->input(0);
     const World& world = engine->world();
     const std::string wrong =
-        Misfit(world, part, ctx->input(2));  // the root waits for this part: it gets the error instead
+        Misfit(world, part, ctx->input(2));  // the root waits for this part, and gets the error instead
     const auto share = wrong.empty() ? RowsFor(engine.get(), root_, part) : ReasonFor(engine.get(), root_, wrong);
     engine->exchange().Give(name_, number, root_, *share);
     if (world.me().trainer != root_) {
@@ -147,8 +147,8 @@ class ScatterGradientOp : public ExchangeOp {
     std::atomic<int> missing;
   };
 
-  // What is wrong with this rank's gradient, which a user may have made (output_gradients=); empty if nothing is. `scattered`: the shape
-  // of this rank's part.
+  // The defect of this rank's gradient, which a user may have made (output_gradients=). Empty if there is none.
+  // `scattered`: the shape of this rank's part.
   std::string Misfit(const World& world, const Tensor& gradient, const Tensor& scattered) const {
     const TensorShape shape = ShapeOf(scattered);
     if (shape.dims() > 0 && gradient.shape() == shape) return "";

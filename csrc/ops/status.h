@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts between our outcomes and TensorFlow's statuses.
 //
-// These headers of TensorFlow are not meant for other libraries, and may change. They work with 2.15 to 2.21. (Python has its own list:
-// horovod_data/native/tensorflow_private.py.)
+// These headers of TensorFlow are not made for other libraries, and may change. They work with 2.15 to 2.21. (Python
+// has its own list: horovod_data/native/tensorflow_private.py.)
 //   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
-//   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: what an iterator's state is made of
-//   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints, TraceMeMetadata
+//   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: the parts of an iterator's state
+//   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints,
+//                                      TraceMeMetadata
 //   core/framework/tensor.h            Tensor over a TensorBuffer of ours
 //   core/framework/function_handle_cache.h, variant_tensor_data.h
 //   core/profiler/lib/traceme.h
@@ -20,7 +21,7 @@
 
 namespace hvdata {
 
-// The largest iterator state that fits into a protobuf message, with some room for its frame.
+// The largest iterator state that fits into a protobuf message, less 1 MiB for the rest of the message.
 constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
 
 inline absl::Status ToStatus(const Outcome& outcome) {
@@ -31,7 +32,7 @@ inline Outcome ToOutcome(const absl::Status& status) {
   return {static_cast<int>(status.code()), std::string(status.message())};
 }
 
-// What `call` returns. An exception becomes a status, because TensorFlow handles none.
+// Returns the result of `call`. An exception becomes a status, because TensorFlow handles no exceptions.
 template <typename Call>
 absl::Status Caught(Call call) {
   try {

@@ -21,11 +21,11 @@ using tensorflow::TensorShape;
 namespace {
 
 Tensor New(tensorflow::DataType dtype, const TensorShape& shape, Allocator* memory) {
-  // New strings are empty, and their bytes lie elsewhere.
+  // New strings are empty, and their bytes are allocated elsewhere. So strings need no `memory`.
   return InMemory(dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape));
 }
 
-// Takes the splits of one level. *rows becomes the range of rows one level below, where there are `below` rows.
+// Takes the splits of one level. *rows becomes the range of rows on the next lower level, which has `below` rows.
 template <typename T>
 bool TakeSplits(const Tensor& whole, int64_t below, int64_t length, Rows* rows, const Tensor& part) {
   const T* from = static_cast<const T*>(whole.data()) + rows->begin;
@@ -46,7 +46,7 @@ Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
   const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
   if (rows.padding == 0) return part;
   TensorShape shape = whole.shape();
-  if (!shape.SetDimWithStatus(0, rows.count + rows.padding).ok()) throw std::bad_alloc();  // it overflows
+  if (!shape.SetDimWithStatus(0, rows.count + rows.padding).ok()) throw std::bad_alloc();  // too many rows
   const Tensor padded = New(whole.dtype(), shape, memory);
   CopyElements(part, 0, part.NumElements(), padded, 0);
   if (whole.dtype() == tensorflow::DT_STRING) return padded;
@@ -116,7 +116,7 @@ int64_t SparseRows::RowAt(int64_t place) const {
   return static_cast<const int64_t*>(indices_.data())[entry * indices_.dim_size(1)];
 }
 
-// The first entry in this row or a later one.
+// The first entry in this row or a later row.
 int64_t SparseRows::PlaceOf(int64_t row) const {
   int64_t from = 0, to = indices_.dim_size(0);
   while (from < to) {

@@ -8,7 +8,7 @@
 
 namespace hvdata {
 
-// About its size when it is sent: with the bytes of its strings, which TensorFlow does not count.
+// The approximate size of a tensor when it is sent. It includes the bytes of strings, which TensorFlow does not count.
 inline uint64_t BytesOf(const tensorflow::Tensor& tensor) {
   uint64_t bytes = tensor.TotalBytes();
   if (tensor.dtype() != tensorflow::DT_STRING) return bytes;

@@ -40,17 +40,16 @@ void Rotation::Retire(int reader) {
 
 void Rotation::Forward(int reader, int64_t round) {
   State& its = readers_[static_cast<size_t>(reader)];
-  its.round =
-      std::clamp(round, its.round, std::max(its.round, kMostRounds));  // a peer's, or a checkpoint's, may be any number
+  its.round = std::clamp(round, its.round, std::max(its.round, kMostRounds));  // a peer may send any number
 }
 
 int64_t Rotation::Ahead(int reader, int64_t window) const {
   if (!Runs(reader)) return 0;
   const int64_t round = Round(reader);
-  int64_t before = 0;  // steps that others deal before `reader` has its first turn
+  int64_t before = 0;  // steps that other readers deal before the first turn of `reader`
   for (size_t r = 0; r < readers_.size(); ++r) {
     if (static_cast<int>(r) == reader || !readers_[r].runs) continue;
-    // More than the window are as many as the window: a peer's round may be any number, and the sum must not overflow.
+    // A number above the window counts as the window. A peer's round may be any number, and the sum must not overflow.
     const int64_t turns = std::min(round - readers_[r].round, window) + (static_cast<int>(r) < reader ? 1 : 0);
     before += std::max<int64_t>(turns, 0);
   }

@@ -9,13 +9,14 @@ namespace hvdata::plan {
 namespace {
 
 constexpr uint64_t kMostElements = uint64_t{1} << 48;  // of an epoch, as in PeersCount()
-// Elements that a reader has pulled and that are in no account: another reader's end came first. It is one step at a time.
+// The most elements that a reader has pulled and that are in no account. They exist if another reader's end came first.
+// A reader pulls them one step at a time.
 constexpr uint64_t kMostUnknown = 1 << 22;
 
 bool HasEnded(const Restored& one) { return one.position == kAllTaken; }
 
 std::string WhyNotTogether(const std::vector<Restored>& all, const std::vector<std::string>& names) {
-  const Restored* state = nullptr;  // the first trainer's that has one
+  const Restored* state = nullptr;  // the state of the first trainer that has one
   for (const Restored& one : all) {
     if (one.has_state && state == nullptr) state = &one;
     const bool other = one.has_state && (one.epoch_id != state->epoch_id || one.snapshot != state->snapshot);
@@ -29,7 +30,7 @@ std::string WhyNotTogether(const std::vector<Restored>& all, const std::vector<s
   return "";
 }
 
-// The state that begins with the earliest element has all that any trainer still needs.
+// The state that begins with the earliest element has all elements that any trainer still needs.
 const Restored* EarliestState(const std::vector<Restored>& all) {
   const Restored* earliest = nullptr;
   for (const Restored& one : all) {
@@ -38,7 +39,7 @@ const Restored* EarliestState(const std::vector<Restored>& all) {
   return earliest;
 }
 
-// static: a trainer that saved before its first step needs elements that the others' state no longer has.
+// static: a trainer that saved before its first step needs elements that the other trainers' state no longer has.
 std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& state,
                             const std::vector<std::string>& names) {
   for (const Restored& one : all) {
@@ -51,7 +52,8 @@ std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& st
   return "";
 }
 
-// dynamic: a trainer sees the end when all elements are taken, by whichever trainer. One that was never asked proves nothing.
+// dynamic: a trainer sees the end when all elements are taken, by any trainer. A trainer that was never asked proves
+// nothing.
 bool IsOver(const std::vector<Restored>& all, bool dynamic) {
   if (std::all_of(all.begin(), all.end(), HasEnded)) return true;
   const bool running =
@@ -59,7 +61,7 @@ bool IsOver(const std::vector<Restored>& all, bool dynamic) {
   return dynamic && !running && std::any_of(all.begin(), all.end(), HasEnded);
 }
 
-// By trainer. One that restored nothing stands where the first one stands that did.
+// By trainer. A trainer that restored nothing gets the position of the first trainer that restored a state.
 std::vector<Position> Positions(const std::vector<Restored>& all, size_t trainers) {
   std::vector<Position> positions(trainers, all.front().position);
   for (const Restored& one : all) positions[static_cast<size_t>(one.trainer)] = one.position;

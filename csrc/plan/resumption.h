@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where one reader's epoch resumes, from what its trainers restored. Pure arithmetic: neither MPI nor TensorFlow.
+// Decides where one reader's epoch resumes, from the states that its trainers restored. Pure arithmetic: neither MPI
+// nor TensorFlow.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +14,33 @@
 
 namespace hvdata::plan {
 
-// One trainer's part in restoring a reader's epoch: its own position, and numbers of the reader's state that it has.
+// One trainer's part in restoring a reader's epoch: its own position, and numbers from its copy of the reader's state.
 struct Restored {
   int trainer = 0;
   uint64_t epoch = 0;  // the epoch's number in the run that saved it
   Position position;   // elements that the trainer had taken, or kAllTaken
   Turn turn;           // the reader's next step for this trainer
   TailStep tail_taken;
-  bool has_state = false;  // an iterator that was never asked has no state; at the epoch's end it may have none
+  bool has_state = false;  // false for an iterator that was never asked, and perhaps at the epoch's end
 
-  // Of the state.
+  // These belong to the state.
   uint64_t epoch_id = 0, snapshot = 0;  // differ between states of different epochs or checkpoints
   uint64_t trainers = 0;                // of the run that saved it
   uint64_t first = 0;                   // the first element that the state has, or that its input yields next
 };
 
 struct Resumption {
-  bool over = false;       // nothing is left of the epoch
-  bool has_state = false;  // the input resumes from the state with the earliest element; else it starts at its front
+  bool over = false;  // all elements of the epoch have been taken
+  // The input resumes from the state with the earliest element. False: it starts at its front.
+  bool has_state = false;
   std::vector<Position> positions;  // static: by trainer
   uint64_t first = 0;               // static: the first element that some trainer has not taken
   Turn turn;                        // the reader's next step
   TailStep tail_taken;
 };
 
-// `all`: in the trainers' order, at least one. `names`: of all trainers, for people.
-// Returns why these can't be resumed, or an empty text.
+// `all`: in the trainers' order, at least one. `names`: of all trainers, for texts. Returns the reason why these can't
+// be resumed, or an empty text.
 std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
                    Resumption* resumption);
 
@@ -47,26 +49,26 @@ struct Holding {
   std::vector<uint64_t> elements;  // their numbers
   uint64_t pulled = 0;
 
-  // True: a reader can have saved this. The numbers grow, and the input has yielded these elements.
+  // True if a reader can have saved this: the numbers grow, and the input has yielded these elements.
   bool Sound() const;
 };
 
-// The elements still to come of an epoch that resumes.
+// The elements that a resumed epoch still delivers.
 struct Remaining {
-  std::set<uint64_t> again;  // those of the state that are dealt again
-  std::set<uint64_t> skip;   // those that the input will yield although trainers have taken them
-  uint64_t next = 0;         // the first element that comes
+  std::set<uint64_t> again;  // elements of the state that are dealt again
+  std::set<uint64_t> skip;   // elements that the input will yield, and that trainers have taken
+  uint64_t next = 0;         // the first element to deal
 };
 // `taken`: elements that trainers have taken since the state was made.
 Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken);
 
-// A verified channel's account in a state: it covers the elements before number `first`, and the next `known` ones.
+// A verified channel's account in a state. It covers the elements before number `first`, and the next `known` elements.
 struct Account {
   uint64_t first = 0;
   uint64_t known = 0;
 };
-// The element with which the account resumes. It may be beyond `resumption.first`: behind elements that made no step.
-// None: the account and the elements that come contradict each other.
+// The element at which the account resumes. It is after `resumption.first` if the elements between make no step. None:
+// the account and the elements contradict each other.
 std::optional<uint64_t> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
                                       const Remaining& remaining);
 

@@ -19,7 +19,7 @@ void Account::GoOn(const Past& past) {
   report_ = past.mark.UpTo(past.from);
   if (!past.verified) report_.AddUnverified(past.from);
   report_.unverified = std::max(report_.unverified, past.unverified);
-  // The counts of the ranks, in our order of the ranks.
+  // The counts of the ranks, in this run's order of ranks.
   const std::vector<uint64_t> rows = std::exchange(report_.rows, {}), steps = std::exchange(report_.steps, {});
   std::map<uint64_t, size_t> places;
   for (const uint64_t rank : ranks_) places.emplace(rank, places.size());
@@ -35,8 +35,8 @@ void Account::GoOn(const Past& past) {
 }
 
 void Account::Deal(uint64_t first, const StepHashes& step) {
-  if (first < Next()) return;                  // a damaged checkpoint may say that these are known
-  for (uint64_t k = Next(); k < first; ++k) {  // those between make no step, or an earlier run has delivered them
+  if (first < Next()) return;                  // a damaged checkpoint may have counted these already
+  for (uint64_t k = Next(); k < first; ++k) {  // elements between make no step, or an earlier run has delivered them
     const auto found = had_.find(k);
     entries_.push_back({found == had_.end() ? Element() : found->second});
     had_.erase(k);
@@ -44,11 +44,12 @@ void Account::Deal(uint64_t first, const StepHashes& step) {
   for (const Element& element : step.elements) entries_.push_back({element});
   const size_t elements = step.elements.size();
   for (size_t i = 0; i < step.shares.size() && elements > 0; ++i) {
-    // The shares of a single element are all of it. A share behind the last element is a filler.
+    // All shares of a single element belong to it. Otherwise share i belongs to element i, and a share after the last
+    // element is a filler.
     const size_t owner = elements == 1 ? 0 : std::min(i, elements - 1);
     Entry& entry = At(first + owner);
     if (elements == 1 || i < elements) ++entry.open;
-    if (dynamic_ || step.shares.size() < trainers_) continue;  // nobody knows yet which trainer takes it
+    if (dynamic_ || step.shares.size() < trainers_) continue;  // it is not known yet which trainer takes it
     if (entry.element.shares.empty()) entry.element.trainer = i;
     entry.element.shares.push_back(step.shares[i].rows.count());
   }
@@ -130,7 +131,7 @@ Bookmark Account::Mark(uint64_t element) const {
   }
   for (const auto& [number, its] : had_) {
     if (number < Next()) continue;
-    mark.ahead.resize(static_cast<size_t>(number - first_));  // those between are still to be dealt
+    mark.ahead.resize(static_cast<size_t>(number - first_));  // elements between are not dealt yet
     mark.ahead.push_back(its);
   }
   mark.before = mark.UpTo(element);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The account of one reader's rows in one epoch: a digest of the elements that came whole, in their order, and counts.
-// ReaderEpoch tells it what its lanes do. Not thread-safe.
+// The account of one reader's rows in one epoch: counts, and a digest of the completely delivered elements, in order.
+// ReaderEpoch reports the lanes' actions to it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,42 @@
 
 namespace hvdata::proof {
 
-// A checkpoint has this of the earlier runs of an epoch.
+// The part of a checkpoint that describes the earlier runs of an epoch.
 struct Past {
   Bookmark mark;
-  uint64_t from = 0;              // the epoch goes on with this element
+  uint64_t from = 0;              // the epoch resumes at this element
   bool verified = true;           // the earlier run has kept an account
-  uint64_t unverified = 0;        // if not: the elements that it has delivered and that don't come again
-  std::set<uint64_t> again = {};  // elements that the mark has and that come again
+  uint64_t unverified = 0;        // if not verified: delivered elements that don't come again
+  std::set<uint64_t> again = {};  // elements of the mark that come again
 };
 
 class Account {
  public:
   static constexpr uint64_t kNoElement = ~0ull;  // a filler is a share of no element
 
-  // `ranks`: the trainers', by their index.
+  // `ranks`: the trainers' ranks, by their index.
   Account(std::vector<uint64_t> ranks, plan::Schedule schedule);
 
-  // Before all else.
+  // Call it before all other functions.
   void GoOn(const Past& past);
 
-  // Elements from number `first` on are dealt as these shares. Without shares no trainer gets anything of them.
+  // Elements from number `first` on are dealt as these shares. Without shares, no trainer gets any of their rows.
   void Deal(uint64_t first, const StepHashes& step);
-  // The trainer has taken a share of this many rows; `element`: its share of that element is right.
+  // The trainer has taken a share of this many rows. `element`: the trainer's share of that element is right.
   void Take(int trainer, uint64_t element, uint64_t rows);
   // An earlier run has given the trainer its share of this element.
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
   // Dynamic: an earlier run has delivered the element.
   void DeliveredBefore(uint64_t element, const Element& its) { had_[element] = its; }
-  // These elements go to no trainer. Except: those that all trainers have.
+  // No trainer gets these elements. Except: elements that all trainers already have.
   void LeaveOut(uint64_t first, uint64_t count);
-  // The report has the first finding.
+  // Adds a finding. The report keeps only the first one.
   void Find(const Difference& what);
-  // Adds up the elements before number `until`, as far as they came whole. A checkpoint resumes with `until`, or a later one.
+  // Adds up the elements before number `until`, as far as they are completely delivered. A checkpoint resumes with
+  // `until` or a later element.
   void Fold(uint64_t until);
 
-  // The report up to now. An element is delivered when every trainer has its share.
+  // The report until now. An element counts as delivered when every trainer has its share.
   Report Close(uint64_t number, bool complete, std::string why) const;
   // The account for a checkpoint that resumes with element number `element`, or a later one.
   Bookmark Mark(uint64_t element) const;
@@ -61,7 +62,7 @@ class Account {
  private:
   struct Entry {
     Element element;
-    uint64_t open = 0;  // its shares that have not been handed out
+    uint64_t open = 0;  // its shares that are not handed out yet
     bool unverified = false;
   };
 
@@ -72,12 +73,12 @@ class Account {
 
   const size_t trainers_;
   const bool dynamic_;
-  std::vector<uint64_t> ranks_;  // the trainers', and behind them those of earlier runs
+  std::vector<uint64_t> ranks_;  // the trainers' ranks, then the ranks of earlier runs
   Report report_;                // all folded elements, and the counts
-  Report passed_;                // the trainers' rows and steps of folded elements alone
+  Report passed_;                // only the trainers' rows and steps of folded elements
   bool verified_before_ = true;
   uint64_t first_ = 0;         // number of entries_[0]
-  std::deque<Entry> entries_;  // not folded
+  std::deque<Entry> entries_;  // not folded yet
   std::map<uint64_t, Element> had_;
 };
 

@@ -11,7 +11,7 @@ namespace hvdata::proof {
 
 namespace {
 
-// Both shares have the same number of fingerprints as rows, and are not equal.
+// Both shares have a fingerprint for each row, and as many rows. The fingerprints are not all equal.
 Difference CompareRows(const std::vector<Fingerprint>& dealt, const std::vector<Fingerprint>& received) {
   std::string first;
   for (size_t i = 0; i < dealt.size() && first.empty(); ++i) {

@@ -14,7 +14,7 @@ namespace hvdata::proof {
 namespace {
 __extension__ typedef unsigned __int128 Wide;
 
-// Of any number, modulo 2^61 - 1.
+// Any number, modulo 2^61 - 1.
 constexpr uint64_t Reduced(Wide number) {
   constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
   number = (number & kPrime) + (number >> 61);
@@ -23,8 +23,8 @@ constexpr uint64_t Reduced(Wide number) {
   return rest >= kPrime ? rest - kPrime : rest;
 }
 
-// A generator of the field's multiplicative group: its powers come round as late as any can. A row takes two places of the
-// polynomial, for a fingerprint has more bits than the field.
+// A generator of the field's multiplicative group: its powers repeat as late as possible. A row takes two places of the
+// polynomial, because a fingerprint has more bits than the field.
 constexpr uint64_t kBase = 0x1E3779B97F4A7C1Aull;
 constexpr uint64_t kRow = Reduced(Wide{kBase} * kBase);
 
@@ -39,7 +39,7 @@ uint64_t PowerOfRow(uint64_t exponent) {
 
 Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed) {
 #ifdef HVDATA_AVX2
-  constexpr size_t kShort = 240;  // XXH3 takes those byte by byte in any case
+  constexpr size_t kShort = 240;  // XXH3 hashes fewer bytes without vector instructions
   static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
   if (avx2 && bytes > kShort) return HashAvx2(data, bytes, seed);
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of a row: 64 bits of XXH3, the same on every machine. And the digest of a sequence of rows.
+// The hash of a row: 64 bits of XXH3, the same on every machine. Also the digest of a sequence of rows.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@ namespace hvdata::proof {
 
 using Fingerprint = uint64_t;
 
-// Hash(b, Hash(a, seed)) depends on both, and on their order.
+// Hash(b, Hash(a, seed)) depends on a, on b, and on their order.
 Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
 
-// Rows in their order. Digests of two sequences can be joined, so a digest does not depend on how the rows came in pieces.
-// `order` is a polynomial of the rows modulo the prime 2^61 - 1. (Modulo 2^64, simple sequences of two values collide for every base:
-// Thue-Morse.) An attacker can find two sequences with the same digest.
+// A digest of rows in their order. Digests of two sequences can be joined. So a digest does not depend on how the rows
+// were divided into pieces. `order` is a polynomial of the rows modulo the prime 2^61 - 1. (Modulo 2^64 the Thue-Morse
+// sequences of two values collide for every base.) An attacker can find two sequences with the same digest.
 struct Digest {
   uint64_t rows = 0;
   uint64_t order = 0;

@@ -37,7 +37,7 @@ void BookmarkFields(Codec* codec, B& b) {
   for (auto& one : b.ahead) ElementFields(codec, one);
 }
 
-constexpr uint64_t kMostRanks = 1 << 20;  // who reads a report makes lists of so many
+constexpr uint64_t kMostRanks = 1 << 20;  // a process that decodes a report makes lists of this size
 
 bool Sound(const Report& report) {
   bool sound = report.rows.size() == report.steps.size() && report.listed.size() % 2 == 0;

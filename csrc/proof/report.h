@@ -12,14 +12,14 @@
 
 namespace hvdata::proof {
 
-// A reader keeps the digests of so many elements of an epoch, so that two certificates tell where they differ. Each takes 16 bytes,
-// also in every checkpoint.
+// A reader keeps the digests of the first so many elements of an epoch. With them two certificates show where they
+// differ. Each digest takes 16 bytes, also in every checkpoint.
 constexpr uint64_t kMostListed = 1 << 22;
 
-// Why an epoch was not complete, if no other reason is known.
+// The reason why an epoch was not complete, if no other reason is known.
 inline constexpr const char* kBrokenOff = "it was broken off";
 
-// One element: a digest of its delivered rows, and the number of its other rows.
+// One element: a digest of its delivered rows, and the number of its dropped rows.
 struct Element {
   Digest digest;
   uint64_t dropped = 0;
@@ -29,22 +29,22 @@ struct Element {
 };
 
 struct Report {
-  uint64_t number = 0;    // the epoch's, over all runs
-  bool complete = false;  // the input came to its end, and every trainer got all its shares
-  Digest delivered;       // of the elements that came whole, in their order
-  uint64_t elements = 0;  // of the epoch up to here
+  uint64_t number = 0;                                     // of the epoch, over all runs
+  bool complete = false;                                   // the input has ended, and every trainer got all its shares
+  Digest delivered;                                        // of the completely delivered elements, in order
+  uint64_t elements = 0;                                   // of the epoch until now
   uint64_t dropped = 0, lost = 0, twice = 0, altered = 0;  // rows, or elements without rows
   uint64_t unverified = 0;                                 // elements that a run without an account has delivered
-  std::vector<uint64_t> rows, steps;  // by trainer; behind this run's trainers those of earlier runs
-  std::vector<uint64_t> listed;       // of each of the first elements: its rows, its order
+  std::vector<uint64_t> rows, steps;  // by trainer; the trainers of earlier runs stand after those of this run
+  std::vector<uint64_t> listed;       // for each of the first elements: its rows, its order
   std::string channel;
   std::vector<uint8_t> mode;    // plan::Batch, Schedule, Remainder
-  std::vector<uint64_t> ranks;  // the trainers'
-  uint64_t trainers = 0;        // so many of these are this run's
+  std::vector<uint64_t> ranks;  // the trainers' ranks
+  uint64_t trainers = 0;        // the first so many of `ranks` belong to this run
   std::string finding;          // the first finding
-  std::string why;              // why the epoch was not complete
+  std::string why;              // the reason why the epoch was not complete
 
-  uint64_t most_listed = kMostListed;  // is neither saved nor sent
+  uint64_t most_listed = kMostListed;  // neither saved nor sent
 
   // Adds the next element. CountShares adds its shares to `rows` and `steps`.
   void Add(const Element& element);
@@ -55,7 +55,8 @@ struct Report {
   static bool Decode(std::string_view words, Report* report);
 };
 
-// The account in a checkpoint: a report on the elements before number `first`, and the next elements that the reader knew.
+// The account in a checkpoint: a report on the elements before number `first`, and the next elements that the reader
+// knew.
 struct Bookmark {
   Report before;
   uint64_t first = 0;
@@ -63,11 +64,11 @@ struct Bookmark {
 
   // The report on the elements before number `element`.
   Report UpTo(uint64_t element) const;
-  // The elements from there on, by number.
+  // The elements from number `element` on, by number.
   std::map<uint64_t, Element> From(uint64_t element) const;
   std::string Encode() const;
   static bool Decode(std::string_view words, Bookmark* bookmark);
-  // Whether these bytes begin as Encode writes them. States of older versions begin otherwise.
+  // True if these bytes begin as Encode writes them. States of older versions begin otherwise.
   static bool Is(std::string_view words);
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of a share: taken where it is cut, and again where it is handed out.
+// The hash of a share. The reader computes it at the cut, and the trainer computes it again when it hands the share
+// out.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace hvdata::proof {
 
-// Rows in their order. The fingerprint of each row is kept up to kMostKept rows, because a row may be a single byte.
+// Hashes of rows in their order. The fingerprint of each row is kept only up to kMostKept rows, because a row may be a
+// single byte.
 struct RowHashes {
   static constexpr size_t kMostKept = 1 << 20;
 
@@ -23,21 +25,21 @@ struct RowHashes {
     if (digest.rows <= kMostKept)
       each.insert(each.end(), rows, rows + count);
     else
-      std::vector<Fingerprint>().swap(each);  // and give the memory back
+      std::vector<Fingerprint>().swap(each);  // frees the memory, too
   }
   uint64_t count() const { return digest.rows; }
   bool has_each() const { return each.size() == count(); }
 };
 
 struct ShareHash {
-  RowHashes rows;        // of its data: padding is no row
-  Fingerprint hash = 0;  // of these rows and of all else that the share holds
+  RowHashes rows;        // of its data, without padding
+  Fingerprint hash = 0;  // of these rows and of everything else in the share
 };
 
-// A step of a verified channel. Elsewhere it is empty.
+// The hashes of a step of a verified channel. Empty in other channels.
 struct StepHashes {
   std::vector<Element> elements;
-  std::vector<ShareHash> shares;  // one for each trainer, or (dynamic) one for whoever takes it
+  std::vector<ShareHash> shares;  // one for each trainer; dynamic: one for the trainer that takes it
 };
 
 }  // namespace hvdata::proof

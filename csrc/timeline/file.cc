@@ -20,7 +20,7 @@ void TimelineFile::Open() {
   device_ = file.st_dev, inode_ = file.st_ino;
 }
 
-// A program that closes all descriptors (`os.closerange`) may have opened a file of its own by this number.
+// A program that closes all descriptors (`os.closerange`) may have opened a file of its own under this number.
 bool TimelineFile::Ours() const {
   struct stat file{};
   return fd_ >= 0 && fstat(fd_, &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's part of the timeline: a file that only grows. It is a sequence of blocks: a name of four letters, the size of
-// the payload (uint32), the payload. Python makes JSON of it (horovod_data/timeline). The file of a process that was killed may
-// end within a block.
+// One process's part of the timeline: a file that only grows. It is a sequence of blocks. A block is a name of four
+// letters, the size of the payload (uint32), and the payload. Python makes JSON of it (horovod_data/timeline). The file
+// of a killed process may end within a block.
 //
-//   HEAD  text "FORMAT TRAINER READER RANKS READERS HOST": who writes this file. First. TRAINER or READER may be -1
-//   CLCK  Clock: what reader 0's clock shows when ours shows `here`
+//   HEAD  text "FORMAT TRAINER READER RANKS READERS HOST": the process that writes this file. The first block.
+//         TRAINER or READER may be -1
+//   CLCK  Clock: the time of reader 0's clock when ours is `here`
 //   CHAN  uint32 number, name: of a channel whose events follow
 //   EVNT  TraceEvents
-//   LOST  uint64 count, int64 now: of events that found no room up to now
-//   ENDS  uint64 count of all these events. Last
+//   LOST  uint64 count, int64 now: how many events found no room until now
+//   ENDS  uint64 count of all these events. The last block
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace hvdata {
 
-// Times are nanoseconds of steady clocks. All processes that share reader 0's clock have round_trip 0.
+// Times are nanoseconds of steady clocks. In processes that share reader 0's clock, round_trip is 0.
 struct Clock {
   int64_t here = 0, there = 0;
-  int64_t round_trip = 0;  // of the question that found it: `there` is wrong by half of that at most
+  int64_t round_trip = 0;  // of the PING that measured it: `there` is wrong by at most half of it
   int64_t zero = 0;        // the timeline's time 0, by reader 0's clock
   int64_t wall = 0;        // microseconds since 1970 at `here`, by this host's clock
 };
@@ -28,13 +29,13 @@ struct Clock {
 // Only the thread of FileWriter() uses it.
 class TimelineFile {
  public:
-  // `place` begins the line that says why the file can't be written.
+  // `place` begins the log line about a file that can't be written.
   TimelineFile(std::string path, std::string place) : path_(std::move(path)), place_(std::move(place)) {}
   ~TimelineFile() { Close(); }
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
 
-  // Empties the file when it is called first. After a failure, which is logged, nothing more is written.
+  // The first call empties the file. A failure is logged, and nothing more is written after it.
   void Append(std::string_view block);
   void Close();
 

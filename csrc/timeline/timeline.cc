@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr int kFormat = 1;
 constexpr auto kEvery = milliseconds(250);
 constexpr auto kPatience = milliseconds(2000);  // for the first answers of reader 0
-constexpr int kQuestions = 4;                   // one after the other, because the first one finds sleeping threads
+constexpr int kQuestions = 4;                   // one after the other: the first finds sleeping threads
 constexpr uint64_t kBytesOfAnEvent = 150;       // in the merged file
 
 int64_t WallMicros() {
@@ -33,7 +33,7 @@ int64_t WallMicros() {
       .count();
 }
 
-// The same name as horovod_data/timeline makes.
+// horovod_data/timeline makes the same name.
 std::string FileOf(const std::string& path, const Member& me) {
   return path + (me.trains() ? ".rank" + std::to_string(me.trainer) : ".reader" + std::to_string(me.reader));
 }
@@ -45,7 +45,7 @@ std::string_view BytesOf(const T& value) {
 
 }  // namespace
 
-// Processes of one kernel and one time namespace share it. Containers on one host may have several namespaces.
+// Processes of one kernel and one time namespace share this clock. Containers on one host may have several namespaces.
 uint64_t SteadyClockId() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -97,7 +97,7 @@ void Timeline::Run() {
       note_();
       WriteEvents();
     }
-  } catch (const std::exception& thrown) {  // no memory, say: the job goes on
+  } catch (const std::exception& thrown) {  // for example no memory: the job goes on
     Log(Place(world_->Name(world_->self)) + "the timeline ends here for this process: " + Explained(thrown).message);
   }
 }
@@ -155,7 +155,7 @@ void Timeline::WriteClock(Clock clock) {
 void Timeline::WriteEvents() {
   uint64_t left_out = log_.Take(&batch_);
   const uint64_t fit = std::min<uint64_t>(batch_.size(), most_to_write_);
-  // When one batch does not fit, later ones don't either: a gap in the middle would be overlooked.
+  // When one batch does not fit, drop all later ones, too. A reader of the timeline would overlook a gap in the middle.
   most_to_write_ = fit < batch_.size() ? 0 : most_to_write_ - fit;
   left_out += batch_.size() - fit;
   if (fit > 0 && !Write("EVNT", {reinterpret_cast<const char*>(batch_.data()), fit * sizeof(TraceEvent)}))
@@ -185,8 +185,9 @@ void Timeline::On(int member, const wire::Ping& ping) {
 void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
-  if (pong.asked != asked_ || asked_ == 0) return;  // too late
-  // Nobody knows when in that time reader 0 looked at its clock: the middle is wrong by half of it at most.
+  if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
+  // Reader 0 has looked at its clock at an unknown moment in this time. The middle is wrong by at most half of this
+  // time.
   const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
   asked_ = 0;
   if (clock_ != 0 && pong.clock == clock_) {

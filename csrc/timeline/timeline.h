@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's part of the job's timeline. A thread takes the events from the log, four times a second, and has them written to
-// a file of this process. It also asks reader 0 what its clock shows, so that all files can be merged into one.
+// This process's part of the job's timeline. Four times a second a thread takes the events from the log, and queues
+// them for this process's file. It also asks reader 0 for the time of its clock, so that all files can be merged into
+// one.
 #pragma once
 
 #include <chrono>
@@ -24,22 +25,22 @@ namespace hvdata {
 
 class Timeline {
  public:
-  static constexpr size_t kMostEvents = 1 << 16;  // between two looks: 3.5 MiB, twice
+  static constexpr size_t kMostEvents = 1 << 16;  // between two calls of Take(): 3.5 MiB, twice
 
-  // `path`: the job's file. This process writes to one beside it (".rank3", ".reader0"). `most_bytes`: of the merged file, for
-  // all processes together. A process whose part is full keeps its beginning.
+  // `path`: the job's file. This process writes to a file beside it (".rank3", ".reader0"). `most_bytes`: the limit of
+  // the merged file, for all processes together. When a process's part is full, it keeps the earliest events.
   Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes,
            size_t most_events = kMostEvents);
   ~Timeline() { Halt(); }
 
-  // Takes the events of this process.
+  // The log of this process's events.
   TraceLog* log() { return &log_; }
   void NameChannel(uint32_t number, const std::string& name);
-  // From now on messages can be sent. Before each look at the log, `note` adds the events that are under way.
+  // From now on messages can be sent. Before each take `note` adds the events that have not ended.
   void Begin(std::function<void()> note = [] {});
-  // Hands over what is in the log, and the file's end. Waits for some seconds if reader 0 has never answered. Once.
+  // Queues the remaining events and the file's end. Waits for some seconds if reader 0 has never answered. Called once.
   void End() EXCLUDES(mu_);
-  // Ends the thread, which sends nothing more.
+  // Ends the thread. It sends nothing more.
   void Halt() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);
@@ -62,23 +63,24 @@ class Timeline {
   TraceLog log_;
   std::function<void()> note_;
 
-  // The thread's. When it has ended, End()'s.
+  // The thread uses these. After the thread, End() uses them.
   std::vector<TraceEvent> batch_;
   uint64_t most_to_write_;  // events
   uint64_t left_out_ = 0;
 
   Mutex mu_;
   CondVar changed_;
-  int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING that waits for an answer was sent. 0: there is none
-  int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs after that one
-  std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer of these
-  bool known_ GUARDED_BY(mu_) = false;         // what reader 0's clock shows
-  bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock: there is nothing more to ask
+  int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING without an answer was sent; 0: there is none
+  int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs to send after that one
+  std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer to these PINGs
+  bool known_ GUARDED_BY(mu_) = false;         // the time of reader 0's clock is known
+  bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock, so no more PINGs are needed
   bool ending_ GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 
-// Names the clock that this process's steady_clock reads: two processes with the same number share it. 0: not known.
+// Identifies the clock behind this process's steady_clock. Two processes with the same number share the clock. 0: not
+// known.
 uint64_t SteadyClockId();
 
 }  // namespace hvdata

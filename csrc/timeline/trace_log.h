@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process has done and when, until its timeline takes it from here. The memory is taken at the start, and never grows.
+// The events of a process, until its timeline takes them. The memory is allocated at the start, and never grows.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace hvdata {
 
-// As it lies in the process's file (timeline/file.h). Times are nanoseconds of this process's steady clock.
+// Its layout is that of the process's file (timeline/file.h). Times are nanoseconds of this process's steady clock.
 struct TraceEvent {
   static constexpr int32_t kNobody = -1;
   int64_t begin = 0, end = 0;
   uint64_t epoch = 0, step = 0;
   uint32_t channel = 0;
-  int32_t whom = kNobody;  // in a trainer's row a reader, in a reader's row a rank
-  char name[14] = "";      // "wait for data", which is the longest name, fills it
-  bool reads = false;      // in a reader's row, not in a trainer's
+  int32_t whom = kNobody;  // a reader, in a trainer's row; a rank, in a reader's row
+  char name[14] = "";      // the longest name, "wait for data", fills it
+  bool reads = false;      // the event is in a reader's row; false: in a trainer's row
   bool moment = false;     // has no duration
 };
 static_assert(sizeof(TraceEvent) == 56, "horovod_data reads events of this size");
@@ -28,7 +28,7 @@ class TraceLog {
  public:
   explicit TraceLog(size_t most) : most_(most) { events_.reserve(most); }
 
-  // From any thread, under any lock. Takes no memory. Counts an event that finds no room.
+  // Any thread may call it, under any lock. It allocates nothing. It counts an event that finds no room.
   void Add(const TraceEvent& event) {
     MutexLock lock(&mu_);
     if (events_.size() < most_)
@@ -37,7 +37,7 @@ class TraceLog {
       ++left_out_;
   }
 
-  // Moves the events to `events`, whose memory takes the next ones. Returns how many events found no room.
+  // Moves the events to `events`, whose memory then takes the next events. Returns how many events found no room.
   uint64_t Take(std::vector<TraceEvent>* events) {
     events->clear();
     events->reserve(most_);

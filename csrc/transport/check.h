@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the communication thread a failure is an exception: nothing can go on halfway, and one place reports it.
+// On the communication thread every failure is an exception. No work can continue after a failure, and one place
+// reports it.
 #pragma once
 
 #include <mpi.h>
@@ -14,7 +15,8 @@ constexpr int kNoPeer = -1;
 
 class TransportFailure : public std::exception {
  public:
-  // The text of the failure. If it is about a peer, that peer's name stands before `after`.
+  // `text` is the text of the failure. If the failure is about a peer, the peer's name stands between `text` and
+  // `after`.
   explicit TransportFailure(std::string text, int peer = kNoPeer, std::string after = "")
       : before_(std::move(text)), peer_(peer), after_(std::move(after)) {}
   const char* what() const noexcept override { return before_.c_str(); }
@@ -29,7 +31,7 @@ class TransportFailure : public std::exception {
   std::string after_;
 };
 
-// Throws TransportFailure, which names the call, the peer and MPI's reason, unless `code` is MPI_SUCCESS.
+// If `code` is not MPI_SUCCESS, throws a TransportFailure that names the call, the peer and MPI's reason.
 inline void Check(int code, const char* call, int peer = kNoPeer) {
   if (code == MPI_SUCCESS) return;
   char reason[MPI_MAX_ERROR_STRING + 1] = "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a process finds out, at the end, that no more messages will come.
+// Finds out, at the end, that no more messages will come.
 #pragma once
 
 #include <mpi.h>
@@ -11,14 +11,14 @@
 
 namespace hvdata {
 
-// After a plain barrier all ranks have sent everything, but messages may still be under way. So the barrier is a sum: each rank gives
-// the number of header messages that it has sent to each other, and gets the number that it must have seen. MPI opens a tree of
-// connections for that, instead of one for each pair of ranks.
+// After a plain barrier all ranks have sent everything, but messages may still be on their way. So the barrier is a
+// sum. Each rank gives the number of header messages that it has sent to each other rank. Each rank gets the number
+// that it must receive. MPI opens a tree of connections for this sum, instead of one connection for each pair of ranks.
 class Departure {
  public:
   explicit Departure(MPI_Comm comm) : comm_(comm) {}
 
-  // This rank sends no more than `sent` header messages, by rank. Later calls do nothing.
+  // This rank will have sent `sent` header messages, by rank, and no more. Later calls do nothing.
   void Begin(const std::vector<uint64_t>& sent) {
     if (begun_) return;
     begun_ = true;
@@ -29,7 +29,7 @@ class Departure {
 
   bool Begun() const { return begun_; }
 
-  // True when every rank has begun and no more than `seen` header messages will come.
+  // True when every rank has begun, and `seen` is the number of header messages for this rank.
   bool Over(uint64_t seen) {
     if (!counted_) {
       int done = 0;

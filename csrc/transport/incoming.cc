@@ -12,7 +12,7 @@
 namespace hvdata {
 namespace {
 
-// Enough to drain a burst, and few enough that sends and completions don't wait long.
+// Enough to receive a burst of messages. Few enough that sends and completions don't wait long.
 constexpr int kMostPerProbe = 16;
 
 void CountReceived(int bytes) {
@@ -35,7 +35,8 @@ bool Incoming::Probe() {
     MPI_Status status;
     Check(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, comm_, &found, &message, &status), "MPI_Improbe");
     if (!found) {
-      // Open MPI looks first and then makes progress. Only the next look sees what that brings in, so look once more.
+      // Open MPI first looks and then makes progress. Only the next look sees the messages of that progress. So look
+      // once more.
       ++misses;
       continue;
     }
@@ -60,8 +61,8 @@ bool Incoming::Probe() {
   return taken > 0;
 }
 
-// Reads headers in the order in which they were sent, whatever the order in which their receives complete. Receives for payloads must
-// be posted in that order.
+// Reads headers in the order in which they were sent. Their receives may complete in another order. Receives for
+// payloads must be posted in the order of the headers.
 void Incoming::AcceptComplete(int source) {
   Source& from = sources_[source];
   while (!from.receiving.empty() && from.receiving.front()->complete) {
@@ -79,13 +80,13 @@ void Incoming::AcceptComplete(int source) {
   }
 }
 
-// One message, or an envelope of them: each is taken as if it had come alone, in their order.
+// Accepts one message, or each message of an envelope in order, as if it had come alone.
 void Incoming::Accept(int source, std::string_view message) {
   if (!wire::IsEnvelope(message)) return AcceptOne(source, message);
   std::vector<wire::Enclosed> messages;
   std::string error;
   if (!wire::OpenEnvelope(message, &messages, &error)) Unreadable(source, message, error);
-  std::map<int, wire::Envelope> others;  // what is for other ranks of this host
+  std::map<int, wire::Envelope> others;  // messages for other ranks of this host
   for (const wire::Enclosed& one : messages) {
     const auto member = static_cast<int>(one.member);
     if (member == rank_)

@@ -19,25 +19,27 @@
 
 namespace hvdata {
 
-// What the communication thread calls. It must not block nor run user code.
+// The communication thread calls these functions. They must not block, and must not run user code.
 class Inbox {
  public:
   virtual ~Inbox() = default;
-  // Memory for the payloads of a header that has come. Called once for each header with components.
+  // Memory for the payloads of a received header. Called once for each header with components.
   virtual Destination DestinationFor(int source, const wire::Header& header) = 0;
   // A whole packet has come. Packets of one source and channel come in the order in which they were sent.
   virtual void Deliver(int source, wire::Header header, Destination destination) = 0;
-  // Messages for `member`, of this host, that came in an envelope to this porter. They are labelled with their source.
+  // Messages for `member`, of this host, have come in an envelope to this porter. Their labels name their source.
   virtual void PassOn(int source, int member, wire::Envelope envelope) = 0;
-  // After every nap, but at most once in a millisecond: looks for messages that came by other ways and that no thread waits for.
+  // Looks for messages that came by other ways, if no thread waits for them. Called after every nap, but at most once
+  // in a millisecond.
   virtual void Look() {}
-  // Whether MPI may be called. A process may have lost its descriptors, and a call may then last for ever. Asked before each round.
+  // True if MPI may be called. A process may have lost its descriptors, and then a call may never return. Asked before
+  // each round.
   virtual bool Connected() { return true; }
-  // About every 100 ms: for clocks and watches.
+  // For clocks and watches. Called about every 100 ms.
   virtual void Tick() = 0;
   // The name of a process of the communicator, for texts.
   virtual std::string Name(int member) const = 0;
-  // MPI has failed, or a peer has broken the protocol. No more messages will come or go. Called once.
+  // MPI has failed, or a peer has broken the protocol. No more messages will be sent or received. Called once.
   virtual void Broken(const std::string& what) = 0;
 };
 
@@ -49,7 +51,7 @@ class Incoming {
   // Begins to receive the header messages that have come. True if there were any.
   bool Probe();
 
-  // How many messages with kHeaderTag have come, from all ranks.
+  // The number of messages with kHeaderTag that have come, from all ranks.
   uint64_t Headers() const { return headers_; }
 
  private:
@@ -66,7 +68,7 @@ class Incoming {
     size_t missing = 0;  // pieces of its payloads
   };
   using ArrivalPtr = std::shared_ptr<Arrival>;
-  // What is under way from one rank.
+  // The messages from one rank that are on their way.
   struct Source {
     std::deque<std::shared_ptr<Receiving>> receiving;  // in the order in which they were sent
     std::string pieces;                                // of a header message that is longer than one piece

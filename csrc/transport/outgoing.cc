@@ -48,9 +48,9 @@ void AppendInline(const Packet& packet, std::string* message) {
 
 }  // namespace
 
-// Sends what waits when this thread comes round. Small packets for one rank go in one envelope, and so do those for the ranks of a
-// host that has a porter. No packet waits for others. A packet that travels alone follows the envelope with those before it, so the
-// order of what goes one way to a rank is kept.
+// Sends all packets that wait in this round. Small packets for one rank go in one envelope. Small packets for a host
+// with a porter go in one envelope, too. No packet waits for later packets. A packet that travels alone follows the
+// envelope with the packets before it. So packets that go one way to a rank keep their order.
 void Transport::SubmitAll() {
   if (sending_.size() == 1) {
     Queued& only = sending_[0];
@@ -74,7 +74,7 @@ void Transport::Pack(int dest, Packet packet) {
   if (alone || envelope.bytes() + needed > (by_porter ? kPorterLimit : kEnvelopeLimit)) SubmitEnvelope(to, &envelope);
   if (alone) return Submit(dest, std::move(packet), std::move(front));
   std::string* const bytes = envelope.Add(dest, uint32_t{1} << packet.header.channel % 32);
-  if (envelope.count() == 1) bytes->reserve(bytes->size() + needed);  // many are the only one
+  if (envelope.count() == 1) bytes->reserve(bytes->size() + needed);  // many envelopes have only one message
   bytes->append(front);
   AppendInline(packet, bytes);
 }
@@ -82,23 +82,24 @@ void Transport::Pack(int dest, Packet packet) {
 void Transport::SubmitEnvelope(int to, wire::Envelope* envelope) {
   const size_t count = envelope->count();
   if (count == 0) return;
-  const int dest = envelope->member() >= 0 ? envelope->member() : to;  // for one member no porter is needed
+  const int dest = envelope->member() >= 0 ? envelope->member() : to;  // messages for one member need no porter
   const auto bytes = std::make_shared<std::string>(envelope->Take());
   const size_t skipped =
-      count == 1 ? wire::Envelope::kFrameBytes + wire::Envelope::kLabelBytes : 0;  // it travels as it is
-  if (count > 1) {  // counted first: it may arrive before PostPieces() is back
+      count == 1 ? wire::Envelope::kFrameBytes + wire::Envelope::kLabelBytes : 0;  // it travels without envelope
+  if (count > 1) {  // counted before the send, because it may arrive before PostPieces() returns
     Add(&Count().bags_sent, 1);
     Add(&Count().bagged, count);
   }
   PostPieces(dest, kHeaderTag, bytes->data() + skipped, bytes->size() - skipped, bytes);
 }
 
-// Hands all messages of the packet, whose payloads have been placed, to MPI. `front`: its header, encoded.
+// Hands all messages of the packet to MPI. Its payloads have been placed. `front`: its encoded header.
 void Transport::Submit(int dest, Packet packet, std::string front) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = std::move(front);
-  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));  // a smaller value may copy it
+  // reserve() with a smaller value than the capacity may copy the message.
+  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));
   AppendInline(packet, &message);
   for (size_t i = 0; i < packet.blocks.size(); ++i) {
     if (packet.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(packet.blocks[i]));

@@ -10,7 +10,7 @@
 namespace hvdata {
 namespace {
 
-// A look at an unfinished request may cost a turn of MPI's progress engine. Thousands of them would take too long.
+// One test of an incomplete request may run MPI's progress engine once. Thousands of tests would take too long.
 constexpr size_t kMostPerTest = 64;
 
 }  // namespace
@@ -19,8 +19,8 @@ void Requests::Add(MPI_Request request, const char* call, int peer, Done done) {
   requests_.push_back({request, call, peer, std::move(done)});
 }
 
-// One MPI_Test each: the errors of MPI_Testsome belong to no communicator, so MPICH ends the job by another handler than ours. (For
-// some errors MPICH does so here too.)
+// Calls MPI_Test for each request. The errors of MPI_Testsome belong to no communicator, so MPICH ends the job by
+// another handler than ours. (For some errors MPICH does so here, too.)
 bool Requests::Test() {
   bool any = false;
   for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {
@@ -37,7 +37,7 @@ bool Requests::Test() {
     std::swap(request, requests_.back());
     const Request complete = std::move(requests_.back());
     requests_.pop_back();
-    complete.done(status);  // which may add requests
+    complete.done(status);  // it may add requests
   }
   return any;
 }

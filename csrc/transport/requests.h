@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MPI requests under way, and what to do when each completes.
+// The MPI requests that are not complete, and the action for each completion.
 #pragma once
 
 #include <mpi.h>
@@ -11,19 +11,19 @@ namespace hvdata {
 
 class Requests {
  public:
-  // Owns the memory that MPI uses for the request. Called once, and then destroyed.
+  // Owns the memory that MPI uses for the request. It is called once, and then destroyed.
   using Done = std::function<void(const MPI_Status&)>;
 
   // `call` and `peer` are for error texts.
   void Add(MPI_Request request, const char* call, int peer, Done done);
 
-  // Looks at the requests, or, if there are many, at the next ones. Calls the Done of each one that has completed. True if there was
-  // one.
+  // Tests the requests, or only some of them if there are many. Calls the Done of each completed request. True if any
+  // has completed.
   bool Test();
 
   bool Empty() const { return requests_.empty(); }
 
-  // Gives all requests up without calling MPI. Their memory is kept for ever, because MPI may still use it.
+  // Drops all requests without calling MPI. Their memory is kept for ever, because MPI may still use it.
   void Abandon();
 
  private:
@@ -35,7 +35,7 @@ class Requests {
   };
 
   std::vector<Request> requests_;  // in no order
-  size_t next_ = 0;                // the next one to look at
+  size_t next_ = 0;                // the request to test next
 };
 
 }  // namespace hvdata

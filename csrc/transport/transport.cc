@@ -21,11 +21,11 @@ constexpr auto kTickEvery = std::chrono::milliseconds(100);
 constexpr auto kTurnEvery = std::chrono::milliseconds(1);
 constexpr auto kMostHushed = std::chrono::seconds(5);
 
-// How long to sleep when nothing has happened for `quiet`, because MPI has no portable way to sleep until a message comes. Zero: yield
-// the core once, then look again. `transferring`: MPI holds requests of ours. Over sockets these proceed only while a thread polls, so
-// the thread polls longer before it naps.
-// A nap is a fifth of the quiet time, at most 1 ms, or a hundredth of the quiet time if that is more, at most 5 ms. So data every 20 ms
-// costs some 40 looks, and an idle thread wakes 200 times a second, for less than 0.5 % of a core.
+// Returns how long to sleep after nothing has happened for `quiet`. MPI has no portable way to sleep until a message
+// comes. Zero: yield the core once, then look again. `transferring`: MPI holds our requests. Over sockets these proceed
+// only while a thread polls, so the thread polls longer before it naps. A nap is a fifth of `quiet`, at most 1 ms. If a
+// hundredth of `quiet` is more, the nap is that, at most 5 ms. So data every 20 ms costs some 40 looks. An idle thread
+// wakes 200 times a second, for less than 0.5 % of a core.
 std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring) {
   using namespace std::chrono_literals;
   using std::chrono::microseconds;
@@ -57,7 +57,7 @@ Transport::~Transport() {
 
 void Transport::Send(int dest, Packet packet) {
   MutexLock lock(&mutex_);
-  if (leaving_) return;  // `packet` is destroyed after the lock is released: parameters outlive locals
+  if (leaving_) return;  // `packet` is destroyed after the lock is released, because parameters outlive locals
   queue_.push_back({dest, std::move(packet)});
   if (napping_) wake_.NotifyAll();
 }
@@ -117,7 +117,7 @@ void Transport::Break(const std::string& why) {
   inbox_->Broken(why + ". No more batches can be moved: look for the first error that any rank printed");
 }
 
-// One look at everything. False when the thread may end.
+// Looks at everything once. False when the thread may end.
 bool Transport::Round() {
   if (!inbox_->Connected()) {  // the process is about to end
     std::this_thread::sleep_for(kTickEvery);
@@ -135,7 +135,7 @@ bool Transport::Round() {
   news |= incoming_.Probe();
   news |= requests_.Test();
   if (leaving) {
-    // Everything that was sent before Leave() has been submitted: `leaving` was read together with the queue.
+    // Everything that was sent before Leave() has been submitted, because `leaving` was read together with the queue.
     news |= !departure_.Begun();
     departure_.Begin(sent_);
     if (departure_.Over(incoming_.Headers()) && requests_.Empty()) return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication thread, which makes every MPI call between start-up and the end. It sends and receives packets between the processes
-// of one communicator, in order for each sender and channel. Knows MPI, but no TensorFlow.
+// The communication thread, which makes every MPI call between the start and the end. It sends and receives packets
+// between the processes of one communicator. It keeps the order for each sender and channel. It knows MPI, but not
+// TensorFlow.
 #pragma once
 
 #include <mpi.h>
@@ -24,25 +25,27 @@ namespace hvdata {
 
 class Transport {
  public:
-  // `comm`: a duplicate for this object alone, with MPI_ERRORS_RETURN. It is freed when the thread ends. `inbox` must outlive the
-  // thread.
+  // `comm`: a duplicate for this object alone, with MPI_ERRORS_RETURN. The thread frees it at its end. `inbox` must
+  // outlive the thread.
   Transport(MPI_Comm comm, Inbox* inbox);
-  ~Transport();  // Leave() and Join() if that has not been done
+  ~Transport();  // calls Leave() and Join() if the caller has not
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // Sends `packet` to `dest`, another rank of the communicator. From any thread, before Leave(). Never waits. Holds the owners of the
-  // blocks until MPI has sent them. Packets of one channel from one thread to one rank arrive in order.
+  // Sends `packet` to `dest`, another rank of the communicator. Any thread may call it before Leave(). Never waits.
+  // Holds the owners of the blocks until MPI has sent them. Packets of one channel from one thread to one rank arrive
+  // in order.
   void Send(int dest, Packet packet);
 
-  // This process sends no more. The thread receives until every process has called Leave(), all their messages have come (see
-  // Departure), and its own sends are complete. Then it ends. Returns at once.
+  // This process sends no more. The thread still receives until every process has called Leave() and all their messages
+  // have come (see Departure). It also completes its own sends. Then it ends. This call returns at once.
   void Leave();
 
   // Waits until the thread has ended, for at most `patience`. True if it has.
   bool Join(std::chrono::nanoseconds patience);
 
-  // Keeps the thread from calling MPI until Resume(), for some seconds at most. When this returns, no call is under way.
+  // Keeps the thread from calling MPI until Resume(), for at most some seconds. When Hush() returns, no MPI call is
+  // running.
   void Hush();
   void Resume();
 
@@ -67,21 +70,22 @@ class Transport {
   MPI_Comm comm_;
   Inbox* const inbox_;
 
-  // Shared with the callers. Not held while MPI, the inbox or a destructor of a block's owner is called.
+  // The callers and the thread share this lock. It is not held during calls of MPI, of the inbox, or of a destructor of
+  // a block's owner.
   Mutex mutex_{Mutex::kLast};
   CondVar wake_, over_;
   std::vector<Queued> queue_ GUARDED_BY(mutex_);
   bool napping_ GUARDED_BY(mutex_) = false, leaving_ GUARDED_BY(mutex_) = false, ended_ GUARDED_BY(mutex_) = false;
   bool hushed_ GUARDED_BY(mutex_) = false, quiet_ GUARDED_BY(mutex_) = false;
 
-  // The thread's own.
+  // Only the thread uses these.
   Requests requests_;
   const int rank_;
   std::vector<uint64_t> sent_;  // to each rank: messages with kHeaderTag
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
-  std::map<int, wire::Envelope> envelopes_;  // that are being filled, by where they go: to a rank or a porter
+  std::map<int, wire::Envelope> envelopes_;  // being filled, by destination: a rank or a porter
   Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
 
   std::thread thread_;

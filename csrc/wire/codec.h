@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both directions.
+// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both
+// directions.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +12,9 @@
 
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 5;  // of all messages; a process refuses messages of another version
+constexpr uint16_t kVersion = 5;  // of all messages. A process refuses messages of another version.
 
-// Byte by byte, so it is the same on any machine. Compilers make one load or store of it.
+// Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
   auto rest = static_cast<uint64_t>(value);
@@ -80,12 +81,12 @@ class Writer {
   std::string* out_;
 };
 
-// After its first failure a Reader reads zeros and empty lists. It reports the first failure.
+// After its first failure a Reader reads only zeros and empty lists. It reports the first failure.
 class Reader {
  public:
   explicit Reader(std::string_view message) : rest_(message), size_(message.size()) {}
 
-  // The beginning of every message and envelope: which of these it is, and of which version.
+  // The beginning of every message and envelope: its kind and its version.
   void Front(uint32_t magic) {
     uint32_t found;
     uint16_t version;
@@ -121,7 +122,7 @@ class Reader {
     value = number == 1;
   }
 
-  // A text may be as long as the message: states are long.
+  // A text may be as long as the message, because states are long.
   void Text(const char* field, std::string& text) {
     const auto size = Size<uint64_t>(field, ~0ull, 1);
     const char* bytes = Take(field, size);
@@ -134,7 +135,8 @@ class Reader {
     for (T& one : list) Int(field, one);
   }
 
-  // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message, which bounds the size.
+  // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message. So the message's
+  // length bounds the list's size.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
@@ -151,7 +153,7 @@ class Reader {
     rest_ = {};
   }
   bool ok() const { return error_.empty(); }
-  // True if nothing failed. Otherwise `*error` says what did.
+  // True if nothing failed. Otherwise `*error` gets the failure.
   bool Succeeded(const char* what, std::string* error) const {
     if (!ok()) *error = "not a valid horovod_data " + std::string(what) + ": " + error_;
     return ok();

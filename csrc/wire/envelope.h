@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several small messages sent as one: a frame, and then each message behind a label. A reader sends an envelope to one process,
-// or to the porter of another host (mail/porters.h) with messages for several ranks there. The porter sends each of these ranks an
-// envelope with its messages. Neither MPI nor TensorFlow.
+// Several small messages sent as one: a frame, and then each message after a label. A reader sends an envelope to one
+// process, or to the porter of another host (mail/porters.h). A porter's envelope has messages for several ranks of its
+// host. The porter sends each of these ranks an envelope with its messages. This room knows neither MPI nor TensorFlow.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,18 @@ class Envelope {
  public:
   static constexpr size_t kFrameBytes = 6, kLabelBytes = 12;
 
-  // One more message. The caller appends its bytes to the result, before the next call. `member`: who gets the message, or, in
-  // a porter's envelope to a rank, who sent it. `bells`: to be rung where the message goes, bit c % 32 for channel c.
+  // Adds a message. The caller appends its bytes to the result, before the next call. `member`: the receiver of the
+  // message. In a porter's envelope to a rank it is the sender. `bells`: the bells to ring at the receiver, bit c % 32
+  // for channel c.
   std::string* Add(int member, uint32_t bells);
 
   size_t count() const { return count_; }  // messages
   size_t bytes() const { return bytes_.size(); }
   uint32_t bells() const { return bells_; }  // of all messages
-  // The member of all messages; -1: they have several, or there are no messages.
+  // The member of all messages. -1: there are several members, or no messages.
   int member() const { return same_member_ ? member_ : -1; }
 
-  // All of it. Afterwards the envelope is empty. A message alone is what stands behind kFrameBytes + kLabelBytes.
+  // Returns all bytes and empties the envelope. A single message begins after kFrameBytes + kLabelBytes.
   std::string Take();
 
  private:
@@ -45,11 +46,12 @@ struct Enclosed {
   std::string_view message;
 };
 
-// Whether `bytes` begin as an envelope. No message does.
+// True if `bytes` begin as an envelope. No message begins so.
 bool IsEnvelope(std::string_view bytes);
 
-// The messages in `envelope`, as views into it, in their order: at least one, none of them empty. Never reads outside of `envelope`
-// and never allocates more than a small multiple of its size. On failure returns false and says why in `*error`.
+// Gives the messages in `envelope` in order, as views into it. There is at least one, and none is empty. Never reads
+// outside of `envelope`. Never allocates more than a small multiple of its size. On failure returns false and says why
+// in `*error`.
 bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
 
 }  // namespace hvdata::wire

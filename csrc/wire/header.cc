@@ -28,7 +28,7 @@ void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("offset", component.offset);
 }
 
-// Makes an empty message of the kind with this number. The first has number 1.
+// Makes an empty message of the kind with this number. The first kind has number 1.
 template <size_t... kIndex>
 void MakeKind(uint8_t kind, Message* message, std::index_sequence<kIndex...>) {
   ((kind == kIndex + 1 ? static_cast<void>(message->emplace<kIndex>()) : void()), ...);
@@ -55,7 +55,7 @@ void HeaderFields(C* codec, HeaderT& header) {
   for (auto& component : header.components) ComponentFields(codec, component);
 }
 
-// Checks what single fields cannot show: shapes and sums.
+// Checks shapes and sums, which single fields can't show.
 void Check(const Header& header, Reader* reader) {
   uint64_t total = 0, in_line = 0;
   for (const Component& component : header.components) {
@@ -74,7 +74,7 @@ void Check(const Header& header, Reader* reader) {
 }  // namespace
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
-  *count = 1;  // as TensorFlow counts: a product may overflow before a 0, but not after it
+  *count = 1;  // counts as TensorFlow does: a product may overflow before a 0, but not after it
   for (const int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header at the front of every message between two processes, and its bounds-checked decoder.
-// Neither MPI nor TensorFlow. All integers are little-endian.
+// The header of every message between two processes, and its decoder, which checks all bounds. This file knows neither
+// MPI nor TensorFlow. All integers are little-endian.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace hvdata::wire {
 
-// Where a payload is. Only mail/placement.h chooses.
+// The place of a payload. Only mail/placement.h chooses it.
 enum class Where : uint8_t {
-  kInline = 0,   // behind the header, in the same message
+  kInline = 0,   // after the header, in the same message
   kMessage = 1,  // in messages of its own, after the header
   kArena = 2,    // in memory that both processes map
   kLast = kArena,
@@ -41,8 +41,8 @@ struct Component {
 struct Header {
   uint32_t channel = 0;
   uint64_t epoch = 0;
-  // 1, 2, ... between two processes that have more than one way to each other. 0: between others, and for messages that need no
-  // place in this order (Post::Send).
+  // Counts 1, 2, ... between two processes that have more than one way to each other. It is 0 between other processes,
+  // and for messages that need no place in this order (Post::Send).
   uint64_t sequence = 0;
   Message message;
   std::vector<Component> components;
@@ -53,21 +53,22 @@ struct Header {
 constexpr uint32_t kMaxComponents = 1u << 16;
 constexpr uint32_t kMaxRank = 254;  // dims of a tensor, as in TensorFlow
 
-// The encoded header: magic, version, fields. Inline payloads follow it in the same message, in component order, unpadded.
+// The encoded header: magic, version, fields. Inline payloads follow it in the same message, in component order,
+// unpadded.
 std::string Encode(const Header& header);
 
-// Decodes the header at the front of `message`. On success `*inline_payload` is the rest of the message. Its size is the sum of
-// the kInline components' bytes. Whatever the bytes are, it never reads outside of `message` and never allocates more than a small
-// multiple of its size. On failure returns false and says why in `*error`.
+// Decodes the header at the front of `message`. On success `*inline_payload` is the rest of the message. Its size is
+// the sum of the kInline components' bytes. Never reads outside of `message`, whatever its bytes are. Never allocates
+// more than a small multiple of its size. On failure returns false and says why in `*error`.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
-// The product of `dims`. False if TensorFlow can't make this shape: a dim is negative, or the product of the dims before a zero is
-// above int64.
+// Computes the product of `dims`. False if TensorFlow can't make this shape. That is so if a dim is negative, or if the
+// product of the dims before a zero overflows int64.
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
 
-// What is wrong with a component that another process announced; empty if nothing is. `item_bytes`: the size of one element of its
-// dtype; 0: elements have no fixed size. `strings`: its dtype is that of strings. `found`: how many bytes lie at its place in
-// shared memory; -1: there is no such place.
+// Checks a component that another process announced. Returns the first defect, or an empty text. `item_bytes`: the size
+// of one element of its dtype; 0: elements have no fixed size. `strings`: its dtype is a string. `found`: how many
+// bytes lie at its place in shared memory; -1: there is no such place.
 std::string WhatIsWrong(const Component& component, size_t item_bytes, bool strings, int64_t found);
 
 }  // namespace hvdata::wire

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages between processes: one struct for each kind. Fields() lists its fields for both directions (wire/codec.h). A kind's
-// number on the wire is its place in the variant at the end.
+// The messages between processes: one struct for each kind. Fields() lists its fields for both directions
+// (wire/codec.h). A kind's number on the wire is its place in the variant at the end.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace hvdata::wire {
 
 // ---- Agreements: any member <-> the coordinator.
 
-struct Hello {  // one contribution to agreement `number`; `call` names the agreement in error texts
+struct Hello {  // one contribution to agreement `number`. Error texts name the agreement by `call`.
   int64_t number = 0;
   std::string call, words;
   HVDATA_MESSAGE("HELLO") {
@@ -39,17 +39,17 @@ struct Verdict {  // agreement `number` is over: all contributions, or an error
 
 // ---- Trainer -> reader.
 
-struct Open {  // the trainer asks for the epoch; the reader may send the lane's steps up to `limit`
+struct Open {  // the trainer asks for the epoch. The reader may send the lane's steps up to `limit`.
   LaneStep limit;
   HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
 };
-struct Received {     // verified channels: what the trainer has found in the share that it took last
+struct Received {     // verified channels: the trainer's result for its last taken share
   EpochStep step;     // of the trainer
-  Position position;  // as the DATA had it
+  Position position;  // as in the DATA
   uint64_t rows = 0, hash = 0;
-  std::string fingerprints;  // of its rows, 8 bytes each, if the hash is not that of the DATA
+  std::string fingerprints;  // of its rows, 8 bytes each, if the hash differs from that of the DATA
 };
-struct Taken {  // the trainer has taken so many steps of the lane; the reader may send those up to `limit`
+struct Taken {  // the trainer has taken so many steps of the lane. The reader may send steps up to `limit`.
   LaneStep taken, limit;
   bool checked = false;  // the last of these steps is `received`
   Received received = {};
@@ -64,7 +64,7 @@ struct Taken {  // the trainer has taken so many steps of the lane; the reader m
 struct Close {  // the trainer needs no more of the epoch; `dropped`: of this reader's leftovers
   LaneStep taken;
   int64_t dropped = 0;
-  int64_t missing = 0;  // shares that END counted and that never came; below 0: so many more came
+  int64_t missing = 0;  // shares that END counted and that never came; below 0: surplus shares
   HVDATA_MESSAGE("CLOSE") {
     codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
   }
@@ -73,7 +73,7 @@ struct Recalled {  // the answer to Recall: the trainer has dropped the shares f
   LaneStep from, limit;
   HVDATA_MESSAGE("RECALLED") { codec->Int("from", m.from.n), codec->Int("limit", m.limit.n); }
 };
-struct Release {  // the trainer uses the channel no more
+struct Release {  // the trainer does not use the channel any more
   HVDATA_MESSAGE("RELEASE") {}
 };
 struct Why {  // the trainer asks why this step of the epoch does not come
@@ -84,13 +84,14 @@ struct Save {  // the trainer asks for the state of the epoch
   int64_t request = 0;
   HVDATA_MESSAGE("SAVE") { codec->Int("request", m.request); }
 };
-struct Restore {                            // resumes the epoch, which is not open yet, from this state
-  static constexpr int64_t kNoAnswer = -1;  // no answer is wanted: a refusal ends the epoch with its error
+// asks the reader to resume the epoch, which is not open yet, from this state
+struct Restore {
+  static constexpr int64_t kNoAnswer = -1;  // no answer is wanted. A refusal ends the epoch with its error.
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
   Position position;         // elements before this trainer's next step, or kAllTaken
-  Turn turn;                 // the reader's step that comes next for this trainer
+  Turn turn;                 // the reader's next step for this trainer
   TailStep tail_taken;
   std::string state;  // the reader's
   HVDATA_MESSAGE("RESTORE") {
@@ -102,11 +103,11 @@ struct Restore {                            // resumes the epoch, which is not o
 struct Withdraw {  // takes back a RESTORE
   HVDATA_MESSAGE("WITHDRAW") {}
 };
-struct Claim {  // after the ends of all readers: the trainer asks for leftover `left` as its share of this tail step
+struct Claim {  // after the ends of all readers: asks for leftover `left` as the trainer's share of this tail step
   TailStep step;
   uint64_t left = 0;
-  bool filler = false;        // an empty or padding share of its shape instead
-  bool taken_before = false;  // verified channels: an earlier run has sent it; send nothing
+  bool filler = false;        // asks for an empty or padding share of its shape instead
+  bool taken_before = false;  // verified channels: an earlier run has sent it, so send nothing
   HVDATA_MESSAGE("CLAIM") {
     codec->Int("tail step", m.step.n), codec->Int("left", m.left), codec->Flag("filler", m.filler),
         codec->Flag("taken before", m.taken_before);
@@ -118,7 +119,7 @@ struct Claim {  // after the ends of all readers: the trainer asks for leftover 
 struct Data {  // one share: components and payload
   LaneStep step;
   Turn turn;
-  Position position;  // elements up to and with this step
+  Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
   uint64_t hash = 0;  // verified channels (proof/share_hash.h)
   HVDATA_MESSAGE("DATA") {
@@ -130,7 +131,7 @@ struct End {  // the epoch has ended before `step`
   LaneStep step;
   int32_t code = 0;       // 0: the data is exhausted
   std::string text;       // of an error
-  bool lost = false;      // this reader has failed, and the other readers go on
+  bool lost = false;      // this reader has failed, and the other readers continue
   uint64_t left = 0;      // its leftovers
   TailStep tail_taken;    // tail steps that an earlier run has taken
   std::string no_filler;  // why there is no filler for a tail step
@@ -141,7 +142,7 @@ struct End {  // the epoch has ended before `step`
     codec->Text("no filler", m.no_filler);
   }
 };
-struct Recall {  // dynamic: the reader wants back what has not been taken
+struct Recall {  // dynamic: the reader asks for all shares back that are not taken
   HVDATA_MESSAGE("RECALL") {}
 };
 struct Because {  // the answer to Why
@@ -154,7 +155,7 @@ struct State {  // the answer to Save and Restore: the reader's state, or an err
   std::string text;
   HVDATA_MESSAGE("STATE") { codec->Int("request", m.request), codec->Int("code", m.code), codec->Text("text", m.text); }
 };
-struct Numbered {  // the epoch's number over all runs, if it is another one than in this run
+struct Numbered {  // the epoch's number over all runs, if it differs from the number in this run
   uint64_t number = 0;
   HVDATA_MESSAGE("NUMBERED") { codec->Int("number", m.number); }
 };
@@ -165,15 +166,15 @@ struct Ready {
   enum class Progress : uint8_t {
     kHas,          // the reader has so many steps
     kEnded,        // it has no more steps; the epoch ends for all readers (remainder="drop")
-    kFills,        // it has no more steps, but can go on with empty or padding shares
+    kFills,        // it has no more steps, but can give empty or padding shares
     kFailed,       // its next step is an error
     kLeft,         // all of its trainers have closed this epoch
-    kLeftForGood,  // ... and every later one
+    kLeftForGood,  // all of its trainers have closed this epoch and every later one
     kAsks,         // it has so many steps, and asks which reader it waits for
-    kGoesOn,       // it resumes from a checkpoint, with this step; the text is the reader's place for an error
-    kExplains,     // why its next step does not come, as text
-    kLostEnds,  // as kEnded and kFills, but because of the given error (on_reader_error="continue"). If no reader is left,
-    kLostFills,  //   all readers end with that error
+    kGoesOn,       // it resumes from a checkpoint with this step. The text is the reader's place for an error.
+    kExplains,     // the text says why its next step does not come
+    kLostEnds,     // as kEnded, but because of the given error (on_reader_error="continue")
+    kLostFills,    // as kFills, but because of the given error. Without running readers all end with it.
     kLast = kLostFills,
   };
   Progress progress = Progress::kHas;
@@ -208,20 +209,21 @@ struct Go {
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-struct Report {  // what became of the reader's rows (proof/report.h); empty: the reader deals no later epoch
+struct Report {  // the result for the reader's rows (proof/report.h). Empty: the reader deals no later epoch.
   std::string words;
   HVDATA_MESSAGE("REPORT") { codec->Text("words", m.words); }
 };
-struct Verified {  // all readers have reported: every row came once, or an error
+struct Verified {  // all readers have reported. Either every row came once, or this is an error.
   int32_t code = 0;
   std::string text;
   HVDATA_MESSAGE("VERIFIED") { codec->Int("code", m.code), codec->Text("text", m.text); }
 };
 
-// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts those of a name.
+// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts the calls with one
+// name.
 
 struct
-    Scatter {  // the root's part for this trainer, as a share; or, with a code, the root's error, as a share or in `text`
+    Scatter {  // the root's part for this trainer, as a share. With a code: the root's error, as a share or in `text`.
   std::string name;
   uint64_t call = 0;
   int32_t root = 0, code = 0;
@@ -242,7 +244,7 @@ struct Called {  // this trainer has made this call with this root
   int32_t root = 0;
   HVDATA_MESSAGE("CALLED") { codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root); }
 };
-struct WhoLeft {  // to a reader: asks which trainers have departed, without those that sent the asking trainer a BYE
+struct WhoLeft {  // to a reader: which trainers have departed, except those that sent us a BYE?
   HVDATA_MESSAGE("WHO LEFT") {}
 };
 struct Left {  // the answer
@@ -250,10 +252,10 @@ struct Left {  // the answer
   HVDATA_MESSAGE("LEFT") { codec->Ints("trainers", m.trainers); }
 };
 
-// ---- Between any two members: where the time goes (engine/engine_times.cc).
+// ---- Between any two members: times of their activities (engine/engine_times.cc).
 
 struct HowLong {
-  bool anew = false;  // no answer is wanted: the times begin anew
+  bool anew = false;  // no answer is wanted. The times begin again at zero.
   HVDATA_MESSAGE("HOW LONG") { codec->Flag("anew", m.anew); }
 };
 struct Times {         // the answer; unasked to reader 0 before the sender's BYE
@@ -262,28 +264,29 @@ struct Times {         // the answer; unasked to reader 0 before the sender's BY
   HVDATA_MESSAGE("TIMES") { codec->Int("member", m.member), codec->Text("text", m.text); }
 };
 
-// ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Nanoseconds of the sender's steady clock.
+// ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Times are nanoseconds of the sender's
+// steady clock.
 
 struct Ping {
   int64_t asked = 0;
   HVDATA_MESSAGE("PING") { codec->Int("asked", m.asked); }
 };
 struct Pong {          // the answer
-  int64_t asked = 0;   // as the PING said
+  int64_t asked = 0;   // as in the PING
   int64_t there = 0;   // now
   int64_t zero = 0;    // the timeline's time 0
-  uint64_t clock = 0;  // whose times these are: SteadyClockId() of timeline/timeline.h
+  uint64_t clock = 0;  // the clock of these times: SteadyClockId() of timeline/timeline.h
   HVDATA_MESSAGE("PONG") {
     codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero),
         codec->Int("clock", m.clock);
   }
 };
 
-// ---- To every reader, and to each trainer to which the sender has sent something.
+// ---- To every reader, and to each trainer that has got a message from the sender.
 
 struct Bye {                  // the sender has departed
   std::vector<int32_t> told;  // trainers that get a BYE from the sender itself
-  std::string reads_no_more;  // to trainers that still need what the sender reads: why they don't get it
+  std::string reads_no_more;  // to trainers that still need the sender's batches: why they don't get them
   HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
 };
 
@@ -298,7 +301,7 @@ bool IsOneOf(const Message& message) {
   return (std::holds_alternative<Kinds>(message) || ...);
 }
 
-// Whether a message of a channel is for the dealer. The others are for a thread that waits for batches.
+// True if a message of a channel is for the dealer. The other messages are for a thread that waits for batches.
 inline bool IsForReader(const Message& message) {
   return !IsOneOf<Data, End, Recall, Because, State, Numbered, Verified>(message);
 }

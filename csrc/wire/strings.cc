@@ -20,7 +20,7 @@ void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out) {
 
 bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings) {
   strings->clear();
-  // Before anything is allocated: `count` comes from the other side too.
+  // This check comes before any allocation, because `count` comes from the other process, too.
   if (count > bytes.size() / sizeof(uint64_t)) return false;
   strings->reserve(count);
   std::string_view rest = bytes.substr(count * sizeof(uint64_t));

@@ -14,7 +14,7 @@ uint64_t EncodedSize(const std::vector<std::string_view>& strings);
 // Writes EncodedSize() bytes to `out`.
 void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out);
 
-// The `count` strings in `bytes`, as views into it. False when `bytes` is not exactly such an encoding.
+// Gives the `count` strings in `bytes`, as views into it. False if `bytes` is not exactly such an encoding.
 bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings);
 
 }  // namespace hvdata::wire
