@@ -129,9 +129,8 @@ def _serve_on(job: Job) -> None:
 
 def end() -> bool:
     """Does shutdown() when the program ends, before MPI_Finalize. Returns whether the communication thread has ended."""
-    if (
-        joined() is None and handshake.under_way()
-    ):  # the others have this rank in their job, although its init() was interrupted
+    if joined() is None and handshake.under_way():
+        # init() was interrupted here. The other ranks have this rank in their job, and would wait for it.
         say(explain("The program ends in the middle of horovod_data.init(), and the job with it", where=""))
         exit_status.fail(1, said=True)
     _shut_down(exiting=True)
