@@ -53,6 +53,7 @@ def init(
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: one of these:
+
         - The job was started with another MPI than the library was built for.
         - MPI can't be used from several threads.
         - multiprocessing has started this process, and it imports the program.

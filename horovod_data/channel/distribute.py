@@ -109,11 +109,11 @@ def distribute_dataset(
       KeyboardInterrupt: at once in the dataset function, otherwise when all ranks have made the call.
 
     Iterating raises, on every rank:
-      tf.errors.*: an error of the reader's pipeline, with its place (channel, epoch, step, reader and host).
-      UnavailableError: a process was lost.
-      DeadlineExceededError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
-      FailedPreconditionError: after shutdown(), or in an iterator whose epoch was ended by a newer iterator of the
-        dataset.
+
+    - tf.errors.*: an error of the reader's pipeline, with its place (channel, epoch, step, reader and host).
+    - UnavailableError: a process was lost.
+    - DeadlineExceededError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
+    - FailedPreconditionError: after shutdown(), or when a newer iterator of the dataset has ended this iterator's epoch.
     """
     given = locals()  # inside a tf.function AutoGraph adds local names later
     state.current("distribute_dataset()")
