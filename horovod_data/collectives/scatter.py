@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scatter: gives each rank its own part of one rank's tensor, row by row. The op that Horovod issue #2007 asks for."""
+"""scatter: gives each rank its own part of one rank's tensor, row by row."""
 
 from __future__ import annotations
 
