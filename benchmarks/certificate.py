@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the certificate costs: the time of a training step with verify=True, beside that of one without.
+"""The cost of the certificate: the time of a training step with verify=True, and without.
 
     python benchmarks/certificate.py                 # 2 and 4 ranks; about two minutes
     python benchmarks/certificate.py --docs          # and publish it in docs/
@@ -21,7 +21,8 @@ CASES = [(1 << 20, 10.0), (4 << 10, 10.0), (1 << 20, 0.0), (4 << 10, 0.0)]  # by
 
 
 def ratio(result: dict[str, Any]) -> float:
-    """The median of the rounds' ratios: the machine's own pace drifts by more than what is looked for."""
+    """The median of the rounds' ratios. Ratios are needed because the machine's own pace drifts by more than the
+    cost."""
     return float(statistics.median(on / off for on, off in zip(result["on"], result["off"])))
 
 

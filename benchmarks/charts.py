@@ -131,7 +131,7 @@ def memory() -> list[Panel]:
     return [Panel("The reader, 4 ranks, steps of 16 MiB", "MiB", bars)]
 
 
-# By name: the panels and the pages that show them.
+# By chart: the panels, and the pages that show the chart.
 CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "alternatives": (alternatives, ("README.md", "performance.md")),
     "limits": (limits, ("performance.md",)),
@@ -142,7 +142,7 @@ CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
 
 
 def line(name: str, page: str) -> str:
-    """The Markdown that shows the chart: its alternative text has all the numbers."""
+    """The Markdown that shows the chart. Its alternative text has all numbers."""
     make, _ = CHARTS[name]
     text = "; ".join(panel.sentence() for panel in make()).replace("\n", " ")
     folder = "docs/" if page == "README.md" else ""
@@ -157,7 +157,7 @@ def draw(name: str, panels: list[Panel], pyplot: Any) -> None:
     )
     most = max(bar.value for panel in panels for bar in panel.bars)
     for axis, panel in zip((row[0] for row in axes), panels):
-        places = range(len(panel.bars))[::-1]  # barh begins at the bottom
+        places = range(len(panel.bars))[::-1]  # because barh begins at the bottom
         axis.barh(places, [bar.value for bar in panel.bars], color=[bar.colour for bar in panel.bars], height=0.72)
         axis.set_yticks(list(places), [bar.name for bar in panel.bars], fontsize=12)
         for place, bar in zip(places, panel.bars):

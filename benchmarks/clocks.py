@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the times of hvdata.stats() cost: the clocks' part of a step of 4 KiB, on a rank and on its reader.
+"""The cost of the times of hvdata.stats(): the clocks' part of a step of 4 KiB, on a rank and on its reader.
 
     mpirun -np 2 python benchmarks/clocks.py
-    mpirun -np 2 python benchmarks/clocks.py --quick     # whether it runs
+    mpirun -np 2 python benchmarks/clocks.py --quick     # tries if it runs
 
-Each rank takes ready-made batches as fast as it can, so that a step is as short as delivery makes it; what a turn of a clock
-takes is measured between these rounds, by a loop of the very header that the library has (csrc/base/stopwatch.h; needs a C++
-compiler). Medians of the rounds, and of each round the ratio.
+Each rank takes ready-made batches as fast as it can, so delivery alone limits the step. Between these rounds, a loop
+measures the time of one turn of a clock. The loop uses the library's own header (csrc/base/stopwatch.h), and needs a
+C++ compiler. Prints the medians of the rounds, and the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import horovod_data as hvdata
 QUICK = "--quick" in sys.argv[1:]
 ROUNDS, STEPS, BYTES = (2, 50, 4 << 10) if QUICK else (15, 4000, 4 << 10)
 TURNS = 2_000_000
-# Of one step, at most. A rank that waits: receives, waits, receives, steps. A reader, for each rank's element: pulls, deals,
-# and, where a window was full, two more.
+# The most turns of clocks in one step. A rank that waits: receives, waits, receives, steps. A reader, for each rank's
+# element: pulls, deals, and two more if a window was full.
 TURNS_OF_RANK, TURNS_OF_READER = 4, 4
 PROGRAM = """
 #include <chrono>

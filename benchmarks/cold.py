@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step costs that does nothing, once a batch of some size has been written: caches and TLBs have other things in them by then.
+"""The cost of an empty step after a batch of some size has been written, when caches and TLBs have other contents.
 
     python benchmarks/cold.py
-    python benchmarks/cold.py --quick                # whether it runs
+    python benchmarks/cold.py --quick                # tries if it runs
 
 One process, without horovod_data: next() of a dataset of 64 bytes in memory. Prints medians in microseconds.
 """

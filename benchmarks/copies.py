@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The copied path beside memcpy of the same bytes on the same cores, and the path without copies over sizes of batches.
+"""Compares the copied path with memcpy of the same bytes on the same cores. Measures the path without copies by batch
+size.
 
     python benchmarks/copies.py                      # 2 ranks; 1 KiB to 64 MiB; about ten minutes
     python benchmarks/copies.py --docs               # and publish it in docs/
@@ -19,7 +20,7 @@ import machine
 from page import COLOURS, prose, size_name, table, write
 
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-LEAST_COPIED = 64 << 10  # bytes: smaller batches ride in their header, and a copy is little of what they cost
+LEAST_COPIED = 64 << 10  # bytes: smaller batches travel in their header, and the copy is a small part of their cost
 ZERO_COPY, COPIED = "batch", ("generator", "flat_map")
 
 
@@ -28,7 +29,7 @@ def middle(result: dict[str, Any], what: str) -> float:
 
 
 def of_memcpy(result: dict[str, Any]) -> float:
-    """The rate of dealing, of what was copied only, over memcpy's: the median of the rounds' ratios."""
+    """The rate of dealing over memcpy's rate, for copied batches only: the median of the rounds' ratios."""
     return float(
         statistics.median(
             part * memcpy / deal for part, memcpy, deal in zip(result["copied"], result["memcpy"], result["deal"])
@@ -37,7 +38,7 @@ def of_memcpy(result: dict[str, Any]) -> float:
 
 
 def copied_rate(result: dict[str, Any]) -> float:
-    """Bytes per second: the reader's own batch is not copied, and all its time of dealing counts."""
+    """Copied bytes per second of dealing. The reader's own batch is not copied, but its dealing time counts."""
     return float(
         statistics.median(part * result["bytes"] / deal for part, deal in zip(result["copied"], result["deal"]))
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What delivering costs: processor time for each GB, microseconds for each element, idle processes, slower steps.
+"""The cost of delivery: processor time per GB, microseconds per element, idle processes, slower steps.
 
     python benchmarks/cost.py                        # about 8 minutes
     python benchmarks/cost.py --docs                 # and publish it in docs/
@@ -21,7 +21,7 @@ from delivery_report import cpu_per_gigabyte
 from page import COLOURS, prose, size_name, table, write
 
 Results = list[dict[str, Any]]
-# Of rivals/ those that move batches; of windows the default, and a wide one.
+# The members of rivals/ that move batches. Of the windows: the default, and a wide window.
 MOVERS = [
     "ours_per_rank",
     "ours_ahead",
@@ -33,7 +33,8 @@ MOVERS = [
     "mpi4py_scatter",
 ]
 LOCAL = ["local dataset", "local dataset, nothing injected"]
-# Where the two processes of the training step run. Left alone, the kernel at times wakes the reader where the trainer is.
+# The cores of the two processes of the training step. Without binding, the kernel sometimes wakes the reader on the
+# trainer's core.
 PLACES = {
     "a core each": {"OMPI_MCA_hwloc_base_binding_policy": "core", "HYDRA_BINDING": "core"},
     "as the kernel likes": {},
@@ -41,7 +42,7 @@ PLACES = {
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Results]:
-    """Every part is a job of its own."""
+    """Runs each part as a separate job."""
     sizes = {"bytes": arguments.bytes}
     burst = {"bytes": [4 << 10, 1 << 20], "burst": 64}
     step = {"bytes": [1 << 20, 16 << 20], "milliseconds": 20}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivered batches per second: horovod_data beside the other ways to feed N ranks from one pipeline.
+"""Delivered batches per second: horovod_data, and the other ways to feed N ranks from one pipeline.
 
     python benchmarks/delivery.py                    # 2, 4 and 8 ranks; 4 KiB, 1 MiB, 16 MiB; about an hour
     python benchmarks/delivery.py --ranks 4 --bytes 4096 --only ours_per_rank ours_2 ours_16 ours_64 local_in_step_ahead
-    python benchmarks/delivery.py --quick            # half a minute: whether all of it runs
+    python benchmarks/delivery.py --quick            # half a minute: tries if everything runs
     python benchmarks/delivery.py --docs             # and publish it in docs/
 
-One MPI job for each number of ranks and each cycle time of Horovod's; in each, all contestants take turns. Needs
+It runs one MPI job for each number of ranks and each cycle time of Horovod. In a job, all contestants take turns. Needs
 Horovod and mpi4py. Writes delivery.json, .md and .png to --out. Status 1: something failed or is missing.
 """
 
@@ -26,11 +26,11 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--bytes", type=int, nargs="+", default=[4 << 10, 1 << 20, 16 << 20], help="per rank's batch")
     parser.add_argument("--only", nargs="*", default=[], help="files in benchmarks/rivals, without .py")
-    # Horovod looks for work once in this many milliseconds. Its default of 1 is made for allreduces that come in
-    # crowds; an operation that is waited for, as those here are, is faster with 0.1. That keeps Horovod's thread busy
-    # on every rank also while the others are measured, us included.
-    # Its threads meet in every cycle, and the first to come spins until the last is there: 0 is a job without them, of
-    # those contestants that need no Horovod.
+    # Horovod looks for work every so many milliseconds. Its default of 1 suits many allreduces at once. Here each
+    # operation is waited for, which is faster with 0.1. But 0.1 keeps Horovod's thread busy on every rank, also while
+    # other contestants are measured.
+    # Horovod's threads meet in every cycle, and the first thread spins until the last arrives. 0 is a job without these
+    # threads, for contestants that need no Horovod.
     parser.add_argument(
         "--cycle-times", type=float, nargs="+", default=[0.1, 1, 0], help="for HOROVOD_CYCLE_TIME; 0: without Horovod"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and plots of contestants that took turns: what delivery.py shows, and parts of it for other benchmarks."""
+"""Tables and plots of contestants that took turns: for delivery.py, and in parts for other benchmarks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
 ALONE = "limit: reader alone"
 AHEAD = "16 or 64"
-APART_AHEAD = {True: 64, False: 16}  # steps that it means: whether a rank's batch has up to SMALL bytes
+APART_AHEAD = {True: 64, False: 16}  # the steps that AHEAD means, by whether a rank's batch has up to SMALL bytes
 SMALL = 64 << 10
-BOUND, LEAST, MOST = 64 << 20, 2, 64  # of the default's window: bytes of whole steps, and steps
+# of the default's window: the most bytes of whole steps, the fewest and the most steps
+BOUND, LEAST, MOST = 64 << 20, 2, 64
 FIXED = "horovod_data, per_rank, prefetch={}"
 WINDOWS = (2, 16, 64)
 IN_STEP = "limit: local datasets, {} steps apart"
@@ -36,7 +37,7 @@ def rate(result: Result) -> float:
 
 
 def gigabytes(result: Result) -> float:
-    """Per second, received by all ranks together."""
+    """GB per second that all ranks together received."""
     return float(rate(result) * result["ranks"] * result["bytes"] / 1e9)
 
 
@@ -47,17 +48,20 @@ def cpu_per_gigabyte(result: Result) -> float:
 
 
 def switches(result: Result) -> float:
-    """Context switches of all ranks together, for a step."""
+    """Context switches of all ranks together, per step."""
     return float(statistics.median(result["switches"]) / result["cpu_steps"])
 
 
 def widest(ranks: int, count: int) -> int:
-    """Steps that the default may have on their way, for batches of so many bytes."""
+    """The most steps that the default may have on their way, for batches of `count` bytes."""
     return max(LEAST, min(MOST, BOUND // (ranks * count)))
 
 
 def in_step(group: list[Result], ours: Result) -> tuple[Result | None, int]:
-    """Of the limits whose ranks wait for each other the one whose ranks may be about as far apart as with this way, and how far."""
+    """The limit to compare with this way, and its distance between ranks in steps.
+
+    There are several limits whose ranks wait for each other. The chosen one has the distance nearest to this way's.
+    """
     ahead = APART_AHEAD[ours["bytes"] <= SMALL]
     window = ahead if ours["name"].endswith(AHEAD) else widest(ours["ranks"], ours["bytes"])
     if abs(math.log(window / ahead)) <= abs(math.log(window / LEAST)):
@@ -66,7 +70,7 @@ def in_step(group: list[Result], ours: Result) -> tuple[Result | None, int]:
 
 
 def best_fixed(group: list[Result]) -> Result | None:
-    """Of the windows that are fixed the one that suits best."""
+    """The best of the fixed windows."""
     fixed = [r for window in WINDOWS if (r := named(group, FIXED.format(window)))]
     return max(fixed, key=rate, default=None)
 
@@ -81,7 +85,7 @@ def best_rival(group: list[Result]) -> Result | None:
 
 
 def cells(results: list[Result]) -> dict[Cell, list[Result]]:
-    """What was measured in one run, in the order of measuring."""
+    """The results of each cell, in the order of measuring."""
     groups: dict[Cell, list[Result]] = {}
     for r in results:
         groups.setdefault((r["ranks"], r["cycle_time"], r["bytes"]), []).append(r)
@@ -139,7 +143,7 @@ def summary(told: dict[str, Any]) -> list[str]:
     rows = []
     for (ranks, cycle, count), group in cells(told["results"]).items():
         best = best_rival(group)
-        fixed_names = [FIXED.format(window) for window in WINDOWS]  # in what is said of the default
+        fixed_names = [FIXED.format(window) for window in WINDOWS]  # what the text about the default compares with
         for ours in (r for r in group if r["kind"] == "ours" and r["name"] not in fixed_names and not r["error"]):
             apart, steps = in_step(group, ours)
             together = f"{_times(ours, apart)} ({steps})" if apart else ""
@@ -183,7 +187,7 @@ def _times(ours: Result | None, other: Result | None) -> str:
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
-    """Steps per second, a panel for each cell."""
+    """Draws the steps per second, a panel for each cell."""
     groups = cells(told["results"])
 
     def draw(pyplot: Any) -> Any:
@@ -207,7 +211,7 @@ def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
 
 
 def bars(axis: Any, group: list[Result]) -> None:
-    group = group[::-1]  # barh begins at the bottom
+    group = group[::-1]  # because barh begins at the bottom
     middle = [rate(r) for r in group]
     spread = [[m - min(rates(r)) for m, r in zip(middle, group)], [max(rates(r)) - m for m, r in zip(middle, group)]]
     axis.barh(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How cost grows: with the number of ranks, and with the size of a batch. A plot should have no cliff.
+"""How the cost grows with the number of ranks, and with the size of a batch. A plot should have no cliff.
 
     python benchmarks/growth.py                      # 1 to 16 ranks, 1 KiB to 64 MiB; about 25 minutes
     python benchmarks/growth.py --docs               # and publish it in docs/
@@ -27,7 +27,7 @@ Results = list[dict[str, Any]]
 
 
 def microseconds(result: dict[str, Any]) -> float:
-    """Of the whole job for one rank's batch."""
+    """Microseconds of the whole job for one rank's batch."""
     return float(1e6 / (rate(result) * result["ranks"]))
 
 
@@ -42,7 +42,8 @@ def grid(results: Results, key: str, name: Any) -> list[str]:
 
 
 def steepest(results: Results, key: str, way: str) -> tuple[float, Any]:
-    """How much more a batch costs than at the value before, beyond what its bytes explain; and where that is most."""
+    """The largest growth of a batch's cost from one value to the next, beyond the growth of its bytes. And the
+    value."""
     line = [r for r in results if r["name"] == way and not r["error"]]
     steps = [
         (microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), b[key]) for a, b in zip(line, line[1:])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed job over several hosts on lines of 1 Gbit/s, beside plain MPI and broadcast + slice.
+"""A fixed job over several hosts with links of 1 Gbit/s. Rivals: plain MPI, and broadcast + slice.
 
-    sudo python benchmarks/hosts.py                  # 2 and 4 hosts of a rank, 2 of four; three sizes; about 11 minutes
-    sudo python benchmarks/hosts.py --hosts 2 3x2    # 2 hosts of a rank, 3 of two
+    sudo python benchmarks/hosts.py                  # 2 hosts x 1 rank, 4 x 1, 2 x 4; three sizes; about 11 minutes
+    sudo python benchmarks/hosts.py --hosts 2 3x2    # 2 hosts x 1 rank, 3 x 2
     sudo python benchmarks/hosts.py --docs           # and publish it in docs/
 
-The hosts are simulated on this machine (tests/cluster/bed.py), which needs root, and Open MPI. Needs Horovod and mpi4py.
+The hosts are simulated on this machine (tests/cluster/bed.py), which needs root and Open MPI. Needs Horovod and mpi4py.
 Writes hosts.json, .md and .png to --out. Status 1: something failed or is missing.
 """
 
@@ -24,13 +24,14 @@ sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
 
 PLAIN = "plain MPI"
-WAYS = 7  # of ranks/hosts.py
-MOST_SHARES = 8192  # that leave the reader's host: jobs of small batches would take minutes
+WAYS = 7  # the number of ways in ranks/hosts.py
+MOST_SHARES = 8192  # the most shares that leave the reader's host, because jobs of small batches would take minutes
 Result = dict[str, Any]
 
 
 def over_plain(result: Result, plain: Result) -> float:
-    """The time, over plain MPI's for the bytes that must leave the reader's host: the median of the rounds' ratios."""
+    """The time over plain MPI's time for the bytes that must leave the reader's host: the median of the rounds'
+    ratios."""
     return float(statistics.median(a / b for a, b in zip(result["seconds"], plain["seconds"])))
 
 
@@ -44,7 +45,7 @@ def of_leaving(result: Result, what: str) -> str:
 
 
 def messages(result: Result) -> str:
-    """That the reader sends by MPI for a step."""
+    """The messages of MPI that the reader sends for a step."""
     count = statistics.median(result["messages"]) / result["steps"]
     return f"{count:.2f}" if count else ""
 

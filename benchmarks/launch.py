@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the benchmarks' MPI jobs, and the options that all benchmarks have.
+"""Starts the MPI jobs of the benchmarks. Has the options that all benchmarks share.
 
-A job is a module of ranks/ that every rank runs. It is given its settings as JSON, and leaves its results as JSON.
+A job is a module of ranks/ that every rank runs. It gets its settings as JSON, and writes its results as JSON.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-GRACE = 10  # seconds for a launcher to end its ranks
+GRACE = 10  # seconds that a launcher may take to end its ranks
 
 ENVIRONMENT = {
-    # Open MPI: root in a container, more ranks than cores, ranks that give the core away while they wait.
+    # Open MPI: allows root in a container and more ranks than cores. Ranks that wait give their core away.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5's name for it
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # the same variable for Open MPI 5
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "",
 }
 
 
 def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argparse.ArgumentParser:
-    """The options of every benchmark; `about` is its docstring."""
+    """The options of every benchmark. `about` is the benchmark's docstring."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=seconds, help="about, per round and contestant")
@@ -53,7 +53,7 @@ def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argp
 
 
 def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """`quick`: what --quick makes of options that are not given."""
+    """Parses the command line. `quick`: the defaults with --quick."""
     if "--quick" in sys.argv[1:]:
         parser.set_defaults(**{"rounds": 1, "seconds": 0.02, **quick})
     arguments = parser.parse_args()
@@ -64,8 +64,10 @@ def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
 
 
 def _measure_this_checkout() -> None:
-    """The ranks import the installed library, unless PYTHONPATH names another: in an environment that `make` keeps, builds
-    it again if sources changed."""
+    """Builds the installed library again if sources changed, in an environment that `make` keeps.
+
+    The ranks import the installed library, unless PYTHONPATH names another.
+    """
     package = importlib.util.find_spec("horovod_data")
     installed = package is None or "site-packages" in (package.origin or "")
     if installed and (Path(sys.prefix) / ".stamps" / "op").exists():
@@ -81,7 +83,7 @@ def run(
     env: Mapping[str, str] | None = None,
     mpirun: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs `module` of ranks/ in one job. One that hangs is ended; what it had measured until then counts."""
+    """Runs `module` of ranks/ in one job. A job that hangs is ended. Its results until then count."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvdata-bench-") as directory:
         out = Path(directory) / "results.json"
@@ -123,7 +125,7 @@ def run(
 
 
 def end(job: subprocess.Popen[bytes]) -> None:
-    """The launcher ends its ranks when it is asked to; if it no longer can, so be it."""
+    """Asks the launcher to end its ranks. If it does not end in time, kills it."""
     if job.poll() is None:
         job.terminate()
         try:
@@ -134,7 +136,8 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 
 def described(only: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """NAME of the contestants, with ABOUT and LARGEST, from a process of its own: importing them starts MPI."""
+    """For each contestant: NAME, ABOUT and LARGEST. A separate process reads them, because importing them starts
+    MPI."""
     script = (
         "import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
         "for r in rivals.ALL}))"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On what the numbers were measured."""
+"""Describes the machine on which the numbers were measured."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _cpu() -> str:
 def _first_line(*command: str) -> str:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
-    # MPICH's launcher says "HYDRA build details:" first, and its version next.
+    # MPICH's launcher prints "HYDRA build details:" first, and its version next.
     return " ".join(" ".join(lines[:2]).split()) if lines and "HYDRA" in lines[0] else (lines or ["unknown"])[0]
 
 

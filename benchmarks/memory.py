@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory, measured beside the formula that docs/guarantees.md states.
+"""Measured memory, compared with the formula in docs/guarantees.md.
 
-    python benchmarks/memory.py                      # default settings, prefetch 1, 2 and 8; four pipelines; about four minutes
+    python benchmarks/memory.py                      # prefetch default, 1, 2, 8; four pipelines; about four minutes
     python benchmarks/memory.py --docs               # and publish it in docs/
 
 Writes memory.json, .md and .png to --out. Status 1: something failed, or took more than the formula allows.
@@ -23,34 +23,39 @@ PIPELINES = {
     "messages": "is *batch* once more, whose batches travel as messages, as between hosts",
 }
 MESSAGES = "messages"
-SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
-# Of *messages*. TensorFlow's own allocator, of builds with oneDNN, and glibc's keep what was freed: what is in use shows where it
-# goes back at once. Then it comes page by page, and the reader needs longer to be ahead.
-KEEP = {False: 0.02, True: 0.08}  # seconds that a rank keeps each share; by whether they travel as messages
+SLACK = 8 << 20  # bytes that allocators round up, and that late threads take
+# Settings for *messages*. TensorFlow's allocator in builds with oneDNN, and glibc's, keep freed memory. With these
+# settings it goes back at once, so the memory in use shows. But memory then comes page by page, and the reader needs
+# longer to be ahead.
+KEEP = {False: 0.02, True: 0.08}  # seconds that a rank keeps each share, by whether shares travel as messages
 GIVEN_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
-DEFAULT = 0  # for `prefetch`: none is given
-BOUND, MOST_STEPS = 64 << 20, 64  # of the window of default settings, where it fits itself: HOROVOD_DATA_PREFETCH_MB
+DEFAULT = 0  # for `prefetch`: no value is given
+BOUND, MOST_STEPS = 64 << 20, 64  # limits of the default window (HOROVOD_DATA_PREFETCH_MB): bytes, and steps
 
 
 def window(said: object, step: int) -> int:
-    """Steps that it has at most: what was given, or is the default; or as many as the bound has room for, 2 at least."""
+    """The most steps of the window. A given number, or for the default as many as fit into BOUND, at least 2."""
     return said if isinstance(said, int) else max(2, min(MOST_STEPS, BOUND // step))
 
 
 def reader_bytes(prefetch: int, step: int) -> int:
-    """At most, in the reader: the steps under way and the one that waits for room."""
+    """The most bytes in the reader: the steps on their way, and the step that waits for credit."""
     return (prefetch + 1) * step
 
 
 def hands_bytes(step: int) -> int:
-    """At most, beyond it: the step that the ranks have in their hands, which on the reader's host is the same memory;
-    and the one that the pipeline is about to make, or is made of."""
+    """The most bytes beyond reader_bytes(): the step that ranks use now, and the step that the pipeline makes next.
+
+    On the reader's host, the step that ranks use is in the same memory. The second step may also be the pipeline's
+    source.
+    """
     return 2 * step
 
 
 def trainer_bytes(prefetch: int, share: int) -> int:
-    """At most, in a rank that trains, where batches come as messages: what has come, and what it has in its hands."""
+    """The most bytes in a rank that trains, if batches are messages: the steps that have arrived, and the step in
+    use."""
     return (prefetch + 1) * share
 
 
@@ -73,7 +78,7 @@ def main() -> int:
     told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}
     results: list[dict[str, Any]] = []
     cases = [(pipeline, prefetch) for pipeline in arguments.pipelines for prefetch in arguments.prefetch]
-    # A job of its own for each: memory that was used once may be kept. Where nothing is measured one does.
+    # A separate job for each case, because memory that was used once may be kept. With --quick, one job does all cases.
     jobs = [([pipeline], prefetch) for pipeline, prefetch in cases]
     if arguments.quick:
         shared_jobs = [[name for name in arguments.pipelines if (name == MESSAGES) == apart] for apart in (False, True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what a benchmark found: JSON, a Markdown page and a plot. With --docs it publishes them in docs/."""
+"""Writes the results of a benchmark: JSON, a Markdown page and a plot. With --docs it publishes them in docs/."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def size_name(count: int) -> str:
 
 
 def prose(text: str) -> str:
-    """One paragraph, however it is broken into lines."""
+    """Joins the lines of a text into one paragraph."""
     return " ".join(text.split())
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table: the first column to the left, figures to the right; a blank line around it."""
+    """The lines of a Markdown table, between blank lines. The first column is aligned to the left, figures to the
+    right."""
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
 
@@ -77,7 +78,8 @@ def _plot(path: Path, draw: Callable[[Any], Any]) -> bool:
 
 
 def _publish(name: str, out: Path, body: str, plotted: bool) -> None:
-    """Copies the figures, the page and the plot into docs/. charts.py draws the charts of docs/performance.md from them."""
+    """Copies the figures, the page and the plot into docs/. charts.py draws the charts of docs/performance.md from
+    them."""
     page = f"benchmark_{name}"
     shutil.copy(out / f"{name}.json", DOCS / f"{page}.json")
     picture = ""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real pipeline: TFRecord files, parse_example, decode_raw, batch; delivered to N ranks, and alone in one process.
+"""A real pipeline (TFRecord files, parse_example, decode_raw, batch), delivered to N ranks, and alone in one process.
 
     python benchmarks/pipeline.py                    # 4 ranks, batches of 64 rows of 16 KiB; about three minutes
     python benchmarks/pipeline.py --docs             # and publish it in docs/
 
-One reader can't deliver faster than its pipeline yields: the ratio of the two says what delivering costs. Also counts
-the bytes that the whole job reads for one epoch. Writes pipeline.json, .md and .png to --out.
+One reader can't deliver faster than its pipeline yields, so the ratio of the two rates shows the cost of delivery. It
+also counts the bytes that the whole job reads for one epoch. Writes pipeline.json, .md and .png to --out.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import machine
 import page
 
 ALONE = "pipeline alone"
-WAYS = 6  # in ranks/pipeline.py
-# Where the processes run. A process that is bound shares its core with its pipeline's threads.
+WAYS = 6  # the number of ways in ranks/pipeline.py
+# Where the processes run. A bound process shares its core with its pipeline's threads.
 KERNEL, BOUND = "as the kernel likes", "a core each"
 BINDING = {"OMPI_MCA_hwloc_base_binding_policy": "core", "HYDRA_BINDING": "core"}
 
 
 def rates(result: dict[str, Any]) -> list[float]:
-    """Elements per second of each round: what the pipeline yields, and what is delivered of it."""
+    """Elements per second of each round, that the pipeline yields or that are delivered."""
     return [result["steps"] * result["elements_per_step"] / seconds for seconds in result["seconds"]]
 
 
 def share(result: dict[str, Any], alone: dict[str, Any]) -> float:
-    """Of the rate alone: the median over rounds, each compared with the turn just beside it."""
+    """The part of the pipeline's own rate: the median over rounds, each compared with the neighbouring turn."""
     return float(statistics.median(r / a for r, a in zip(rates(result), rates(alone))))
 
 
 def limit(good: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of ranks that only iterate the quicker: what can be had on these cores."""
+    """The faster of the limits whose ranks only iterate. No way can be faster on these cores."""
     found = [r for r in good if r["name"].startswith("limit: ranks only iterate")]
     return max(found, key=lambda r: statistics.median(rates(r)), default=None)
 
@@ -47,7 +47,7 @@ def times_read(result: dict[str, Any], digits: int) -> str:
 
 
 def copied(result: dict[str, Any]) -> str:
-    """Copies of horovod_data's own, for each byte that went to another rank."""
+    """Copies that horovod_data makes, for each byte that went to another rank."""
     if result["epoch"] is None:
         return ""
     count = {name.removeprefix("payload_bytes_"): value for name, value in result["epoch"].items()}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training profiles of MLPerf Storage for H100 accelerators.
 
-The numbers are those of configs/dlio/workload/{cosmoflow,resnet50,unet3d}_h100.yaml in github.com/mlcommons/storage, commit
-caa90c9 (and the same in github.com/argonne-lcf/dlio_benchmark, commit e1919d7), and DLIO's defaults where they say nothing. Ours:
-`files`, which bounds the space, `aim`, and that all records of a profile have the mean length.
+The numbers come from configs/dlio/workload/{cosmoflow,resnet50,unet3d}_h100.yaml in github.com/mlcommons/storage,
+commit caa90c9. github.com/argonne-lcf/dlio_benchmark, commit e1919d7, has the same. Values that they lack are DLIO's
+defaults.
+Three choices are ours: `files`, which limits the space; `aim`; all records of a profile have the mean length.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Profile:
     name: str
-    rows: int  # batch_size: samples of one rank's batch
-    read: int  # record_length_bytes: of a sample in its file
-    delivered: int  # record_length_bytes_resize: of a sample that the accelerator gets
-    seconds: float  # computation_time, of a step
+    rows: int  # batch_size: samples in one rank's batch
+    read: int  # record_length_bytes: bytes of a sample in its file
+    delivered: int  # record_length_bytes_resize: bytes of a sample for the accelerator
+    seconds: float  # computation_time of a step
     format: str
     samples: int  # num_samples_per_file
     files: int
     read_threads: int
     computation_threads: int
     shuffle: int  # shuffle_size; 0: sample_shuffle is off
-    mark: float  # metric.au: accelerator utilisation that passes
-    aim: float  # what we want to reach
+    mark: float  # metric.au: the lowest accelerator utilisation that passes
+    aim: float  # the utilisation that we want to reach
 
     @property
     def batch(self) -> int:
@@ -33,12 +34,12 @@ class Profile:
         return self.rows * self.delivered
 
     def gigabytes(self, ranks: int) -> tuple[float, float]:
-        """That accelerators which never wait want read and delivered in a second."""
+        """GB per second that accelerators without waits would need, (read, delivered)."""
         a_second = ranks * self.rows / self.seconds / 1e9
         return a_second * self.read, a_second * self.delivered
 
     def shrunk(self, times: int) -> Profile:
-        """The same at the same rates, with samples and computation so many times smaller."""
+        """The profile at the same rates, with samples and computation `times` times smaller."""
         return dataclasses.replace(
             self, read=self.read // times, delivered=self.delivered // times, seconds=self.seconds / times
         )

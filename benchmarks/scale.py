@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hundreds of trainers without a cluster: start-up, memory of the reader and cost of a step for each rank.
+"""Hundreds of trainers without a cluster: the start-up, the memory of the reader, and the cost of a step for each rank.
 
     python benchmarks/scale.py                       # 8, 32, 128 and 256 trainers, up to 32 on a host; about 8 minutes
     python benchmarks/scale.py --docs                # and publish it in docs/
 
-Its jobs have no TensorFlow and no Python in them: csrc/tests/scale_job.cc is a program on the engine alone, whose trainers look
-at the fingerprint of every row that they get. CMake builds it here (build/scale) if no --program is given. All processes are on
-this machine, hosts are names that the engine is given: ranks of one name share memory, all others send messages, over TCP.
+Its jobs use neither TensorFlow nor Python. csrc/tests/scale_job.cc is a program on the engine alone, whose trainers
+check the fingerprint of every row. CMake builds it here (build/scale) if no --program is given. All processes are on
+this machine.
+Hosts are only names for the engine: ranks with the same name share memory, other ranks send messages over TCP.
 Needs MPI, and 16 MiB of memory for each rank. Writes scale.json, .md and .png to --out. Status 1: something failed.
 """
 
@@ -31,10 +32,10 @@ from page import LIMIT, OURS, RIVAL, prose, size_name, table, write
 from horovod_data.plan import Job, Prediction, Readers, predict
 
 ROOT = launch.HERE.parent
-# Open MPI: ranks of different hosts are to reach each other as such ranks do. Its way through shared memory would have each of
-# 256 processes map the memory of all others, and starts them in minutes.
+# Open MPI: ranks of different simulated hosts must reach each other by TCP, as on real hosts. With Open MPI's shared
+# memory, each of 256 processes would map the memory of all others, and the start would take minutes.
 ENVIRONMENT = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
-# Nothing binds but what is measured.
+# So fast that only the measured costs limit the plan.
 LINK_GBIT = 1e6
 OPTIONS = (
     "rounds",
@@ -44,7 +45,7 @@ OPTIONS = (
     "paced_steps",
     "pace_ms",
     "idle_ms",
-)  # of scale_job, by the same names
+)  # of scale_job, with the same names
 
 Result = dict[str, Any]
 Figures = dict[str, list[float]]
@@ -66,7 +67,7 @@ def program(given: Path | None) -> Path:
 
 
 def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | None:
-    """One job: what each of its processes has to tell, the reader first."""
+    """Runs one job. Returns the figures of its processes, the reader's first."""
     with tempfile.TemporaryDirectory(prefix="hvdata-scale-") as directory:
         out = Path(directory) / "figures.json"
         steps = max(20, arguments.batches // trainers)
@@ -111,7 +112,7 @@ def grown(figures: Figures, since: str, until: str, what: str) -> list[float]:
 
 
 def epoch(figures: Figures, name: str, trainers: int) -> dict[str, float]:
-    """Seconds of one epoch: of a step, and of processor time for one rank's batch."""
+    """Of one epoch: the seconds of a step, and the processor seconds for one rank's batch."""
     steps = max(figures[f"{name}.steps"])
     batches = steps * trainers
     cpu, source = (grown(figures, f"{name}.before", f"{name}.after", what) for what in ("cpu", "source_cpu"))
@@ -132,19 +133,19 @@ def median(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str,
 
 
 def by_mpi(figures: Figures, steps: int, rounds: int) -> float:
-    """Seconds of a step of the same rows by MPI's own calls."""
+    """Seconds of a step with the same rows, by MPI's own calls."""
     return statistics.median(
         (max(figures[f"mpi{i}.last"][1:]) - max(figures[f"mpi{i}.first"][1:])) / (steps - 1) for i in range(rounds)
     )
 
 
 def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Result:
-    """What a job's figures come to. Times in s, memory in bytes."""
+    """The results of a job, from its figures. Times in s, memory in bytes."""
     seconds = statistics.median(grown(figures, "idle.before", "idle.after", "at"))
     idle = [used / seconds for used in grown(figures, "idle.before", "idle.after", "cpu")]
     kib = {what: [1024 * by for by in grown(figures, "before", "idle.after", what)] for what in ("anon", "shared")}
     batch = arguments.rows * arguments.row_bytes
-    # A trainer of another host than the reader's: the last.
+    # The last trainer is on another host than the reader.
     return {
         "trainers": trainers,
         "hosts": hosts,
@@ -185,7 +186,7 @@ def planned(told: Result, arguments: Any) -> Prediction:
 
 
 def steepest(results: list[Result], value: Callable[[Result], float]) -> tuple[float, int]:
-    """How much more of it each rank costs than with the ranks before, and where that is most."""
+    """The largest growth of the value per rank from one result to the next, and where it is."""
     return max(((value(b) / value(a), b["trainers"]) for a, b in zip(results, results[1:])), default=(1.0, 0))
 
 
@@ -198,12 +199,12 @@ def kib(count: float) -> str:
 
 
 def sent(told: Result) -> float:
-    """Processor time of the reader's communication thread for a batch of another host."""
+    """Processor seconds of the reader's communication thread for a batch to another host."""
     return float(told["plain"]["comm"] / (1 - 1 / told["hosts"]))
 
 
 def busiest(told: Result) -> float:
-    """Processor time of a step, of the reader's thread that takes the most: on a cluster a step lasts as long at least."""
+    """Processor seconds of a step in the reader's busiest thread. On a cluster, a step takes at least as long."""
     return float(told["trainers"] * max(told["plain"]["comm"], told["plain"]["reader"] - told["plain"]["comm"]))
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rates grow with the readers: 1, 2 and 4 on one host, and one on each of several hosts on lines of 1 Gbit/s.
+"""How rates grow with the readers: 1, 2 and 4 on one host, and one on each of several hosts with links of 1 Gbit/s.
 
     sudo python benchmarks/scaling.py                # about 7 minutes
     sudo python benchmarks/scaling.py --docs         # and publish it in docs/
 
-The pipelines sleep for every batch, so the processors, which all readers and hosts share here, are not what limits them.
-The hosts are simulated on this machine (tests/cluster/bed.py), which needs root, and Open MPI; without, there is only the
-part on one host. Needs Horovod and mpi4py. Writes scaling.json, .md and .png to --out. Status 1: something failed.
+The pipelines sleep for every batch, so the processors, which all readers and hosts share here, are not the limit. The
+hosts are simulated on this machine (tests/cluster/bed.py), which needs root and Open MPI. Without these, it measures
+only one host. Needs Horovod and mpi4py. Writes scaling.json, .md and .png to --out. Status 1: something failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rate(result: Result) -> float:
 
 
 def planned(result: Result) -> float | None:
-    """The same, as `python -m horovod_data.plan` would have it; None for what it knows nothing of."""
+    """The rate that `python -m horovod_data.plan` predicts. None if it has no model for this way."""
     if result["name"] == BROADCAST:
         return None
     job = Job(
@@ -101,7 +101,7 @@ def main() -> int:
         way: str = "ours",
         bed: Bed | None = None,
     ) -> list[Result]:
-        """The job's only result, or none."""
+        """The only result of the job, or None."""
         more: Result = {"env": env}
         if bed is not None:
             per_host = processes // told["hosts"]

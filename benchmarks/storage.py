@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training profiles of MLPerf Storage: how busy delivery keeps four simulated H100 accelerators, beside the alternatives.
+"""The training profiles of MLPerf Storage: how busy delivery keeps four simulated H100 accelerators, and how busy its
+rivals do.
 
     python benchmarks/storage.py                     # CosmoFlow, ResNet-50, 3D U-Net; about 10 minutes
     python benchmarks/storage.py --docs              # and publish it in docs/
 
-Follows github.com/mlcommons/storage (commit caa90c9: the profiles, see profiles.py; accelerator utilisation, section 4 of
-Submission_guidelines.md) and the program that it runs, github.com/argonne-lcf/dlio_benchmark (commit e1919d7: the loop and the
-formula, see ranks/storage.py; the files and how they are read, see ranks/profile_data.py). The page says what differs.
+It follows two repositories:
 
-One MPI job, one profile after the other; all ways take turns. Needs Horovod, mpi4py, and 1.2 GB in the folder for temporary
-files (TMPDIR), which are deleted; they are read from the page cache. Writes storage.json, .md and .png to --out. Status 1:
-something failed.
+- github.com/mlcommons/storage, commit caa90c9: the profiles (see profiles.py), and accelerator utilisation (section 4
+  of Submission_guidelines.md)
+- github.com/argonne-lcf/dlio_benchmark, commit e1919d7, the program that it runs: the loop and the formula (see
+  ranks/storage.py), the files and the way to read them (see ranks/profile_data.py)
+
+The page says what differs. One MPI job measures one profile after the other, and all ways take turns. Needs Horovod,
+mpi4py, and 1.2 GB in the folder for temporary files (TMPDIR). The files are deleted at the end, and are read from the
+page cache. Writes storage.json, .md and .png to --out. Status 1: something failed.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def named(result: Result, source: str, name: str) -> Result | None:
 
 
 def trained(result: Result, source: str) -> list[Result]:
-    """The ways that an accelerator was fed by."""
+    """The ways that fed an accelerator."""
     return [way for way in result["ways"] if way["source"] == source and way["name"] != ALONE and way["rounds"]]
 
 
@@ -47,18 +47,18 @@ def a_step(way: Result) -> float:
 
 
 def cores(way: Result) -> float:
-    """Processor seconds of all ranks in a second."""
+    """Processor seconds of all ranks per second."""
     return statistics.median(round_["cpu"] / (round_["a_step"] * round_["steps"]) for round_ in way["rounds"])
 
 
 def allowed(result: Result) -> float:
-    """Utilisation that the pipeline in one process, which does nothing else, would allow."""
+    """The utilisation that the pipeline alone in one process would allow."""
     way = named(result, "files", ALONE)
     return min(1.0, profile_of(result).seconds / a_step(way)) if way else 0.0
 
 
 def read_allowed(result: Result) -> float:
-    """Utilisation that bare read() of all ranks would allow, if nothing else took time."""
+    """The utilisation that bare read() of all ranks would allow, without any other work."""
     return min(1.0, statistics.median(result["read"]) / profile_of(result).gigabytes(result["ranks"])[0])
 
 
@@ -124,7 +124,7 @@ def text(told: dict[str, Any]) -> list[str]:
 
 
 def _one(result: Result) -> list[str]:
-    """A profile's part of the page."""
+    """The part of the page about one profile."""
     profile = profile_of(result)
     read, delivered = profile.gigabytes(result["ranks"])
     lines = [
@@ -161,7 +161,7 @@ def _one(result: Result) -> list[str]:
 
 
 def summary(told: dict[str, Any]) -> list[str]:
-    """A row for each profile and source; the rivals, and what bounds any way."""
+    """A row for each profile and source. Then the rivals, and the limits of all ways."""
     rows = []
     rivals = list(dict.fromkeys(way["name"] for r in told["results"] for way in r["ways"] if way["kind"] == "rival"))
     for source in SOURCES:
@@ -196,14 +196,14 @@ def summary(told: dict[str, Any]) -> list[str]:
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
-    """Utilisation, a panel for each profile and source; a line where it passes."""
+    """Draws the utilisation, a panel for each profile and source. A line shows the value that passes."""
     results = told["results"]
 
     def draw(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(len(SOURCES), len(results), squeeze=False, figsize=(4.4 * len(results), 5.6))
         for row, source in enumerate(SOURCES):
             for column, result in enumerate(results):
-                axis, shown = axes[row][column], trained(result, source)[::-1]  # barh begins at the bottom
+                axis, shown = axes[row][column], trained(result, source)[::-1]  # because barh begins at the bottom
                 middle = [utilisation(way) for way in shown]
                 spread = [
                     [m - min(busy(way)) for m, way in zip(middle, shown)],

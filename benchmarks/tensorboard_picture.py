@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of docs/report.md: a real TensorBoard, in a headless browser, of a real job.
+"""Makes the picture in docs/report.md: TensorBoard in a headless browser, with the scalars of a real job.
 
     python benchmarks/tensorboard_picture.py                       # writes build/bench/report_tensorboard.png
-    python benchmarks/tensorboard_picture.py --out docs            # and there it is published
+    python benchmarks/tensorboard_picture.py --out docs            # publishes it
 
-Needs tensorboard, and a chromium (Debian: `apt-get install chromium`). In the first half of the job the pipeline needs longer
-for a step than the ranks compute, in the second half it is the other way round; each rank writes its scalars 50 times.
+Needs tensorboard, and a chromium (Debian: `apt-get install chromium`). In the first half of the job, a step of the
+  pipeline
+takes longer than a step of the ranks. In the second half it is the reverse. Each rank writes its scalars 50 times.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from pathlib import Path
 import launch
 
 ROWS, STEPS, WRITES = 32, 500, 50
-# Seconds of a step: the pipeline's and the ranks' own, in the first half of the job and in the second.
+# Seconds of a step in the first half of the job and in the second: of the pipeline, and of the ranks.
 PIPELINE, OWN = (0.03, 0.004), (0.004, 0.015)
 
 
 def job(log_dir: str) -> None:
-    """What each rank does."""
+    """The program of each rank."""
     import tensorflow as tf
 
     import horovod_data as hvdata
@@ -59,7 +60,7 @@ def job(log_dir: str) -> None:
 
 @contextlib.contextmanager
 def tensorboard(log_dir: str) -> Iterator[str]:
-    """Its address, once it answers."""
+    """Starts TensorBoard. Yields its address when it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

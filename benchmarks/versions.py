@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two or more checkouts, or one with and without a setting, in turn: what did a change cost?
+"""Compares checkouts, or settings of one checkout, in turn: what does a change cost?
 
     python benchmarks/versions.py before=../before after=.
     python benchmarks/versions.py off=. on=.,HOROVOD_DATA_TIMELINE=/tmp/trace.json
     python benchmarks/versions.py before=../before after=. --bytes 1048576 16777216 --ranks 2 4
-    python benchmarks/versions.py --quick one=. other=.      # whether it runs
+    python benchmarks/versions.py --quick one=. other=.      # tries if it runs
 
-Each is NAME=FOLDER[,VARIABLE=VALUE...], with the library built in FOLDER/horovod_data. Every round runs all of them, one after the other.
-Prints medians of the rounds in microseconds and, against the first, the median of the differences that rounds show.
+Each argument is NAME=FOLDER[,VARIABLE=VALUE...], with the library built in FOLDER/horovod_data. Every round runs all
+versions, one after the other. Prints the medians of the rounds in microseconds. Also prints the median of the rounds'
+differences from the first version.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from page import size_name, table
 SIZES = (4 << 10, 1 << 20)
 WINDOWS = (None, 2, 64)
 RANKS = (1, 4)
-STEPS = 20000  # of 4 KiB; of larger ones as ranks/steps.py says
+STEPS = 20000  # for 4 KiB; ranks/steps.py chooses the number for larger elements
 
 
 def version(text: str) -> tuple[str, dict[str, str]]:
@@ -39,7 +40,7 @@ def version(text: str) -> tuple[str, dict[str, str]]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """By what was measured and by version: a figure of each round."""
+    """The figures of each round, by what was measured and by version."""
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(arguments.rounds):
         for name, env in arguments.versions:
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()
     arguments.seconds = 0.0
-    arguments.burst = 64 if max(arguments.bytes) <= 1 << 20 else 8  # as many as a window of memory holds
+    arguments.burst = 64 if max(arguments.bytes) <= 1 << 20 else 8  # as many as the window's memory holds
     if arguments.quick:
         arguments.rounds, arguments.steps, arguments.ranks, arguments.burst = 1, 50, RANKS[:1], 4
     names = [name for name, _ in arguments.versions]

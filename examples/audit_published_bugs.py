@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.audit finds what others found after weeks of training: five ways to give ranks the wrong rows, four of them
+"""hvdata.audit finds in one epoch what took weeks of training: five ways to give ranks the wrong rows. Four are
 published.
 
     mpirun -np 4 python examples/audit_published_bugs.py [FOLDER]     FOLDER: for a picture of each
 
-Each loader is that of a published bug, for as many ranks as it was published for. With fewer processes than that each
-process is several of them, one after another: which rows the job sees is the same.
+Each loader has a published bug, and is made for the published number of ranks. If the job has fewer processes, each
+process plays several of these ranks, one after another. The job sees the same rows.
 """
 
 import os
@@ -54,7 +54,7 @@ def everybody_batch_0(stream, rows=4096):
 
 
 def audited(loader, streams, rows):
-    """The report of an epoch in which these ranks are played by those of this job."""
+    """The report of an epoch. The ranks of this job play the ranks of the loader."""
     mine = [batch for stream in range(rank, streams, size) for batch in loader(stream)]
     audit = hvdata.audit(mine, key=lambda row: row, reference=range(rows))
     for _ in audit:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop of one's own: tf.function and hvd.DistributedGradientTape.
+"""A custom training loop: tf.function and hvd.DistributedGradientTape.
 
     mpirun -np 4 python examples/custom_loop.py
 
-Rank 0 makes the data; every rank trains on its own rows. At the end rank 0 trains alone on the same global batches and
-compares: the job must have done the same arithmetic, whatever the number of ranks.
+Rank 0 makes the data, and every rank trains on its own rows. At the end rank 0 trains alone on the same global batches,
+and compares. The job must have computed the same, with any number of ranks.
 """
 
 import sys
@@ -43,7 +43,7 @@ def train_step(x, y, row_weights):
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(row_weights * errors(weights, x, y)) / rows
     tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
-    [gradient] = tape.gradient(loss, [weights])  # Horovod's tape takes nothing but lists
+    [gradient] = tape.gradient(loss, [weights])  # Horovod's tape takes only lists
     weights.assign_sub(RATE * gradient)
     return tf.reduce_sum(row_weights)
 

@@ -4,7 +4,7 @@
     HOROVOD_DATA_READERS=1 mpirun -np 4 python examples/dedicated_reader.py    3 ranks train, one process reads
     mpirun -np 3 python examples/dedicated_reader.py                           the same script: rank 0 reads and trains
 
-Every row carries the id of the process that made it.
+Every row has the id of the process that made it.
 """
 
 import os
@@ -30,7 +30,7 @@ def batches() -> tf.data.Dataset:
 
 hvdata.init()
 dataset = hvdata.distribute_dataset(batches, batch="per_rank", remainder="partial", name="train")
-hvdata.serve()  # a dedicated reader stays here and leaves with status 0; it never initialises Horovod
+hvdata.serve()  # a dedicated reader stays here and exits with status 0; it never initialises Horovod
 
 numbers, makers = [], set()
 for number, maker in dataset:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's 1,797 real handwritten digits as TFRecord files: written once, read as a tf.data.Dataset.
+"""scikit-learn's 1,797 real handwritten digits as TFRecord files. They are written once, and read as a tf.data.Dataset.
 
-python examples/digits_data.py [FOLDER]     writes the files unless they are there
+python examples/digits_data.py [FOLDER]     writes the files unless they exist
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 import tensorflow as tf
 
 FOLDER = os.environ.get("DIGITS_FOLDER", os.path.join(".demo", "digits"))
-IMAGES = {"train": 1437, "valid": 360}  # every fifth image validates
+IMAGES = {"train": 1437, "valid": 360}  # every fifth image is for validation
 SHARDS = {"train": 4, "valid": 2}
 
 
@@ -19,16 +19,17 @@ def files(split: str, folder: str = FOLDER) -> list[str]:
 
 
 def images(split: str, folder: str = FOLDER) -> tf.data.Dataset:
-    """Elements ({"image": float32 [8, 8, 1], "id": int64}, label), one per image; "train" anew shuffled each epoch."""
+    """Elements ({"image": float32 [8, 8, 1], "id": int64}, label), one per image. "train" is shuffled again in each
+    epoch."""
     dataset = tf.data.TFRecordDataset(files(split, folder))
     if split == "train":
-        # One seed for the whole job: a script in which every rank reads needs the same order on all of them.
+        # One seed for the whole job: if every rank reads, all ranks need the same order.
         dataset = dataset.shuffle(IMAGES["train"], seed=1)
     return dataset.map(_parse, num_parallel_calls=2)
 
 
 def write(folder: str = FOLDER) -> bool:
-    """Writes the files. False if they were there."""
+    """Writes the files. Returns False if they existed."""
     wanted = [path for split in IMAGES for path in files(split, folder)]
     if all(map(os.path.exists, wanted)):
         return False
@@ -36,12 +37,12 @@ def write(folder: str = FOLDER) -> bool:
 
     digits = load_digits()
     os.makedirs(folder, exist_ok=True)
-    # Written beside the real names and renamed at the end, so that what is there is always whole.
+    # Written under other names and renamed at the end, so that existing files are always complete.
     writers = {path: tf.io.TFRecordWriter(path + ".part") for path in wanted}
     rows = {"train": 0, "valid": 0}
     for i, (image, label) in enumerate(zip(digits.images, digits.target)):
         split = "valid" if i % 5 == 0 else "train"
-        # Ids count from 1, so that the zeros of padding rows are nobody's id.
+        # Ids count from 1, so that the zeros of padding rows are not an id.
         record = _record(image.astype("uint8").tobytes(), int(label), ident=i + 1)
         writers[files(split, folder)[rows[split] % SHARDS[split]]].write(record)
         rows[split] += 1

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, as one command: digits_keras.py on several ranks, one of which reads for all, and the proof of it.
+"""Runs digits_keras.py on several ranks, where one process reads for all, and proves that it did.
 
     python examples/digits_demo.py [--data FOLDER] [--ranks 4] [--dedicated]
 
-Every rank but the reader has the folder hidden from it before Python starts the script; meanwhile the kernel counts how
-often each file is opened. The script itself compares, over the ranks, what each was given. The status is 0 only if all
-of it came true. MPIRUN in the environment replaces `mpirun`.
+For every rank but the reader, the data folder is hidden before Python starts the script. Meanwhile the kernel counts
+how often each file is opened. The script itself compares the rows of all ranks. The status is 0 only if all checks
+succeed. MPIRUN in the environment replaces `mpirun`.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def launcher(processes: int) -> list[str]:
 
 
 def run(job: list[str], environment: dict[str, str]) -> int:
-    """Runs it and shows what it says. Returns the number of training epochs that it reported."""
+    """Runs the job and shows its output. Returns the number of training epochs that it reported."""
     epochs = 0
     with subprocess.Popen(job, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
         limit = threading.Timer(LIMIT_SECONDS, process.terminate)
@@ -90,7 +90,7 @@ def run(job: list[str], environment: dict[str, str]) -> int:
 
 
 def become_rank(folder: str) -> None:
-    """This process turns into the training script. Unless it is the reader, the data folder is hidden from it first."""
+    """Replaces this process by the training script. Unless it is the reader, it first hides the data folder from it."""
     of = next(
         names
         for names in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
@@ -110,7 +110,7 @@ def become_rank(folder: str) -> None:
 
 
 def hide(folder: str) -> bool:
-    """Mounts an empty tmpfs over the folder, for this process alone. False where that is not permitted."""
+    """Mounts an empty tmpfs over the folder, for this process alone. Returns False if that is not permitted."""
     new_mount_namespace, private, recursive = 0x20000, 1 << 18, 1 << 14
     return (
         libc.unshare(new_mount_namespace) == 0
@@ -125,7 +125,7 @@ def hide(folder: str) -> bool:
 
 @contextlib.contextmanager
 def opens_counted(folder: str):
-    """Yields a Counter: file name -> how often any process opened it while the block ran. None without inotify."""
+    """Yields a Counter by file name: how often any process opened the file during the block. None without inotify."""
     in_open, header = 0x20, struct.Struct("iIII")
     events = libc.inotify_init1(os.O_CLOEXEC)
     if events < 0 or libc.inotify_add_watch(events, os.fsencode(folder), in_open) < 0:
@@ -146,7 +146,7 @@ def opens_counted(folder: str):
     thread.start()
     yield opens
     over.set()
-    os.listdir(folder)  # an event of our own, so that the thread looks up
+    os.listdir(folder)  # makes an event, so that the thread wakes up
     thread.join()
     os.close(events)
 
@@ -155,7 +155,7 @@ def check_opens(opens, epochs: int) -> None:
     if opens is None:
         say("   this system has no inotify: opened files could not be counted, only hidden from the other ranks")
         return
-    # The accuracy at the end takes one more pass over the validation images.
+    # The accuracy at the end needs one more pass over the validation images.
     expected = {"train": epochs, "valid": epochs + 1}
     for split, times in expected.items():
         counts = {name: number for name, number in opens.items() if name.startswith(split)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Keras callback that writes down which images each rank was given, and compares that over the ranks."""
+"""A Keras callback that records which images each rank got, and compares the records of all ranks."""
 
 import sys
 import zlib
@@ -9,16 +9,17 @@ import numpy as np
 import tensorflow as tf
 from digits_data import IMAGES
 
-tf.get_logger().setLevel("ERROR")  # Keras finds the broadcast after the first batch slow, and says so on every rank
+# without the warning, on every rank, that the broadcast after the first batch is slow
+tf.get_logger().setLevel("ERROR")
 
 
 class Ledger(tf.keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
-        self._steps = {split: [] for split in IMAGES}  # this epoch's steps on this rank: the ids of each
+        self._steps = {split: [] for split in IMAGES}  # for each step of this epoch on this rank: its ids
 
     def watch(self, split: str, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Notes the ids and takes them out: Keras gets (image, label) or (image, label, weight)."""
+        """Notes the ids and removes them: Keras gets (image, label) or (image, label, weight)."""
 
         def note(features, *rest):
             tf.numpy_function(self._steps[split].append, [features["id"]], [])
@@ -42,7 +43,7 @@ class Ledger(tf.keras.callbacks.Callback):
             _say(f"{line}: all {IMAGES[split]} images, each delivered once")
 
     def check(self, model: tf.keras.Model, valid: tf.data.Dataset, least_accuracy: float) -> None:
-        """Over all ranks together: are the weights equal, and is the model good?"""
+        """Checks over all ranks that the weights are equal, and that the model is good."""
         checksum = zlib.crc32(b"".join(weight.tobytes() for weight in model.get_weights()))
         sums = hvd.allgather_object(checksum)
         _prove(len(set(sums)) == 1, f"the ranks ended with different weights, checksums {sums}")
@@ -64,7 +65,7 @@ def _row(numbers) -> str:
 
 
 def _prove(true: bool, otherwise: str) -> None:
-    # Every rank has the same gathered numbers, so all of them leave or none.
+    # Every rank has the same gathered numbers, so either all ranks exit or none.
     if not true:
         sys.exit(f"NOT TRUE: {otherwise}")
 

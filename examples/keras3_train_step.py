@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras 3 and Horovod: fit() with a train_step of a few lines, where Horovod's DistributedOptimizer and callbacks know only Keras 2.
+"""Keras 3 and Horovod: fit() with a short train_step. Horovod's DistributedOptimizer and callbacks work only with Keras
+2.
 
     mpirun -np 4 python examples/keras3_train_step.py
 
-Runs on Keras 2 as well. All ranks must end with the same weights, and with a loss that has fallen.
+It also runs on Keras 2. All ranks must end with the same weights, and with a lower loss.
 """
 
 import sys
@@ -18,7 +19,7 @@ keras = tf.keras
 ROWS, BATCH, EPOCHS = 2000, 100, 4
 
 hvdata.init()
-keras.utils.set_random_seed(1 + hvd.rank())  # other weights on each rank, until they are broadcast
+keras.utils.set_random_seed(1 + hvd.rank())  # other weights on each rank, until rank 0's are broadcast
 
 
 def samples():
@@ -32,7 +33,7 @@ def samples():
 
 
 class Averaged(keras.Model):
-    """A model whose gradients are the mean of all ranks'."""
+    """A model whose gradients are the mean over all ranks."""
 
     def train_step(self, data):
         x, y = data
@@ -41,11 +42,11 @@ class Averaged(keras.Model):
         variables = [plain(variable) for variable in self.trainable_variables]
         gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-        return {"mean_loss": hvd.allreduce(loss)}  # of all ranks; "loss" is a name of Keras' own
+        return {"mean_loss": hvd.allreduce(loss)}  # the mean over all ranks; Keras itself uses the name "loss"
 
 
 def plain(variable):
-    """TensorFlow's variable in one of Keras 3."""
+    """TensorFlow's variable inside a variable of Keras 3."""
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 

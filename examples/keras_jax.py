@@ -3,8 +3,9 @@
 
     mpirun -np 4 python examples/keras_jax.py
 
-One process runs the tf.data pipeline. Each rank is given its own rows of a global batch, and JAX makes one global array of them. At
-the end rank 0 trains alone on the same global batches and compares: loss and weights must be those of one process.
+One process runs the tf.data pipeline. Each rank gets its own rows of a global batch, and JAX makes one global array of
+them. At the end rank 0 trains alone on the same global batches, and compares. Loss and weights must be the same as with
+one process.
 """
 
 import os
@@ -33,7 +34,7 @@ def train(dataset):
     """The loss of each epoch, and the weights at the end."""
     keras.utils.set_random_seed(1)  # the same weights on all ranks
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
-    # Rows that only fill up a share have no weight: the mean is over the real ones.
+    # Padding rows have no weight, so the mean is over the real rows.
     loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     model.compile(
         optimizer=keras.optimizers.Adam(0.01), loss=loss, weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")]
@@ -43,7 +44,7 @@ def train(dataset):
 
 
 def coordinator() -> str:
-    """Where JAX's processes meet: on rank 0, at a port that is free there. Rank 0 tells it to the others."""
+    """The address where JAX's processes meet: rank 0's host, and a free port. Rank 0 sends it to the other ranks."""
     offer = None
     if hvdata.rank() == 0:
         with socket.socket() as free:
@@ -54,14 +55,14 @@ def coordinator() -> str:
 
 
 hvdata.init()
-# "pad": JAX wants equal shares. What is missing is filled up, and a weight per row says which rows are real.
+# "pad": JAX needs equal shares. Missing rows are filled up, and a weight per row says which rows are real.
 dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", name="train")
 hvdata.serve()
 
-jax.config.update("jax_cpu_collectives_implementation", "gloo")  # on CPUs; GPUs have their own
-keras.utils.set_random_seed(1)  # else Keras agrees on a seed
+jax.config.update("jax_cpu_collectives_implementation", "gloo")  # for CPUs; GPUs use their own library
+keras.utils.set_random_seed(1)  # otherwise the ranks would have to agree on a seed
 keras.distribution.initialize(coordinator(), hvdata.size(), hvdata.rank())
-# Without auto_shard_dataset=False Keras would shard once more what is each process's own already.
+# Without auto_shard_dataset=False, Keras would shard each process's own share once more.
 keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 losses, weights = train(dataset)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.predict: every rank predicts its part of the handwritten digits, and rank 0 writes one line for each, in order.
+"""hvdata.predict: every rank predicts its part of the handwritten digits, and rank 0 writes one line per digit, in
+order.
 
 mpirun -np 4 python examples/predict_in_order.py [FILE]
 """
@@ -17,7 +18,7 @@ hvdata.init()
 if hvdata.rank() == 0:
     digits_data.write()
 
-# A model that needs no training: the mean image of each digit, and which of them is nearest.
+# A model without training: the mean image of each digit. The prediction is the digit with the nearest mean.
 train = [(x["image"].numpy(), int(y)) for x, y in digits_data.images("train")] if hvdata.rank() == 0 else []
 means = np.stack([np.mean([x for x, y in train if y == digit], axis=0) for digit in range(10)]) if train else None
 means = hvdata.scatter(np.tile(means, [hvdata.size(), 1, 1, 1]) if train else None, dtype=tf.float32)
@@ -29,7 +30,7 @@ def nearest(x, y):
 
 
 def rows():
-    return digits_data.images("valid").batch(100)  # 360: the last has 60
+    return digits_data.images("valid").batch(100)  # 360 images, so the last batch has 60
 
 
 got = hvdata.predict(nearest, rows if hvdata.is_reader() else None)

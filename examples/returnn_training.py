@@ -4,9 +4,15 @@
     mpirun -np 4 python examples/returnn_training.py                            rank 0 reads and trains
     HOROVOD_DATA_READERS=1 mpirun -np 5 python examples/returnn_training.py     4 ranks train, one process reads
 
-Options: --max-seqs 3 (of each rank's batch), --rate 0.003, --epochs 3, --model FOLDER/NAME (checkpoints, from which a
-second run goes on), --out FILE (rank 0's parameters and scores), --param-sync STEPS (ranks step apart and average their
-parameters now and then). With ranks x max-seqs the same, all numbers of ranks end with the same parameters.
+Options:
+
+- --max-seqs 3: sequences in each rank's batch
+- --rate 0.003, --epochs 3
+- --model FOLDER/NAME: checkpoints, from which a second run continues
+- --out FILE: rank 0's parameters and scores
+- --param-sync STEPS: ranks step separately, and average their parameters after so many steps
+
+If ranks x max-seqs is the same, all numbers of ranks end with the same parameters.
 """
 
 import argparse
@@ -19,12 +25,12 @@ from returnn.log import log
 
 from horovod_data.integrations import returnn as adapter
 
-SEQUENCES = {"train": 50, "dev": 14}  # in the last step there is not one for every rank
+SEQUENCES = {"train": 50, "dev": 14}  # the last step has fewer sequences than ranks
 FEATURES, LABELS = 5, 3
 
 
 class Sequences(StaticDataset):
-    """Sequences of different lengths. Counts how many have been read in this process."""
+    """Sequences of different lengths. Counts how many sequences this process has read."""
 
     read = 0
 
@@ -105,7 +111,8 @@ class Scores(Engine):
 
 
 engine = Scores(config=config)
-engine.init_train_from_config(train_data=train, dev_data=dev)  # a dedicated reader leaves here when all have ended
+# a dedicated reader exits here when all trainers are done
+engine.init_train_from_config(train_data=train, dev_data=dev)
 engine.train()
 
 parameters = {param.name: param.eval(engine.tf_session) for param in engine.network.get_params_list()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.scatter: rows of one rank's tensor, disjoint, to every rank; its gradient gathers what they say about them.
+"""hvdata.scatter gives every rank its own rows of one rank's tensor. Its gradient is a gather to that rank.
 
 mpirun -np 3 python examples/scatter_op.py
 """
@@ -14,7 +14,7 @@ import horovod_data as hvdata
 
 hvdata.init()
 rank, size = hvd.rank(), hvd.size()
-table = np.arange(4 * size * 3, dtype=np.float32).reshape(-1, 3)  # only rank 0's is sent
+table = np.arange(4 * size * 3, dtype=np.float32).reshape(-1, 3)  # only rank 0's table is sent
 
 
 def expect(got, wanted, what: str) -> None:
@@ -22,11 +22,11 @@ def expect(got, wanted, what: str) -> None:
         sys.exit(f"rank {rank}, {what}: got {got}, expected {wanted}")
 
 
-# Equal shares. The others give the type; the shape comes from the root.
+# Equal shares. Other ranks give the dtype. The shape comes from the root.
 mine = hvdata.scatter(table) if rank == 0 else hvdata.scatter(None, dtype=tf.float32)
 expect(mine, table[4 * rank : 4 * rank + 4], "equal shares")
 
-# Shares of one's own choosing, the same list on every rank: rank r gets r + 1 rows of the last rank's tensor.
+# Chosen shares, the same list on every rank: rank r gets r + 1 rows of the last rank's tensor.
 splits = [r + 1 for r in range(size)]
 names = np.array([f"row {i}" for i in range(sum(splits))])
 mine = hvdata.scatter(names if rank == size - 1 else None, splits=splits, root=size - 1, dtype=tf.string)
@@ -42,7 +42,7 @@ def gradient(x):
     return tape.gradient(loss, x)
 
 
-got = gradient(tf.constant(table))  # on the root; what the others passed had no part in it
+got = gradient(tf.constant(table))  # on the root; the tables that other ranks passed had no effect
 if rank == 0:
     factor = np.repeat(np.arange(1.0, size + 1, dtype=np.float32), 4)[:, None]
     expect(got, 2 * factor * table, "gradient")

@@ -5,7 +5,7 @@
     HOROVOD_DATA_READERS_PER_NODE=1 mpirun -np 3 python examples/several_readers.py    every host has its own reader
     mpirun -np 2 python examples/several_readers.py                                    the same script: rank 0 reads
 
-A file is read by one process alone, and each of its lines reaches one rank.
+Only one process reads a file, and each line of the file reaches one rank.
 """
 
 import sys

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Utterances of varying length from a Python generator, padded batch by batch, as speech toolkits train on them.
+"""Utterances of different lengths from a Python generator, padded batch by batch, as in the training of speech
+toolkits.
 
     mpirun -np 3 python examples/speech_generator.py
 
-TensorFlow 1 graph mode: one iterator over two channels, re-initialised every epoch. Batches are dicts of tensors whose
+TensorFlow 1 graph mode: one iterator over two channels, initialised again in every epoch. Batches are dicts of tensors
+  whose
 shapes differ from batch to batch. Only rank 0 runs the generator.
 """
 
@@ -48,7 +50,7 @@ def utterances(split: str) -> tf.data.Dataset:
 
 
 def is_right(batch: dict) -> bool:
-    """Is every utterance of this batch whole, with zeros behind its end?"""
+    """Says whether every utterance of this batch is whole, with zeros after its end."""
     for i, tag in enumerate(batch["tag"]):
         split, number = tag.decode().split("/")
         made = utterance(split, int(number))
@@ -62,8 +64,8 @@ def is_right(batch: dict) -> bool:
 hvdata.init()
 
 with tf.Graph().as_default(), v1.Session() as session:
-    # Each batch of the generator goes to one rank. "partial": when the last batches are fewer than the ranks, the
-    # other ranks get a batch of no utterances, and all of them make the same number of steps.
+    # Each batch of the generator goes to one rank. "partial": if the last batches are fewer than the ranks, the other
+    # ranks get a batch without utterances. So all ranks make the same number of steps.
     channels = {
         split: hvdata.distribute_dataset(
             lambda split=split: utterances(split), batch="per_rank", remainder="partial", name=split

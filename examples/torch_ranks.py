@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch on several ranks, fed by one reader: the batches are PyTorch's without a copy, and DistributedDataParallel trains.
+"""PyTorch on several ranks, with one reader. PyTorch gets the batches without a copy, and DistributedDataParallel
+trains.
 
     mpirun -np 4 python examples/torch_ranks.py
 
-One process runs the tf.data pipeline, for all. At the end rank 0 trains alone on the same global batches and compares: loss and
-weights must be those of one process.
+One process runs the tf.data pipeline for all ranks. At the end rank 0 trains alone on the same global batches, and
+compares. Loss and weights must be the same as with one process.
 """
 
 import socket
@@ -19,7 +20,7 @@ import torch.distributed as dist
 import horovod_data as hvdata
 
 ROWS, BATCH, EPOCHS, CLOSE = 1000, 96, 3, 1e-5  # the last batch of an epoch has 40 rows
-# NumPy's arrays are marked as read-only, which PyTorch has no mark for. Nothing here writes into a batch.
+# The NumPy arrays are read-only, which PyTorch can't express, so it warns. Nothing here writes into a batch.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -30,19 +31,19 @@ def samples() -> tf.data.Dataset:
 
 
 def by_dlpack(dataset):
-    """The dataset's tensors as PyTorch's, in the same memory."""
+    """The dataset's tensors as PyTorch tensors, in the same memory."""
     for element in dataset:
         yield [torch.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor)) for tensor in element]
 
 
 def by_numpy(dataset):
-    """The same with NumPy in between."""
+    """The same tensors, made by way of NumPy."""
     for element in dataset.as_numpy_iterator():
         yield [torch.from_numpy(array) for array in element]
 
 
 def prove_no_copy(dataset) -> None:
-    """Both ways, PyTorch's tensor lies where TensorFlow's does."""
+    """Checks for both ways that PyTorch's tensor has the same memory as TensorFlow's."""
     x, _ = next(iter(dataset))
     if torch.from_dlpack(tf.experimental.dlpack.to_dlpack(x)).data_ptr() != np.asarray(memoryview(x)).ctypes.data:
         sys.exit("DLPack made a copy")
@@ -71,7 +72,8 @@ def train(batches, distributed: bool):
         errors = 0.0
         for x, y in batches():
             error = torch.square(model(x) - y).sum()
-            # Shares may differ by a row, and the mean is over the rows of all. DistributedDataParallel divides by the ranks.
+            # Shares may differ by a row, and the mean is over the rows of all ranks. DistributedDataParallel divides by
+            # the ranks.
             (error * ranks / of_all(len(x))).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -81,7 +83,8 @@ def train(batches, distributed: bool):
 
 
 def coordinator() -> str:
-    """Where PyTorch's processes meet: on rank 0, at a port that is free there. Rank 0 tells it to the others."""
+    """The address where PyTorch's processes meet: rank 0's host, and a free port. Rank 0 sends it to the other
+    ranks."""
     offer = None
     if hvdata.rank() == 0:
         with socket.socket() as free:

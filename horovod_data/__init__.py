@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a Horovod job reads; every rank is given its own, disjoint batches over MPI, as a tf.data.Dataset.
+"""Gives every rank of a Horovod job its own batches as a tf.data.Dataset. Only the readers of the job read data.
 
     import horovod_data as hvdata
 
     hvdata.init()  # instead of hvd.init()
     dataset = hvdata.distribute_dataset(make_dataset, batch="global")
-    hvdata.serve()  # a dedicated reader stays here; elsewhere it does nothing
+    hvdata.serve()  # a dedicated reader stays here; on trainers it does nothing
     model.fit(dataset, ...)
 
-TensorFlow and the C++ core are loaded when the first of these names is used: the launcher needs neither of them, and
-tools that look for what is wrong must start without them.
+The first use of a name loads TensorFlow and the C++ core. So the launcher starts without them, and so do tools that
+look for faults in the installation.
 """
 
 import typing as _typing
@@ -70,10 +70,10 @@ _HOMES = {
 def __getattr__(name: str) -> _typing.Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # First: an ImportError of ours says more than what the modules would run into.
+    # First: our ImportError says more than an error from inside these modules.
     _import_module(".native.loader", __name__).load()
     _import_module(".native.bindings", __name__).check()
-    if name == "callbacks":  # a module, which imports Keras: only for those who want it
+    if name == "callbacks":  # a module that imports Keras: load it only when it is asked for
         return _import_module(".callbacks", __name__)
     for home, names in _HOMES.items():
         module = _import_module(f".{home}", __name__)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard scalars of delivery: the part of a step in which a rank waits for batches, steps/s, rows/s, and batches in its queue.
+"""TensorBoard scalars of delivery: a rank's share of time spent waiting, steps/s, rows/s, and batches in its queue.
 
 model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
 
-scalars = hvdata.callbacks.DeliveryScalars("logs")                            # in a loop of one's own
+scalars = hvdata.callbacks.DeliveryScalars("logs")                            # in a custom loop
 for step, batch in enumerate(dataset):
     ...
     if step % 100 == 0:
@@ -27,10 +27,13 @@ from .observe import stats, times
 class DeliveryScalars:
     """Writes the scalars of this rank since the last write. Local.
 
-    Scalars of a channel, here `train`: `delivery/train/wait_share` (the part of its epochs' time, 0 to 1, in which the rank waited for
-    batches), `delivery/train/steps_per_second`, `delivery/train/rows_per_second`, `delivery/train/queue` (the mean number of batches
-    in the queue when the program asked for one). A rank that reads has also `delivery/train/untaken` (steps that are dealt at
-    that moment, and that some rank has not taken). Rates count the time of epochs alone, without pauses between them.
+    Scalars of a channel, here `train`. Rates count the time inside epochs only:
+
+    - `delivery/train/wait_share`: the part of its epochs' time, 0 to 1, in which the rank waited for batches.
+    - `delivery/train/steps_per_second`, `delivery/train/rows_per_second`: the rates of this rank.
+    - `delivery/train/queue`: the mean number of batches in the queue when the program asked for a batch.
+    - `delivery/train/untaken`: only on a rank that reads. The steps that are dealt and not yet taken by all ranks, at
+      the write.
     """
 
     def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:
@@ -50,13 +53,16 @@ class DeliveryScalars:
                 "Call horovod_data.serve() before it",
             )
         self._channel = channel
-        with eagerly():  # in a TF1 graph this would make ops that nobody runs
+        with eagerly():  # in a TF1 graph this would make ops that never run
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
         own = times.own()
         self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
 
     def write(self, step: int) -> dict[str, float]:
-        """Writes the scalars since the last write as those of `step`, and returns them. It skips channels without new steps.
+        """Writes the scalars since the last write as those of `step`. It skips channels without new steps.
+
+        Returns:
+          The scalars that were written, by name.
 
         Raises:
           RuntimeError: in a forked child.
@@ -67,7 +73,7 @@ class DeliveryScalars:
         own = times.own()
         if self._resets != stats.resets:
             self._last, self._resets = {}, stats.resets
-        if self._numbers != (numbers := times.numbers(own)):  # a new channel has the name of an old one
+        if self._numbers != (numbers := times.numbers(own)):  # a new channel replaced an old one of the same name
             self._last = {
                 name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)
             }
@@ -101,16 +107,17 @@ class DeliveryScalars:
 
 
 class DeliveryCallback(tf.keras.callbacks.Callback):
-    """Writes DeliveryScalars in Keras' fit(), after every epoch, or every so many batches. Add it on each rank. Local."""
+    """Writes DeliveryScalars in Keras' fit(), after every epoch or every few batches. Add it on each rank. Local."""
 
     def __init__(self, log_dir: str, channel: Optional[str] = None, update_freq: Union[str, int] = "epoch") -> None:
         """
         Args:
-          log_dir, channel: as DeliveryScalars has them.
-          update_freq: "epoch", "batch", or a number of batches: as Keras' TensorBoard callback has it.
+          log_dir, channel: the same as in DeliveryScalars.
+          update_freq: "epoch", "batch", or a number of batches, as in Keras' TensorBoard callback.
 
         Raises:
-          ValueError: another update_freq.
+          ValueError: update_freq has another value.
+          RuntimeError: raised in fit(), before init() or on a dedicated reader.
         """
         super().__init__()
         named = {"epoch": None, "batch": 1}
@@ -123,7 +130,7 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         self._every = every
         self._scalars: Optional[DeliveryScalars] = None
         self._batches = 0
-        self._batch = -1  # the last one of this epoch
+        self._batch = -1  # the last batch of this epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._scalars is None:
@@ -134,7 +141,8 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         before = self._batches
-        # Of batches that it executes together, Keras 2 passes the number of the last one, some versions of Keras 3 that of the first.
+        # For batches that Keras runs together, Keras 2 passes the number of the last batch, and some versions of Keras
+        # 3 the first.
         together = int(getattr(self.model, "steps_per_execution", None) or 1) if batch == 0 else 1
         self._batches += max(together, batch - self._batch)
         self._batch = batch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the certificates of two runs: python -m horovod_data.certificate a.json b.json
 
-A certificate is what HOROVOD_DATA_CERTIFICATE names: a file with one JSON record for each epoch of each verified channel
-(docs/certificate.md). Neither TensorFlow nor MPI is needed.
+A certificate is the file that HOROVOD_DATA_CERTIFICATE names. It has one JSON record for each epoch of each verified
+channel (docs/certificate.md). This module needs neither TensorFlow nor MPI.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import explain, show_any_text
 _VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
 
-# The fields that are compared. Anybody may have written the file, so types are checked.
+# The fields that are compared. Any program may have written the file, so the types are checked.
 _FIELDS: dict[str, type] = {
     "channel": str,
     "epoch": int,
@@ -38,30 +38,33 @@ Record = dict[str, Any]
 
 
 def last() -> dict[str, Record]:
-    """The last record of each verified channel of this run, by the channel's name, without `digests`. Reader 0's process has them, other
-    processes get {}. Local.
+    """The last record of each verified channel of this run, by the channel's name, without `digests`. Local.
 
-    A record is there when a loop over the dataset has come to its end. A program that counts steps and does not ask for the end, as Keras'
-    fit() does, may see the record of the epoch before for a moment. So may a program that gets an error instead of the end.
+    Only the process of reader 0 has records. Other processes get {}.
+
+    A record exists when a loop over the dataset has reached its end. Keras' fit() counts steps and does not ask for the
+    end. It may see the previous epoch's record for a moment. The same holds for a program that gets an error instead of
+    the end.
 
     Raises:
       RuntimeError: in a forked child.
     """
-    from .native import bindings  # which loads the library
+    from .native import bindings  # this import loads the library
 
     return bindings.certificates()
 
 
 def read(path: str) -> dict[tuple[str, int], list[Record]]:
-    """The records of a certificate, by channel and epoch, in the order of the file. An epoch has several records if its name was distributed
-    again, or if runs went on from a checkpoint.
+    """The records of a certificate, by channel and epoch, in the order of the file.
+
+    An epoch has several records if its name was distributed again, or if runs continued from a checkpoint.
 
     Raises:
       OSError: the file can't be read.
-      ValueError: it is no certificate. The text names the line.
+      ValueError: the file is not a certificate. The text names the line.
     """
     records: dict[tuple[str, int], list[Record]] = {}
-    with open(path, "rb") as lines:  # bytes, so that the error about a line that is no text names the line
+    with open(path, "rb") as lines:  # bytes, so that an error about a line that is not text names the line
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -83,7 +86,7 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
 
 
 def _check(record: Any) -> None:
-    """Raises ValueError if the record lacks what is compared."""
+    """Raises ValueError if the record lacks a field that is compared."""
     if not isinstance(record, dict) or "certificate" not in record:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
@@ -106,8 +109,12 @@ def _short(value: Any) -> str:
 
 
 def compare(a: Record, b: Record) -> tuple[bool, str]:
-    """Whether two records have the same rows in the same order, and both or none of them are complete. And a sentence that says so, or
-    where they first differ."""
+    """Compares two records: the rows, their order, and whether both epochs are complete.
+
+    Returns:
+      True if the records have the same rows in the same order, and both or neither are complete. And a sentence with
+      the result, or with the place of the first difference.
+    """
     for name, record in (("first", a), ("second", b)):
         if record["verdict"] == "wrong":
             return False, f"the {name} is wrong itself: {record['finding']}"
@@ -116,17 +123,18 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
     same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
     if same_rows and a["order"] == b["order"]:
-        # The epoch that is not complete may have handed out more rows to some ranks. Nobody knows which.
+        # In an epoch that is not complete, some ranks may have got more rows. No record tells which ranks.
         return len(cut) != 1, f"{same} in the same order{note}"
     what = f"{same} in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
     return False, f"{what}; {_first_difference(a, b)}{note}"
 
 
 def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
-    """Compares the records of one epoch in two files. Yields which records, and what compare() says of them."""
+    """Compares the records of one epoch in two files. Yields (which records, whether they are equal, compare()'s
+    sentence)."""
     if len(ours) != len(
         theirs
-    ):  # one run was interrupted more often. The last record of each is that of the whole epoch
+    ):  # one run was interrupted more often. In each file, the last record is that of the whole epoch
         yield (
             f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})",
             *compare(ours[-1], theirs[-1]),
@@ -134,13 +142,14 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
         return
     for at, (a, b) in enumerate(zip(ours, theirs)):
         same, text = compare(a, b)
-        if not same and _goes_on(ours[at:]) and _goes_on(theirs[at:]):  # interrupted at different places
+        if not same and _goes_on(ours[at:]) and _goes_on(theirs[at:]):  # the runs were interrupted at different places
             same, text = True, "not complete, and the next record goes on with it, in both"
         yield f" (record {at + 1} of {len(ours)})" if len(ours) > 1 else "", same, text
 
 
 def _goes_on(records: Sequence[Record]) -> bool:
-    """Whether the second record has all elements of the first, which is not complete: the run that wrote it went on."""
+    """Says whether the second record has all elements of the first, which is not complete. Then its run continued the
+    first."""
     return (
         len(records) > 1
         and records[0]["verdict"] == "not complete"
@@ -174,11 +183,13 @@ def _first_difference(a: Record, b: Record) -> str:
 
 
 def _step(record: Record, element: int) -> Optional[int]:
-    """The step that has an element, if every step before it was whole. None: the steps have different sizes, because the epoch was restored
-    on another number of ranks.
+    """The step that has an element. It assumes that every step before was whole.
 
-    Elements of several readers are listed in turns: element 0 of each, then element 1 of each. Their steps take turns, too. Except: if each
-    host has a reader of its own, all readers make one step together.
+    None: the steps have different sizes, because the epoch was restored on another number of ranks.
+
+    Elements of several readers are listed in turns: element 0 of each reader, then element 1 of each reader. The steps
+      of readers
+    take turns too. Except: if each host has its own reader, all readers make one step together.
     """
     readers, fixed = max(int(record.get("readers", 1)), 1), record["schedule"] == "static"
     apart = readers > 1 and bool(record.get("readers_per_node", False))
@@ -195,12 +206,12 @@ def _step(record: Record, element: int) -> Optional[int]:
 
 
 def _shown(text: str) -> str:
-    """The text without control characters, which a terminal would obey."""
+    """The text without control characters, because a terminal would execute them."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command line. Its exit status: 0 if the runs are equal, 1 if they are not, 2 if they can't be compared."""
+    """The command line. Its exit status is 0 if the runs are equal, 1 if they differ, 2 if they can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
         description="Says whether two runs delivered the same rows in the same "
@@ -238,7 +249,7 @@ def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: M
         for which, same, text in compared:
             equal = equal and same
             print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
-    if sys.stdout is not None:  # None: it was closed from the beginning, and the status must do
+    if sys.stdout is not None:  # None: stdout was closed at the start. The exit status is then the only answer
         sys.stdout.flush()
     return 0 if equal else 1
 

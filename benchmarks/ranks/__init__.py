@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of the benchmarks' jobs run: one module a job, started by launch.run()."""
+"""The programs of the ranks in the benchmarks' jobs: one module per job, started by launch.run()."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of so many milliseconds and a batch, verified and not, in turns.
+"""Steps of a given time with a batch, verified and not verified, in turns.
 
-Given: bytes (a list), milliseconds (of a step; 0: none), steps (of a round and way). The step is a sleep: what a GPU's step
-leaves of the processor.
+Settings: bytes (a list), milliseconds (of a step; 0: none), steps (of a round and way). The step is a sleep, because a
+  step on a
+GPU leaves the processor free.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch costs on its way where it is copied, beside memcpy, and where it is not.
+"""The cost of a batch on its way, with a copy and without, compared with memcpy.
 
-Given: pipelines, bytes (of one rank's batch, a list), window (bytes). Two ranks; rank 0 reads and trains.
+Settings: pipelines, bytes (of one rank's batch, a list), window (bytes). Two ranks; rank 0 reads and trains. Results:
 
-`deal`: seconds that the reader took to cut, copy and send a batch; `receive`: that a rank took to make tensors of it; by the engine's
-own clocks. `memcpy`: seconds of the same bytes, by one thread and by as many as the engine uses, on the reader while the other
-rank sleeps; targets go round over the window's memory, as batches under way do, and sources over as many.
+- `deal`: seconds in which the reader cut, copied and sent a batch, by the engine's clocks.
+- `receive`: seconds in which a rank made tensors of it, by the engine's clocks.
+- `memcpy`: seconds of a copy of the same bytes on the reader, while the other rank sleeps. It is measured with one
+  thread, and with as many threads as the engine uses. Targets go round over the window's memory, as batches on their
+  way do. Sources go round over the same number of bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import horovod_data as hvdata
 from ranks.setting import ROWS
 from ranks.start import meet, start, tell
 
-MOST_THREADS, PARALLEL = 4, 8 << 20  # of the engine's copies: threads, and bytes from which there are more than one
+# of the engine's copies: the most threads, and the bytes from which it uses several
+MOST_THREADS, PARALLEL = 4, 8 << 20
 
 
 def batches(pipeline: str, size: int) -> tf.data.Dataset:
@@ -42,13 +45,14 @@ def batches(pipeline: str, size: int) -> tf.data.Dataset:
     else:
         whole = tf.data.Dataset.from_tensors(0).repeat()
         dataset = whole.flat_map(lambda i: tf.data.Dataset.from_tensors(tf.fill(shape, tf.cast(i, tf.float32))))
-    alone = tf.data.Options()  # the next element is not made meanwhile: memory is the copy's
+    # so that the pipeline does not make the next element during the copy, which needs the memory bandwidth
+    alone = tf.data.Options()
     alone.experimental_optimization.inject_prefetch = False
     return dataset.with_options(alone)
 
 
 class Memcpy:
-    """Copies of `size` bytes, from one batch after the other to one place after the other."""
+    """Copies of `size` bytes. Each copy goes from the next batch to the next place."""
 
     def __init__(self, size: int, window: int, threads: int) -> None:
         self._size, self._count = size, max(2, window // size)
@@ -58,7 +62,7 @@ class Memcpy:
         self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
 
     def seconds(self, copies: int) -> float:
-        """Of one copy, on average. ctypes lets other threads run meanwhile."""
+        """The mean seconds of a copy. ctypes lets other threads run meanwhile."""
         part = self._size // self._threads
         source, target = self._sources.ctypes.data, self._targets.ctypes.data
         began = time.perf_counter()
@@ -108,7 +112,7 @@ def main() -> None:
                 next(elements)
             took = job.comm.bcast((time.perf_counter() - began) / 4, root=0)
             steps = max(8, min(2000, round(given["seconds"] / max(took, 1e-6))))
-            pause = took  # else the loops of two ranks would take the processors from the copies
+            pause = took  # otherwise the loops of two ranks would take the processors from the copies
             rounds: dict[str, list[float]] = {
                 what: [] for what in ("deal", "receive", "step", "memcpy", "copied", "refused")
             }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways of delivering ready-made batches.
+"""All ways to deliver ready-made batches.
 
-Given: bytes of one rank's batch (a list), only (names of rivals), horovod (else the job does without it).
+Settings: bytes of one rank's batch (a list), only (names of rivals), horovod (False: the job runs without it).
 """
 
 from __future__ import annotations

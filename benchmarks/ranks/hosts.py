@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed job over hosts, in turns: plain MPI, horovod_data, broadcast and slice, and ranks that get nothing delivered.
+"""A fixed job over hosts, in turns: plain MPI, horovod_data, broadcast and slice, and ranks without delivery.
 
-Given: bytes (of one rank's batch), leaving (bytes that must leave the reader's host), directory (of files that all hosts see).
+Settings: bytes (of one rank's batch), leaving (bytes that must leave the reader's host), directory (for files that all
+  hosts see).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from ranks.in_step import InStep
 from ranks.setting import READER, ROWS, Batch, Job
 from ranks.start import horovod_running, meet, start, tell
 
-MESSAGE = 4 << 20  # bytes of one of plain MPI's
-UNDER_WAY = 3  # of its messages to each rank
-WINDOWS = (16, 64)  # that are fixed, beside the default
-BROADCASTS = 1024  # steps at most of broadcast and slice, which takes a millisecond and more for each: of more it is given a part
-APART = 64  # steps, of ranks that only iterate: as many as the default's window may have
-FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
+MESSAGE = 4 << 20  # bytes of one message of plain MPI
+UNDER_WAY = 3  # plain MPI's messages on their way to each rank
+WINDOWS = (16, 64)  # fixed windows, measured besides the default
+# the most steps of broadcast and slice; it takes 1 ms or more per step, so it gets only a part of many steps
+BROADCASTS = 1024
+APART = 64  # steps between ranks that only iterate, as many as the default window may have
+FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, for each packet in the counters
 
 
 def line() -> tuple[int, int]:
@@ -50,7 +52,7 @@ def stream(job: Job, remote: list[int], total: int) -> Callable[[], None]:
         peers = remote if job.reads else [READER] if job.rank in remote else []
 
         def one_by_one(peer: int) -> Iterator[None]:
-            """Moves the messages to or from one rank, UNDER_WAY at a time; yields where it would wait."""
+            """Moves the messages to or from one rank, UNDER_WAY at a time. Yields where it would wait."""
             requests = [MPI.REQUEST_NULL] * UNDER_WAY
             for number in range(messages):
                 slot = number % UNDER_WAY
@@ -63,7 +65,7 @@ def stream(job: Job, remote: list[int], total: int) -> Callable[[], None]:
         lanes = [one_by_one(peer) for peer in peers]
         while lanes:
             lanes = [lane for lane in lanes if next(lane, lane) is not lane]
-            time.sleep(0.0001)  # the processors are the hosts' in common
+            time.sleep(0.0001)  # because the hosts share the processors
 
     return transfer
 
@@ -77,7 +79,8 @@ def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
 
 
 def only_iterate(job: Job, batch: Batch, steps: int, file: Path) -> Callable[[], None]:
-    """Every rank takes ready-made elements of its own, and nothing is delivered. Hosts are one machine: ranks meet in its memory."""
+    """Every rank takes ready-made elements of its own, and nothing is delivered. The simulated hosts share memory,
+    where ranks meet."""
     ranks = InStep(job.comm, file)
     dataset = batch.own().take(steps)
     begun = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processor time of processes that wait. Given: pause (seconds). Two ranks; rank 0 reads."""
+"""The processor time of processes that wait. Settings: pause (seconds). Two ranks; rank 0 reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import horovod_data as hvdata
 from ranks.setting import Batch
 from ranks.start import cpu_seconds, meet, start, tell
 
-SETTLE = 1.0  # seconds in which a reader fills its window and TensorFlow's threads come to rest
+SETTLE = 1.0  # seconds until a reader has filled its window and TensorFlow's threads are idle
 
 
 def used(wait: Callable[[], object]) -> float:
-    """Share of one core that this process uses while it waits."""
+    """The share of one core that this process uses during `wait`."""
     cpu, began = cpu_seconds(), time.monotonic()
     wait()
     return (cpu_seconds() - cpu) / (time.monotonic() - began)

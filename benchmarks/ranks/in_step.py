@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one machine that wait for each other, and leave the core to others while they do: on futexes in memory that all share."""
+"""Ranks of one machine that wait for each other on futexes in shared memory. A rank that waits leaves its core free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-_LINE = 16  # int32s: each rank's words have a cache line of their own
+_LINE = 16  # in int32s: each rank's words have their own cache line
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # the system call
 _WAIT, _WAKE = 0, 1
 
@@ -23,13 +23,14 @@ class _Moment(ctypes.Structure):
 
 class InStep:
     def __init__(self, comm: Any, file: Path | None = None) -> None:
-        """`file`: to be made, for ranks of simulated hosts, which have files in common but no memory of MPI's."""
+        """`file`: a file to make, for ranks of simulated hosts. They share files, but no memory of MPI."""
         self._rank, self._size, self._comm = comm.rank, comm.size, comm.Dup()
         memory = self._memory(4 * _LINE * 2 * self._size, file)
         self._words = memoryview(memory).cast("B").cast("i")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._futex = functools.partial(ctypes.CDLL(None).syscall, _FUTEX[platform.machine()])
-        self._moment = ctypes.byref(_Moment(0, 1_000_000))  # a wake-up may be missed, for want of a fence
+        # limits a wait, because without a fence a wake-up may be missed
+        self._moment = ctypes.byref(_Moment(0, 1_000_000))
         self._taken = [_LINE * rank for rank in range(self._size)]
         self._waits_on = [_LINE * (self._size + rank) for rank in range(self._size)]
         self._others = [rank for rank in range(self._size) if rank != self._rank]
@@ -46,7 +47,7 @@ class InStep:
             return mmap.mmap(opened.fileno(), size)
 
     def wait(self, step: int) -> None:
-        """Until every other rank is at `step`, or beyond."""
+        """Waits until every other rank is at `step`, or beyond."""
         words, taken, mine = self._words, self._taken, self._waits_on[self._rank]
         for other in self._others:
             while (its := words[taken[other]]) < step:
@@ -55,14 +56,14 @@ class InStep:
                 words[mine] = 0
 
     def reach(self, step: int) -> None:
-        """This rank is at `step` now: who waits for that is woken."""
+        """Notes that this rank is at `step`, and wakes a rank that waits for it."""
         words, mine = self._words, self._taken[self._rank]
         words[mine] = step
         if any(words[self._waits_on[other]] == self._rank + 1 for other in self._others):
             self._futex(ctypes.c_void_p(self._address + 4 * mine), _WAKE, self._size, None, None, 0)
 
     def meet(self) -> None:
-        """A barrier."""
+        """Waits until all ranks have called it: a barrier."""
         self._met += 1
         self.reach(self._met)
         self.wait(self._met)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What taking an element costs a rank that trains, when the element is there already. Given: bytes (a list), burst.
+"""The cost of taking an element on a rank that trains, if the element has arrived. Settings: bytes (a list), burst.
 
-The rank takes `burst` elements that have had time to arrive, while the reader's rank sleeps: with prefetch=burst no
-more can come meanwhile. Then the reader's rank takes its own. The same is done with local datasets.
+The rank takes `burst` elements that have had time to arrive, while the reader's rank sleeps. With prefetch=burst no
+more elements can arrive meanwhile. Then the reader's rank takes its own elements. The same is done with local datasets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS, LOCAL, BARE = "horovod_data", "local dataset", "local dataset, nothing inj
 
 
 def bare(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Without the prefetch and the autotuning that TensorFlow adds: what can't be undercut."""
+    """The dataset without the prefetch and the autotuning that TensorFlow adds. No dataset is cheaper."""
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = False
     settings.autotune.enabled = False
@@ -50,7 +50,7 @@ def main() -> None:
         }
         microseconds: dict[str, list[float]] = {name: [] for name in ways}
         for elements in ways.values():
-            next(elements)  # an epoch begins when the reader's own rank asks
+            next(elements)  # because an epoch begins when the reader's own rank asks for an element
         for turn in range(1 + given["rounds"]):  # the first warms up
             for name, elements in ways.items():
                 meet(job.comm)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of every rank while a global batch is delivered. Given: pipelines, rows, row_bytes, prefetch
-(0: default settings), seconds, keep (seconds that a rank keeps each element: the reader is to be ahead).
+"""Memory of every rank while a global batch is delivered.
 
-Two measures, taken all the time by a thread: private memory (RssAnon), and this process's part of shared memory
-(Pss_Shmem: a page that n processes map counts 1/n in each, so the sum over ranks is what the host gives).
+Settings: pipelines, rows, row_bytes, prefetch (0: default settings), seconds, keep. `keep`: seconds that a rank keeps
+  each
+element, so that the reader is ahead.
+
+A thread measures two values all the time. Private memory is RssAnon. This process's part of shared memory is Pss_Shmem.
+There a page that n processes map counts 1/n in each process, so the sum over ranks is the memory of the host.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import tensorflow as tf
 import horovod_data as hvdata
 from ranks.start import meet, start, tell
 
-EVERY = 0.01  # seconds between two looks
-QUICK = 30  # steps in which ranks wait for the pipeline, so that a window that fits itself is as wide as it may be
+EVERY = 0.01  # seconds between two measurements
+QUICK = 30  # steps in which ranks wait for the pipeline, so that an automatic window is as wide as possible
 
 
 def field(path: str, name: str) -> int:
-    """Bytes, from a line such as `RssAnon:  1234 kB`; 0 where the kernel has no such line."""
+    """Bytes, from a line such as `RssAnon:  1234 kB`. 0 if the kernel has no such line."""
     with open(path) as file:
         return next((int(line.split()[1]) << 10 for line in file if line.startswith(name + ":")), 0)
 
@@ -36,7 +39,7 @@ def shared() -> int:
 
 
 class Peaks(threading.Thread):
-    """The most private and shared memory since it began."""
+    """Records the largest private and shared memory since its start."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -54,7 +57,7 @@ class Peaks(threading.Thread):
 
 
 def batches(pipeline: str, rows: int, row_bytes: int) -> tf.data.Dataset:
-    """Global batches. Holds none but the one that it makes, or is made of."""
+    """Global batches. The pipeline holds only the batch that it makes, or from which it makes it."""
     numbers = tf.data.Dataset.range(1 << 40)
     shape = [rows, row_bytes // 8]
     if pipeline in ("batch", "messages"):
@@ -91,7 +94,7 @@ def main() -> None:
 
     results = []
     for pipeline in given["pipelines"]:
-        deliver(pipeline, 64, 0.5)  # what the first channel costs, whatever its size
+        deliver(pipeline, 64, 0.5)  # the first channel has costs that do not depend on its size
         meet(job.comm)
         before = private(), shared()
         peaks = Peaks()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline from files: delivered, and alone in one process; and how often the job reads the files.
+"""A pipeline from files, delivered, and alone in one process. Also counts how often the job reads the files.
 
-Given: batches, rows, row_bytes, parallel (calls of the parser; 0: one after the other), directory.
+Settings: batches, rows, row_bytes, parallel (calls of the parser at once; 0: no parallel calls), directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ranks.start import meet, start, tell
 from ranks.turns import Contestant, Steps, take_turns
 
 FILES = 4
-APART = (2, 16)  # steps, of ranks that only iterate
+APART = (2, 16)  # steps between ranks that only iterate
 
 
 def write(directory: Path, rows: int, row_bytes: int) -> None:
@@ -37,7 +37,7 @@ def write(directory: Path, rows: int, row_bytes: int) -> None:
 
 
 def pipeline(given: dict[str, Any], repeat: bool, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
-    """TFRecord, parse_example, decode_raw, batch. Sharded where it saves the most work: behind the records."""
+    """TFRecord, parse_example, decode_raw, batch. Sharding comes after the records, where it saves the most work."""
 
     def parse(record: tf.Tensor) -> tf.Tensor:
         features = tf.io.parse_single_example(record, {"image": tf.io.FixedLenFeature([], tf.string)})
@@ -59,9 +59,9 @@ def steps(dataset: tf.data.Dataset) -> Steps:
 
 
 def only_iterate(job: Job, given: dict[str, Any], apart: int) -> Steps:
-    """The pipeline on the reader; every rank takes an element for each of its elements, and nothing is delivered.
+    """The pipeline runs on the reader. Every rank takes an element for each of its elements, and nothing is delivered.
 
-    The reader's thread of the pipeline and its loop are two, as with us.
+    The reader has two threads, one for the pipeline and one for its loop, as in horovod_data.
     """
     ranks = InStep(job.comm)
     mine = tf.zeros([given["rows"] // job.size, given["row_bytes"]], tf.uint8)
@@ -76,7 +76,7 @@ def only_iterate(job: Job, given: dict[str, Any], apart: int) -> Steps:
 
 
 def characters_read() -> int:
-    """Bytes that this process has asked the kernel to read, from files above all."""
+    """The bytes that this process has asked the kernel to read, mainly from files."""
     with open("/proc/self/io") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("rchar"))
 
@@ -86,7 +86,7 @@ def counted() -> dict[str, int]:
 
 
 def epoch(job: Job, make: Callable[[], tf.data.Dataset]) -> dict[str, int]:
-    """What all ranks together have counted while every rank iterates to the end."""
+    """The sum over all ranks of what they counted while every rank iterates to the end."""
     dataset = make()
     meet(job.comm)
     before = counted()
@@ -105,7 +105,7 @@ def main() -> None:
     meet(job.comm)
     distribute = hvdata.distribute_dataset
     shard = (job.size, job.rank)
-    # (name, kind, elements of the pipeline that a step is, steps)
+    # (name, kind, elements of the pipeline in a step, steps)
     ways: list[tuple[str, str, int, Steps | None]] = [
         ("pipeline alone", "limit", 1, alone(job, pipeline(given, True))),
         (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a profile: in files, as DLIO writes and reads them, and ready-made.
 
-DLIO throws away what it has read and gives the accelerator a random sample of the profile's size, made once. Here the bytes that
-were read arrive: those of an image, filled up with zeros, or the first ones of a volume. That stands for decoding and cutting, at
-the cost of a copy.
+DLIO drops the data that it has read. It gives the accelerator a random sample of the profile's size, which is made
+once. Here the bytes that were read arrive. An image is filled up with zeros. A volume is cut to its first bytes. This
+replaces decoding and cutting, and costs a copy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy as np
 import tensorflow as tf
 from profiles import PREFETCH, Profile
 
-MOST = 8  # calls at a time: each holds a batch
+MOST = 8  # the most parallel calls, because each holds a batch
 
 
 def write(profile: Profile, directory: Path) -> None:
-    """Files of random bytes, on the disk when it returns: writing back must not go on while something is measured."""
+    """Writes files of random bytes. They are on the disk when it returns, so that no write-back disturbs a
+    measurement."""
     random = np.random.default_rng(1)
     for number in range(profile.files):
         path = directory / f"{number:04}.{profile.format}"
@@ -47,7 +48,7 @@ def _example(image: bytes) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _Samples:
-    """What rivals ask of a batch (see ranks/setting.py): uint8[rows, columns]."""
+    """The interface that rivals need of a batch (see ranks/setting.py): uint8[rows, columns]."""
 
     profile: Profile
 
@@ -68,7 +69,7 @@ class ReadyMade(_Samples):
         return self.whole(1)
 
     def whole(self, ranks: int) -> tf.data.Dataset:
-        """The rows for rank r hold the number r."""
+        """Global batches. The rows for rank r hold the number r."""
         owners = tf.repeat(tf.range(ranks), self.rows)
         rows = tf.tile(tf.cast(owners, tf.uint8)[:, None], [1, self.profile.delivered])
         return tf.data.Dataset.from_tensors(rows).repeat()
@@ -77,7 +78,7 @@ class ReadyMade(_Samples):
 @dataclasses.dataclass(frozen=True)
 class Stored(_Samples):
     directory: Path
-    feeds: int = 1  # ranks; a pipeline has the threads of as many, MOST at most
+    feeds: int = 1  # the ranks that this pipeline feeds; it has threads for as many ranks, at most MOST
 
     @property
     def paths(self) -> list[str]:
@@ -90,11 +91,12 @@ class Stored(_Samples):
         return self._batches(self._files(), ranks * self.rows)
 
     def part(self, ranks: int, rank: int) -> tf.data.Dataset:
-        """One rank's batches, of files of its own."""
+        """One rank's batches, from its own part of the files."""
         return self._batches(self._files().shard(ranks, rank), self.rows)
 
     def _files(self) -> tf.data.Dataset:
-        """Again and again: there are fewer than a profile has. In DLIO's default order with a seed, shuffled once."""
+        """The files, shuffled once as in DLIO's default with a seed, and repeated, because a profile has more files
+        than this."""
         files = tf.data.Dataset.from_tensor_slices(self.paths)
         return files.shuffle(self.profile.files, seed=1, reshuffle_each_iteration=False).repeat()
 
@@ -103,7 +105,7 @@ class Stored(_Samples):
         return read(files, rows).prefetch(PREFETCH)
 
     def _images(self, files: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-        """The stages of DLIO's TFReader, in its order."""
+        """The stages of DLIO's TFReader, in the same order."""
 
         def parse(records: tf.Tensor) -> tf.Tensor:
             features = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
@@ -118,9 +120,10 @@ class Stored(_Samples):
         return records.batch(rows, drop_remainder=True).map(parse, num_parallel_calls=calls)
 
     def _volumes(self, files: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-        """Whole files, as DLIO's NPZReader reads them with np.load, but by an operation of TensorFlow's.
+        """Whole files, read by an operation of TensorFlow. DLIO's NPZReader reads whole files, too, with np.load.
 
-        A tf.data service can't be stopped while a pipeline calls Python: it holds the interpreter's lock, and waits for the call.
+        A tf.data service can't be stopped while a pipeline calls Python. It holds the interpreter's lock, and waits for
+        the call.
         """
         begin = _begin_of_data(self.paths[0])
 
@@ -132,7 +135,8 @@ class Stored(_Samples):
 
 
 def _begin_of_data(npz: str) -> int:
-    """Where the numbers of `x` begin in the file; the same in all that np.savez wrote with one shape."""
+    """The place where the numbers of `x` begin in the file. It is the same in all files that np.savez wrote with one
+    shape."""
     with zipfile.ZipFile(npz) as archive, archive.open("x.npy") as member, open(npz, "rb") as file:
         np.lib.format.read_magic(member)
         np.lib.format.read_array_header_1_0(member)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many batches reach all trainers in a second when every reader's pipeline takes its time for each.
+"""How many batches per second reach all trainers, if every reader's pipeline needs a fixed time for each batch.
 
-Given: way ("ours", who reads is in the environment; or "broadcast"), pace (seconds that a pipeline sleeps for each rank's
-batch), bytes (of one rank's batch), steps (of a round, for all readers together).
+Settings: way ("ours", with the readers set in the environment; or "broadcast"), pace (seconds that a pipeline sleeps
+  for each
+rank's batch), bytes (of one rank's batch), steps (of a round, for all readers together).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ranks.start import meet, start, tell
 
 
 def paced(dataset: tf.data.Dataset, count: int, pace: float) -> tf.data.Dataset:
-    """`count` elements of `dataset`, each after a sleep: a device or a decoder that gives no more, and needs no core."""
+    """`count` elements of `dataset`, each after a sleep. It acts as a slow device or decoder that needs no core."""
 
     def nap(number: np.int64) -> np.int64:
         time.sleep(pace)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every contestant is given: its place in the job, and ready-made batches that cost the reader nothing."""
+"""The inputs of every contestant: its place in the job, and ready-made batches that cost the reader nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READER = 0
 class Job:
     rank: int
     size: int
-    comm: Any  # mpi4py's, the benchmark's own
+    comm: Any  # mpi4py's communicator of the benchmark
 
     @property
     def reads(self) -> bool:
@@ -38,11 +38,11 @@ class Batch:
         return self.bytes // (4 * ROWS)
 
     def own(self) -> tf.data.Dataset:
-        """Elements are one rank's batch."""
+        """A dataset whose elements are one rank's batches."""
         return tf.data.Dataset.from_tensors(tf.random.uniform([ROWS, self.columns])).repeat()
 
     def whole(self, ranks: int) -> tf.data.Dataset:
-        """Elements are the global batch; the rows for rank r hold the number r."""
+        """A dataset whose elements are global batches. The rows for rank r hold the number r."""
         owners = tf.repeat(tf.range(ranks, dtype=tf.float32), ROWS)
         return tf.data.Dataset.from_tensors(tf.tile(owners[:, None], [1, self.columns])).repeat()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The beginning of every job, and how its ranks meet and leave their results."""
+"""The start of every job. Ranks meet here, and write their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
+from mpi4py import MPI  # first, because it requests MPI_THREAD_MULTIPLE
 
 import horovod_data as hvdata
 from ranks.setting import Job
@@ -22,13 +22,13 @@ NAP = 0.002
 
 
 def start(horovod: bool = False) -> tuple[Job, dict[str, Any]]:
-    """This rank's place, and what the job was given.
+    """Starts this rank. Returns its place in the job, and the job's settings.
 
-    A job that does not measure Horovod's operations does without it: its threads, one a rank, meet in every cycle, and
-    the first to come spins until the last is there.
+    A job that does not measure Horovod's operations runs without Horovod. Otherwise Horovod's threads, one per rank,
+    meet in every cycle, and the first thread spins until the last arrives.
     """
     if not horovod:
-        sys.modules["horovod"] = None  # type: ignore[assignment]  # as if it were not installed
+        sys.modules["horovod"] = None  # type: ignore[assignment]  # makes Horovod look as if it were not installed
     hvdata.init()
     if not horovod:
         del sys.modules["horovod"]
@@ -38,8 +38,9 @@ def start(horovod: bool = False) -> tuple[Job, dict[str, Any]]:
 
 @contextlib.contextmanager
 def horovod_running() -> Iterator[None]:
-    """Horovod only while it is measured, in a job that started without it: its threads spin at times, on cores that others need."""
-    import horovod.tensorflow as hvd  # not before start()
+    """Runs Horovod only during a measurement, in a job that started without it. Its threads sometimes spin on cores of
+    other ranks."""
+    import horovod.tensorflow as hvd  # only after start()
 
     hvd.init()
     try:
@@ -49,14 +50,14 @@ def horovod_running() -> Iterator[None]:
 
 
 def tell(given: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """Leaves the results; may be called again with more of them."""
+    """Writes the results. May be called again with more results."""
     path = Path(given["out"])
     path.with_suffix(".new").write_text(json.dumps(results))
     os.replace(path.with_suffix(".new"), path)
 
 
 def meet(comm: Any) -> None:
-    """A barrier that leaves the cores to others."""
+    """A barrier that leaves the cores free."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(NAP)
@@ -69,6 +70,6 @@ def cpu_seconds() -> float:
 
 
 def switches() -> int:
-    """Context switches of all threads of this process, whether they had nothing to do or had to make room."""
+    """Context switches of all threads of this process, voluntary and involuntary."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_nvcsw + usage.ru_nivcsw

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of pure computation, with delivered batches and with one that lies in memory, in turns.
+"""A training step of pure computation, with delivered batches and with a batch in memory, in turns.
 
-Given: bytes (a list), milliseconds (of a step, about). One process reads, one trains, on one thread: two cores will do.
+Settings: bytes (a list), milliseconds (of a step, about). One process reads, one trains on one thread, so two cores
+  suffice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ranks.setting import Batch
 from ranks.start import start, tell
 
 WIDTH = 512
-PATIENCE = 3  # times as many steps as others measure: what is looked for is small
+PATIENCE = 3  # times as many steps as other benchmarks, because the difference is small
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def main() -> None:
             spent: dict[str, list[float]] = {name: [] for name in rounds}
             for _ in range(
                 pairs
-            ):  # step by step in turns: the machine's own pace drifts by more than what is looked for
+            ):  # alternate after each step, because the machine's own pace drifts by more than the difference
                 for name, values in spent.items():
                     began = time.perf_counter()
                     step(next(elements) if name == "delivered" else memory[size], times).numpy()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps as fast as delivery makes them, of ready-made elements. Given: settings, a list of [bytes, prefetch or None], and steps.
+"""Steps of ready-made elements, as fast as delivery makes them. Settings: settings (a list of [bytes, prefetch or
+None]), steps.
 
-Of elements above 4 KiB as many bytes, but 1,000 steps at least: a window's memory is new to the machine when it is first filled, and of
-79 steps of 1 MiB that was half of what was measured.
+Larger elements than 4 KiB get steps for the same total of bytes, but at least 1,000. A window's memory is new to the
+machine when it is first filled. With 79 steps of 1 MiB, that was half of the measured time.
 
-Only what every version of horovod_data has is used.
+Uses only what every version of horovod_data has.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator utilisation of MLPerf Storage's profiles, for all ways of feeding the ranks, as DLIO measures it.
+"""Accelerator utilisation of MLPerf Storage's profiles, for all ways to feed the ranks, measured as in DLIO.
 
-Given: profiles (their keys), shrink (samples and computation so many times smaller), least (timed steps of an epoch), directory.
+Settings: profiles (their keys), shrink (samples and computation so many times smaller), least (timed steps of an
+  epoch),
+directory.
 
-A round of a way is an epoch of a pipeline of its own, so that nothing was buffered while others had their turn. The loop is
-DLIO's (_train in main.py, compute_metrics_train in utils/statscounter.py): a rank takes its batch, sleeps for as long as the
-accelerator would compute, and meets the others. Utilisation is the time slept over all time, of every step but the first; on each
-rank by its own clock, and the mean of all. DLIO leaves out a rank's first step up to the barrier; we leave the barrier
-out as well, since in our short epochs a rank's late first batch would count on all others.
+A round of a way is an epoch of a new pipeline, so nothing is buffered during other ways' turns. The loop is DLIO's
+(_train in
+main.py, compute_metrics_train in utils/statscounter.py): a rank takes its batch, sleeps for the accelerator's
+  computation time,
+and meets the other ranks. Utilisation is the sleep time over the whole time, without the first step. Each rank measures
+it by its own clock, and the result is the mean. DLIO leaves out a rank's first step up to the barrier. Here the barrier
+is also left out, because epochs are short, and a rank's late first batch would count on all other ranks.
 """
 
 from __future__ import annotations
@@ -36,20 +40,20 @@ from ranks.start import cpu_seconds, horovod_running, meet, start, tell
 from ranks.turns import Steps
 
 BARE = 0.5  # seconds of reading
-ALL_READ = (rivals.shard, own_files)  # with a pipeline on every rank
-FEWEST = 2  # rounds of a way that takes longer than it should
-SLOW = 1.0  # of a round's seconds: with steps that long the first epoch counts, too
+ALL_READ = (rivals.shard, own_files)  # ways with a pipeline on every rank
+FEWEST = 2  # the fewest rounds of a slow way
+SLOW = 1.0  # of a round's seconds: if a step takes so long, the first epoch counts, too
 
 
 @dataclasses.dataclass
 class Way:
     name: str
-    rival: Any  # of rivals/
+    rival: Any  # a module of rivals/
     source: str
-    horovod: bool = False  # whether Horovod's threads run meanwhile: they take processor time from everybody
+    horovod: bool = False  # True: Horovod's threads run meanwhile, and take processor time from all ranks
     steps: int = 0  # of a round
     rounds: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    report: str = ""  # what hvdata.report() says of the last round
+    report: str = ""  # the text of hvdata.report() about the last round
 
     def told(self) -> dict[str, Any]:
         return {
@@ -75,7 +79,7 @@ def ways() -> list[Way]:
 
 
 def epoch(job: Job, ranks: InStep, elements: Steps, seconds: float, steps: int) -> dict[str, Any]:
-    """One untimed step and `steps` more.
+    """Runs one untimed step and `steps` timed steps.
 
     `busy`: utilisation; `a_step`: seconds, of the slowest rank; `cpu`: seconds of all ranks.
     """
@@ -102,7 +106,7 @@ def epoch(job: Job, ranks: InStep, elements: Steps, seconds: float, steps: int) 
 
 
 def alone(job: Job, elements: Steps | None, steps: int) -> dict[str, Any]:
-    """Seconds of a step for whoever takes all ranks' batches from the pipeline, and does nothing else."""
+    """Seconds of a step, if one process takes all ranks' batches from the pipeline, and does nothing else."""
     meet(job.comm)
     took = 0.0
     if elements is not None:
@@ -116,7 +120,7 @@ def alone(job: Job, elements: Steps | None, steps: int) -> dict[str, Any]:
 
 
 def bare(job: Job, paths: list[str], size: int) -> float:
-    """GB/s of all ranks together that read() the files, `size` bytes at a time into the same memory, and do nothing else."""
+    """GB/s of all ranks together that only read() the files, `size` bytes at a time into the same memory."""
     memory = bytearray(size)
     read, number = 0, job.rank
     meet(job.comm)
@@ -130,7 +134,7 @@ def bare(job: Job, paths: list[str], size: int) -> float:
 
 
 def reported() -> str:
-    """What report() says of the newest channel."""
+    """The verdict of report() on the newest channel."""
     with contextlib.redirect_stdout(io.StringIO()):
         report = hvdata.report()
     newest = max(report.verdicts, key=lambda name: int(name.removeprefix("channel")))
@@ -156,7 +160,7 @@ def turn(job: Job, ranks: InStep, way: Way, batch: ReadyMade | Stored, steps: in
 def measure(
     job: Job, ranks: InStep, given: dict[str, Any], profile: Profile, directory: Path
 ) -> Iterator[dict[str, Any]]:
-    """The results so far, after each round."""
+    """Yields the results so far, after each round."""
     stored, by_one = Stored(profile, directory), Stored(profile, directory, feeds=job.size)
     if job.reads:
         directory.mkdir()
@@ -164,7 +168,7 @@ def measure(
     meet(job.comm)
     contestants = ways()
     read: list[float] = []
-    for number in range(1 + given["rounds"]):  # the first warms up, and finds how many steps fit
+    for number in range(1 + given["rounds"]):  # the first round warms up, and finds how many steps fit
         if number == 1:
             gc.collect()
             gc.freeze()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per second of a training with Horovod, with batches delivered and with every rank's data in memory, in turns.
+"""Images per second of a training with Horovod, with delivered batches and with every rank's data in memory, in turns.
 
-Given: batch (images of one rank's), steps (of a round and way). One thread for TensorFlow's operations on each rank.
+Settings: batch (images in one rank's batch), steps (of a round and way). TensorFlow's operations have one thread on
+  each rank.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contestants of one job, measured in turns, round after round.
 
-A rank notes when it has its first tensor after a few untimed steps and when it has its last; a round lasts from the
-first rank's first to the last rank's last, so that what was buffered before it gains nobody anything. All ranks are on
-one machine and share its clock. Processor time and context switches are those of all ranks, untimed steps included.
+A rank notes the time of its first tensor after a few untimed steps, and the time of its last tensor. A round lasts from
+the earliest first tensor to the latest last tensor. So batches that were buffered before the round give no advantage.
+All ranks are on one machine and share its clock. Processor time and context switches are the sums over all ranks, with
+the untimed steps.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import tensorflow as tf
 from ranks.setting import Job
 from ranks.start import cpu_seconds, meet, switches
 
-UNTIMED = 2  # steps before a round, times those that a contestant has under way
-FEWEST = 12  # timed steps of a round, as many times: by what is under way ranks may be apart
+UNTIMED = 2  # untimed steps before a round, as a multiple of the steps that a contestant may have on their way
+FEWEST = 12  # the same multiple for timed steps, because ranks may be apart by the steps on their way
 
 Steps = Generator[tf.Tensor, None, None]
 
 
 class Contestant:
-    """`steps`: an endless iterator of this rank's tensors, with two axes; None: this rank takes no part.
-    `own_rows`: whether the tensors must hold the number of their rank. `ahead`: steps that it may have under way.
+    """`steps`: an endless iterator of this rank's tensors, with two axes. None: this rank takes no part.
+
+    `own_rows`: the tensors must hold the number of their rank. `ahead`: the steps that it may have on their way.
     """
 
     def __init__(self, job: Job, steps: Steps | None, own_rows: bool = False, ahead: int = 2) -> None:
@@ -40,7 +42,7 @@ class Contestant:
         self._steps = steps
 
     def run(self, count: int) -> tuple[float, float, int]:
-        """Makes `count` steps; the seconds that they took the job, the processor's seconds, and context switches."""
+        """Makes `count` steps. Returns the job's seconds, its processor seconds, and its context switches."""
         meet(self.job.comm)
         used, switched = cpu_seconds(), switches()
         first = last = None
@@ -68,7 +70,7 @@ class Contestant:
         return elapsed, sum(used for _, _, used, _, _ in told), sum(count for _, _, _, count, _ in told)
 
     def settle(self, seconds: float) -> None:
-        """Warms up, and finds the steps that take `seconds`."""
+        """Warms up, and finds the number of steps that take `seconds`."""
         count = self.fewest // 2
         while not self.error:
             took, *_ = self.run(count)
@@ -84,7 +86,7 @@ class Contestant:
         self._steps = None
 
     def told(self) -> dict[str, Any]:
-        """`cpu_steps`: the steps whose processor time `cpu` is, and whose `switches`."""
+        """The results. `cpu_steps`: the number of steps to which `cpu` and `switches` belong."""
         return {
             "steps": self.count,
             "seconds": self.seconds,
@@ -98,7 +100,8 @@ class Contestant:
 def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: float) -> None:
     for contestant in contestants:
         contestant.settle(seconds)
-    # A full collection walks all objects of TensorFlow for a third of a second, and stalls whoever has its turn.
+    # A full collection walks all objects of TensorFlow for a third of a second, which would delay one contestant's
+    # turn.
     gc.collect()
     gc.freeze()
     for _ in range(rounds):

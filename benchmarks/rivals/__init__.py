@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to feed N ranks from one pipeline, one file each, all alike:
+"""Ways to feed N ranks from one pipeline, one file each. Each has these names:
 
-    NAME: how tables call it; begins with "hvd." if it is an operation of Horovod's
-    KIND: "ours", "rival" (it delivers, or does the work that delivering saves) or "limit" (no way to feed a training loop from
-        one pipeline: it shows what such a way is up against)
-    MOVES: whether the batches go from the reader to the ranks
-    CUTS: whether batches are cut from Batch.whole(), so that they must hold the number of their rank
+    NAME: its name in tables; begins with "hvd." if it is an operation of Horovod
+    KIND: "ours"
+        "rival": it delivers, or does the work that delivery saves
+        "limit": it can't feed a training loop from one pipeline, and shows the limit for such ways
+    MOVES: the batches go from the reader to the ranks
+    CUTS: batches are cut from Batch.whole(), so they must hold the number of their rank
     ABOUT: one line on what it does
-    ahead(batch): steps that it may have under way; 2 where there is no such function
-    LARGEST: bytes of a rank's batch up to which it takes part; any where there is no such name
-    steps(job, batch): an endless iterator of this rank's tensors, one per step; or None: this rank takes no part
+    ahead(batch): the most steps on their way; optional, by default 2
+    LARGEST: the largest bytes of a rank's batch with which it takes part; optional, by default any
+    steps(job, batch): an endless iterator of this rank's tensors, one per step; None: this rank takes no part
 
-What `steps` holds is freed when its generator is closed.
+When the generator of `steps` is closed, it frees what it holds.
 """
 
 from . import (
@@ -56,5 +57,5 @@ ALL = (
 
 
 def takes_part(rival, size):
-    """Whether it does with batches of so many bytes."""
+    """Says whether it takes part with batches of `size` bytes."""
     return size <= getattr(rival, "LARGEST", size)

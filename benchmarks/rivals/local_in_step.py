@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that ranks wait for each other, without anything being delivered."""
+"""Measures what it costs that ranks wait for each other, without delivery."""
 
 from ranks.in_step import InStep
 

@@ -19,7 +19,8 @@ def steps(job, batch):
             comm.Scatter(whole, mine, root=READER)
             yield mine
 
-    # TensorFlow would prefetch, and so call Scatter ahead: on some ranks once more than on others, a hang at the end.
+    # TensorFlow would prefetch, and so call Scatter ahead. Some ranks would call it once more than others, and hang at
+    # the end.
     lock_step = tf.data.Options()
     lock_step.experimental_optimization.inject_prefetch = False
     yield from tf.data.Dataset.from_generator(

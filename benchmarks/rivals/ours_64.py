@@ -2,7 +2,7 @@
 import horovod_data as hvdata
 
 WINDOW = 64
-LARGEST = 1 << 20  # bytes of a rank's batch: with larger ones its window alone takes gigabytes
+LARGEST = 1 << 20  # bytes of a rank's batch; with larger batches the window alone would take gigabytes
 NAME, KIND, MOVES = f"horovod_data, per_rank, prefetch={WINDOW}", "ours", True
 CUTS = False
 ABOUT = f'`distribute_dataset(..., batch="per_rank", prefetch={WINDOW})`, up to 1 MiB'

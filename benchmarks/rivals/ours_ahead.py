@@ -12,7 +12,7 @@ def ahead(batch):
 
 
 def most_ahead(batch):
-    """What default settings may have under way, at most, whatever they choose: what was buffered must not count."""
+    """The most steps on their way with default settings. They are excluded, because buffered steps must not count."""
     return max(2, min(64, (64 << 20) // batch.bytes))
 
 

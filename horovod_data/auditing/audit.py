@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""audit(): who saw which row, of any loader."""
+"""audit(): which rank saw which row, of any loader."""
 
 from __future__ import annotations
 
@@ -20,49 +20,65 @@ from .reference import Reference, check_reference, make_reference
 from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
-_numbers = itertools.count(1)  # of audits: calls are collective, so the numbers are the same on all ranks
+_numbers = itertools.count(1)  # the number of the next audit; calls are collective, so all ranks have the same numbers
 
 
 def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
-    """Passes the elements of a loader through, unchanged. After each epoch it reports which rows the job saw: never, once, n
-    times, on which ranks. Any loader will do: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a Keras sequence, a
-    generator.
+    """Passes the elements of a loader through, unchanged. After each epoch it reports which rows the job saw.
 
-    Collective among trainers: every rank makes the same calls in the same order, and passes its own loader. An iteration is
-    an epoch, and all ranks make the same number of them. An epoch ends where the loader ends or where the loop is left, at
-    the latest when the next one begins. It also ends at shutdown(), at the end of the program, and when nothing holds the
-    audit any more. A thread then brings the ranks' keys together. Nobody waits for it, and ranks may make different numbers
-    of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns it on every rank.
+    The report says how many rows were seen never, once, or n times, and on which ranks. It works with any loader: a
+    tf.data pipeline with `shard`, a DataLoader of PyTorch, a Keras sequence, a generator.
 
-    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N). Rows of the reference take
-    24 instead, as long as something holds the audit. While the report is made, the first are there up to five times, and
-    100 MiB more.
+    Collective among trainers: every rank makes the same calls in the same order, and passes its own loader. An
+      iteration is
+    an epoch, and all ranks make the same number of iterations. Ranks may make different numbers of steps. An epoch
+    ends:
+
+    - where the loader ends, or where the program leaves the loop;
+    - at the latest when the next iteration begins;
+    - at shutdown(), at the end of the program, and when no object holds the audit any more.
+
+    A thread then joins the keys of all ranks, so the program does not wait. When all ranks have ended the epoch, rank 0
+    prints the report to stderr, and report() returns it on every rank.
+
+    Memory of a rank: 16 bytes for each row that it saw, and 16 bytes for each row that it counts (all rows / N). Rows
+      of the
+    reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, the keys of
+    the rows that it saw are held up to five times, and 100 MiB more.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
         arrays, tensors, numbers and texts.
-      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. Or the
-        name or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`), or a function of
-        the element. The key is an array with one entry for each row: whole numbers, texts, or anything else along whose axis
-        0 the rows are. It may be a tuple of such arrays, which are the key together. If it is a single value, the element is
-        one row. Without a key the rows are counted along axis 0 if all components have one of the same length. Otherwise the
-        element is one row.
-      reference: the rows that there should be. Either their number; or their keys (a set, range, list or 1-d array of whole
-        numbers or texts), with a key; or a dataset or another iterable of elements to make keys of, also one that has only
-        `__getitem__` and `__len__`; or a function that returns one of these. Rank 0's counts, and is read there, once, in
-        this call. Other ranks may pass None. None: what was never seen isn't known.
+      key: what identifies a row. None: its content, a 128-bit hash over dtype, shape and bytes of all components.
+        Otherwise the name or place of a component (`"id"`, `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`),
+        or a function of the element.
+        The key is an array with one entry for each row: whole numbers, texts, or anything else whose axis 0 is the
+          rows. It
+        may be a tuple of such arrays, which form the key together. If it is a single value, the element is one row.
+        Without a key, the rows are counted along axis 0 if all components have an axis 0 of the same length. Otherwise
+        the element is one row.
+      reference: the expected rows. Only rank 0's reference counts. It is read once, in this call, on rank 0. Other
+        ranks may
+        pass None. None on rank 0: rows that were never seen are unknown. It is one of these:
+        a number of rows; keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); a dataset
+        or another iterable of elements, from which keys are made, also an object with only `__getitem__` and `__len__`;
+        a function that returns one of these.
 
     Returns:
-      What yields the same elements. Of a tf.data.Dataset: one with the same element_spec and cardinality, which does the same
-      in model.fit. Of an iterator or a generator: an iterator. Of a Keras sequence: a sequence. Of anything else: an
-      iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes no part: what was
-      given.
+      An object that yields the same elements, and has report(), reports and end_epoch() (see Audit). For a
+      tf.data.Dataset: a dataset with the same element_spec and cardinality, which also works in model.fit. For an
+        iterator or a generator: an
+      iterator. For a Keras sequence: a sequence. For anything else: an iterable. On a dedicated reader, which takes no
+        part:
+      the argument itself.
 
     Raises:
-      TypeError, ValueError: a wrong argument, or ranks that disagree; on every rank, with the rank that had it.
+      TypeError, ValueError: an argument is wrong, or the ranks disagree. Every rank raises it, with the rank that
+        caused it.
       RuntimeError: before init(), after shutdown(), inside tf.function, or in a TF1 graph.
-      Errors of the reference: on rank 0 as they are, elsewhere one of the same class that quotes them.
-      tf.errors.UnavailableError, DeadlineExceededError: a rank has departed, or does not come.
+      Errors of the reference: on rank 0 as they are. On other ranks an error of the same class that quotes them.
+      tf.errors.UnavailableError: a rank has departed.
+      tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
     """
     job = state.current("audit()")
     if job.trainer is None:
@@ -95,7 +111,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
 def _agreed(
     job: state.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: signals.Held
 ) -> tuple[Key, Reference]:
-    """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
+    """The key, and the reference, which rank 0 reads. Raises an error on all ranks if their arguments don't fit."""
     failure: Optional[BaseException] = None
     words: dict[str, Any] = {"arguments": {"key": None}, "reference": reference is not None}
     try:
@@ -118,14 +134,14 @@ def _check_loader(given: Any) -> None:
     what, to_do = "", "Pass a tf.data.Dataset or another iterable of batches"
     if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
         what, to_do = "which is no loader", f"{to_do}; [(x, y)] for arrays"
-    elif not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have the second
+    elif not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have __getitem__
         what = "over which nobody can iterate"
     if what:
         raise TypeError(explain(f"audit() was given a {type(given).__name__}, {what}", to_do))
 
 
 def _checked_key(key: Any, given: Any) -> Any:
-    """The key, its places as Python's own numbers."""
+    """The key, with its places as Python's own numbers."""
     if key is not None and not callable(key):
         steps = tuple(
             one if isinstance(one, str) else whole(one) for one in (key if isinstance(key, tuple) else (key,))

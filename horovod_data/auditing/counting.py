@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each row was seen, and by which ranks: what one rank counts of the keys that it was sent. Pure."""
+"""Counts how often each row was seen, and by which ranks. Each rank counts the keys that it was sent. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from .keys import INTEGER, PARTS, part_of, shown
 Array = Any
 
 BUCKETS = 256  # of rows in the picture
-LINES = 64  # of ranks in the picture; more ranks than that share them
+LINES = 64  # of ranks in the picture; if there are more ranks, several share a line
 EXAMPLES = 4  # of each sort
-_CELLS = 1 << 22  # of the matrices that count pairs, at a time
+_CELLS = 1 << 22  # the most cells, at a time, of the matrices that count pairs
 _SLICE = 1 << 19  # rows that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Where a row stands in the picture. "number": by its key, from `first` to `last`. "reference": by its place there, of
-    `last` + 1 rows. "hash": by the digest that is its key."""
+    """The horizontal axis of the picture: where a row stands in it.
+
+    "number": by its key, from `first` to `last`. "reference": by its place in the reference, which has `last` + 1 rows.
+    "hash": by the digest that is its key.
+    """
 
     kind: str
     first: int = 0
@@ -40,38 +43,42 @@ Found = tuple[int, int, int, int]  # the two words of a key, its place in the re
 
 
 class Counts(NamedTuple):
-    """The counts of some keys. Counts of other keys can be added field by field, see total()."""
+    """The counts of some keys. total() adds counts of different keys, field by field."""
 
-    sums: Array  # rows of the reference that never came; deliveries beyond the reference's (without one: beyond the first)
+    # int64 [2]: expected deliveries that are missing; surplus deliveries (without a reference: after the first)
+    sums: Array
     own: Array  # int64 [ranks]: different rows that each rank saw
-    pairs: Array  # int64 [ranks, ranks]: rows that both saw; on the diagonal those that this rank saw more than once
+    pairs: Array  # int64 [ranks, ranks]: rows that both saw; on the diagonal: rows that this rank saw more than once
     deliveries: Array  # int64 [lines, buckets]
     rows: Array  # int64 [buckets]: different rows that are known
-    seen: Array  # int64 [buckets]: those of them that the job saw
-    times: Any  # Counter of how often seen: different rows
-    strange: Any  # Counter of those of them that the reference does not have
-    never: Any  # list[Found]: the first of each of these sorts
+    seen: Array  # int64 [buckets]: different known rows that the job saw
+    times: Any  # Counter of how often seen: number of different rows
+    strange: Any  # the same Counter, only for rows that the reference does not have
+    never: Any  # list[Found]: the first examples of this kind, and of each kind below
     repeated: Any
     unknown: Any
 
 
-ARRAYS = 6  # fields of Counts that are arrays: the first
+ARRAYS = 6  # the first fields of Counts are arrays: this many
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """The counts of all these keys."""
+    """The sum of the counts."""
     summed = Counts(*(functools.reduce(operator.add, each) for each in zip(*counts)))
     examples = {name: _first_of(getattr(summed, name)) for name in ("never", "repeated", "unknown")}
     return summed._replace(**examples)
 
 
 def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], and has a key as often as rank r saw it.
-    `reference`: uint64 [rows, 3], the keys that there should be, and their places in the reference. All are in the order of
-    in_parts().
+    """Counts the keys that each rank has sent.
 
-    Counting takes many times the memory of the keys. So it is done for a slice of the keys at a time. A slice has all rows
-    of its keys.
+    Args:
+      received: for each rank r, uint64 [rows, 2]: the keys of the rows that rank r saw, each key as often as it saw it.
+      reference: uint64 [rows, 3]: the expected keys, and their places in the reference.
+      axis: the axis of the picture.
+
+    All keys are in the order of in_parts(). Counting takes many times the memory of the keys, so it is done for a slice
+    of the keys at a time. A slice has all rows of its keys.
     """
     tables = [*received, *([reference] if reference is not None else [])]
     parts = [part_of(words) for words in tables]
@@ -88,11 +95,11 @@ def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> 
 
 def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
     ranks = len(received)
-    # The reference counts as one rank more, so one sort brings everything together.
+    # The reference is treated as an additional rank, so one sort joins all keys.
     tables = [*received, *([reference[:, :2]] if reference is not None else [])]
     words = np.concatenate(tables)
     source = np.repeat(np.arange(len(tables), dtype=np.int32), [len(one) for one in tables])
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the sources of a key stand in their order
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable, so the sources of a key stay in their order
     words, source = words[order], source[order]
     new = np.ones(len(words), bool)
     new[1:] = (words[1:] != words[:-1]).any(axis=1)
@@ -105,7 +112,7 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
     places = np.zeros(len(keys), np.int64)
     if reference is not None:
         at = order[~from_ranks] - (len(words) - len(reference))
-        places[key[~from_ranks][::-1]] = reference[at[::-1], 2]  # the first place of those that come several times
+        places[key[~from_ranks][::-1]] = reference[at[::-1], 2]  # if a key comes several times, its first place counts
     unknown = wanted == 0
 
     new[1:] |= source[1:] != source[:-1]
@@ -143,7 +150,7 @@ def _times(seen: Array) -> collections.Counter[int]:
 
 
 def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:
-    """int64 [ranks, ranks], from the runs of equal key and source."""
+    """int64 [ranks, ranks]: the pairs (see Counts), from the runs of equal key and source."""
     pairs = np.zeros((ranks, ranks), np.int64)
     shared = np.bincount(key)[key] > 1 if len(key) else np.zeros(0, bool)  # keys that several ranks saw
     key_of_shared = np.unique(key[shared], return_inverse=True)[1]
@@ -159,12 +166,12 @@ def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:
 
 
 def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
-    """int64 [keys]."""
+    """int64 [keys]: the bucket of each key."""
     if axis.kind == "hash":
         return (keys[:, 0] >> np.uint64(56)).astype(np.int64)  # BUCKETS is 256
     at, span = places, axis.last - axis.first + 1
     if axis.kind == "number":
-        at = keys[:, 1] - np.uint64(axis.first % (1 << 64))  # wraps around below 0, as it should
+        at = keys[:, 1] - np.uint64(axis.first % (1 << 64))  # wraps around below 0, which is right here
     if span < 1 << 50:
         found = at.astype(np.int64) * axis.buckets // span
     else:
@@ -183,7 +190,8 @@ def _first_of(found: list[Found]) -> list[Found]:
 
 
 def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found]:
-    """The first of the chosen keys: numbers, by number, and then digests, by their place in the reference."""
+    """The first of the chosen keys. First numbers, by their value, and then digests, by their place in the
+    reference."""
     which = np.flatnonzero(chosen)
     numbers = keys[which, 0] == INTEGER
     by = np.where(numbers, keys[which, 1] ^ np.uint64(1 << 63), places[which].astype(np.uint64))
@@ -192,7 +200,7 @@ def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found
 
 
 def positions(words: Array, wanted: tuple[int, int], most: int = 3) -> list[int]:
-    """Where a key stands among a rank's own: its first places."""
+    """The first places of a key among a rank's own keys."""
     same = (words[:, 0] == np.uint64(wanted[0])) & (words[:, 1] == np.uint64(wanted[1]))
     found: list[int] = np.flatnonzero(same)[:most].tolist()
     return found

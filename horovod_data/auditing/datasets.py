@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tf.data's datasets with a look at what passes: a map that records each element, between stages that note the beginning and the
-end of an iteration."""
+"""Audits tf.data's datasets. A map records each element. It stands between stages that note the begin and the end of an
+iteration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .record import Recorder
 
 
 class AuditedDataset(private.UnaryDataset, Audit):
-    """A dataset of the same elements. It can stand in `fit`, in tf.function and behind other stages."""
+    """A dataset of the same elements. It can be used in `fit`, in tf.function and before other stages."""
 
     def __init__(self, inner: tf.data.Dataset, recorder: Recorder, key: Any):
         self._inner, self._recorder = inner, recorder
-        self._audited = inner  # for functions that look at the stages of a pipeline
+        self._audited = inner  # for functions that examine the stages of a pipeline
         self._spec = inner.element_spec
         self._passing = _passing(inner, recorder, key)
         super().__init__(self._passing, private.variant(self._passing))
@@ -32,7 +32,7 @@ class AuditedDataset(private.UnaryDataset, Audit):
         return self._spec
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(tf.compat.v1.data.Dataset, name):  # the audit would not see TF1's iterators of the given dataset
+        if hasattr(tf.compat.v1.data.Dataset, name):  # TF1's iterators of the given dataset would bypass the audit
             raise AttributeError(name)
         return super().__getattr__(name)
 
@@ -49,7 +49,7 @@ def check_spec(spec: Any) -> None:
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:
     spec = inner.element_spec
-    named = key is not None and not callable(key)  # then nothing else goes to Python
+    named = key is not None and not callable(key)  # then only the key's component goes to Python
     steps = int(inner.cardinality())
 
     def record(iteration: Any, *flat: Any) -> None:
@@ -59,7 +59,7 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
             element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
         recorder.record(int(iteration), element, of="key" if named else "element")
         if steps >= 0 and recorder.steps == steps:
-            recorder.end(int(iteration))  # Keras doesn't ask for more elements than it expects
+            recorder.end(int(iteration))  # because Keras doesn't ask for more elements than it expects
 
     def end_and_drop(iteration: Any) -> Any:
         recorder.end(int(iteration))
@@ -70,7 +70,7 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
 
     def of_iteration(iteration: tf.Tensor) -> tf.data.Dataset:
         def seen(*element: Any) -> Any:
-            # map() hands over a tuple as several arguments, but not a namedtuple.
+            # map() passes a tuple as several arguments, but a namedtuple as one.
             element = element if type(spec) is tuple else element[0]
             tf.numpy_function(record, [iteration, *_flat(component_of(element, key) if named else element)], [])
             return tf.nest.pack_sequence_as(spec, _flat(element), expand_composites=True)
@@ -78,7 +78,7 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
         def ended(_: Any) -> tf.Tensor:
             return tf.ensure_shape(tf.numpy_function(end_and_drop, [iteration], tf.bool), [])
 
-        # TensorFlow asks for them in this order: the first is filtered out, the second has nothing.
+        # TensorFlow asks for these two in this order. The first is filtered out, and the second has no elements.
         both = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0)))
         end = both.map(lambda _, element: element)
         return inner.map(seen).concatenate(end)
@@ -89,11 +89,11 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
         passing = passing.apply(tf.data.experimental.assert_cardinality(steps))
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = (
-        False  # elements that were prefetched would count before anybody asks for them
+        False  # prefetched elements would count before the program asks for them
     )
     return passing.with_options(inner.options().merge(settings))
 
 
 def _flat(element: Any) -> list[Any]:
-    """Its tensors. A None has none, as its spec has no components."""
+    """The tensors of an element. A None has no tensor, because its spec has no components."""
     return [part for part in tf.nest.flatten(element, expand_composites=True) if part is not None]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the trainers of an audit send each other: an all-to-all, and what is made of it.
+"""The messages of the trainers of an audit: an all-to-all, and calls made of it.
 
-An all-to-all is a scatter from each rank, one after another. MPI's Alltoallv would send the same bytes: each key once, to the
-rank that counts it. But a collective of MPI can't be cancelled: a rank that is late or has departed would keep all others in
-it forever. A scatter ends with an error that names the rank.
+An all-to-all is a scatter from each rank, in rank order. MPI's Alltoallv would send the same bytes: each key once, to
+the rank that counts it. But a collective of MPI can't be cancelled, so a late or departed rank would block all other
+ranks forever. A scatter ends with an error that names the rank.
 
-Only trainers take part. Calls with the same label go together, whatever else a rank does, so a thread may make them.
+Only trainers take part. Calls with the same label are matched, independent of a rank's other calls. So a thread may
+make them.
 """
 
 from __future__ import annotations
@@ -20,32 +21,36 @@ import tensorflow as tf
 from ..native import loader
 
 Array = Any
-_ADDED = r"^\{\{function_node [^}]*\}\} |\s*\[Op:.*$"  # by TensorFlow, to the core's text
+_ADDED = r"^\{\{function_node [^}]*\}\} |\s*\[Op:.*$"  # the parts that TensorFlow adds to the core's text
 
 
 class Exchange:
     """The collectives of one audit. All ranks make the same calls in the same order, one at a time.
 
-    Each raises tf.errors.UnavailableError if a rank has departed, DeadlineExceededError if a rank does not come in time.
+    Each call raises tf.errors.UnavailableError if a rank has departed, and tf.errors.DeadlineExceededError if a rank
+    does not make it in time.
     """
 
     def __init__(self, label: str, rank: int, size: int):
         self.label, self.rank, self.size = label, rank, size
 
     def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
-        """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for
-        the first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
+        """The rows of every rank for this rank, in the order of the ranks.
+
+        `mine`: an array [rows, ...] of this rank's rows for the first rank, the second rank, and so on. `rows[r]`: the
+        number of rows for rank r. On all ranks, dtype and row shape are the same.
+        """
         if self.size == 1:
             return [mine]
         return [self._scatter(mine, rows, root) for root in range(self.size)]
 
     def allgather(self, mine: Any) -> list[Any]:
-        """What every rank gave, in the order of the ranks. JSON must be able to say it."""
+        """The values of all ranks, in the order of the ranks. JSON must be able to represent a value."""
         text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         return [json.loads(part.tobytes()) for part in self._to_all(text)]
 
     def allsum(self, mine: Array) -> Array:
-        """The sum over all ranks of an int64 array, the same shape on all. Each rank adds up one part of it."""
+        """The sum over all ranks of an int64 array of the same shape on all ranks. Each rank adds up one part of it."""
         flat = np.ascontiguousarray(mine, np.int64).ravel()
         part = np.sum(self.alltoall(flat, [len(part) for part in np.array_split(flat, self.size)]), axis=0)
         return np.concatenate(self._to_all(part)).reshape(np.shape(mine))
@@ -58,7 +63,8 @@ class Exchange:
         splits = tf.constant(rows if root == self.rank else 0, tf.int64)
         try:
             with tf.device("/CPU:0"):
-                # The core speaks of the audit where a label begins so (csrc/meeting/exchange.h).
+                # A label that begins with these characters makes the core's texts name the audit
+                # (csrc/meeting/exchange.h).
                 part, _ = loader.load().ops.horovod_data_scatter(
                     tf.constant(value), splits, [], root=root, scatter_name=f"\0A{self.label}"
                 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's iterables with a look at what passes. What comes out is the object that went in."""
+"""Audits Python's iterables. They yield the same objects as before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from .report import Report
 
 
 class Audit:
-    """What audit() returns: iterate over it as over what it was given. Attributes that it doesn't have are those of what it
-    was given (`audit.sampler.set_epoch(2)`)."""
+    """The result of audit(). Iterate over it as over the loader that audit() got.
+
+    Attributes that it doesn't have are those of the loader (`audit.sampler.set_epoch(2)`).
+    """
 
     _recorder: Recorder
     _inner: Any
@@ -21,42 +23,46 @@ class Audit:
 
     @property
     def reports(self) -> list[Report]:
-        """Of the epochs that all ranks have ended so far, in their order. Local, doesn't wait."""
+        """The reports of the epochs that all ranks have ended so far, in order. Local. Does not wait."""
         return self._recorder.reports
 
     def report(self) -> Report:
-        """Ends the epoch that is under way on this rank, if one is, and returns the report of the last one that has ended
+        """Ends the running epoch of this rank, if there is one. Returns the report of the last epoch that has ended
         here.
 
-        Waits until all ranks have ended that epoch: by coming to its end, by leaving it, or by this call.
+        Waits until all ranks have ended that epoch: at its end, by leaving it, or by this call.
 
         Raises:
-          RuntimeError: no epoch has begun on this rank; the last one ended after shutdown(); or in a forked child.
+          RuntimeError: no epoch has begun on this rank, or the last epoch ended after shutdown(), or this is a forked
+            child.
           tf.errors.UnavailableError: a rank has left the job before the end of that epoch.
           tf.errors.DeadlineExceededError: a rank has not ended it within HOROVOD_DATA_TIMEOUT seconds.
         """
         return self._recorder.report()
 
     def end_epoch(self) -> None:
-        """Ends the epoch that is under way on this rank, if one is. Doesn't wait: rank 0 prints the report when all ranks
-        have ended theirs. For iterations that go on over several epochs, as Keras' with steps_per_epoch."""
+        """Ends the running epoch of this rank, if there is one. Does not wait.
+
+        Rank 0 prints the report when all ranks have ended the epoch. Use it for an iteration that continues over
+        several epochs, as in Keras' fit() with steps_per_epoch.
+        """
         self._recorder.close()
 
     def __getattr__(self, name: str) -> Any:
         private = name.startswith("__" if self._forwards_private else "_")
-        if private or name in ("_inner", "_recorder"):  # while it is made or copied
+        if private or name in ("_inner", "_recorder"):  # while the object is made or copied
             raise AttributeError(name)
         return getattr(self._inner, name)
 
 
 def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
-    """The same elements, in an epoch of their own. It begins when the first is asked for."""
+    """The same elements, in an epoch of their own. The epoch begins when the first element is asked for."""
     iteration = recorder.begin()
     try:
         for element in elements:
             recorder.record(iteration, element)
             yield element
-    except GeneratorExit:  # a loop that is left closes the generator
+    except GeneratorExit:  # a loop that the program leaves closes the generator
         recorder.end(iteration, left=True)
         raise
     except BaseException as error:
@@ -66,7 +72,8 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
 
 
 def audited_iterable(given: Any, recorder: Recorder) -> Audit:
-    """An iterator of what has a next(), an iterable of anything else. It has a length if what is given has one."""
+    """An audited iterator if `given` has a next(), otherwise an audited iterable. It has a length if `given` has a
+    length."""
     kind = AuditedIterator if hasattr(given, "__next__") else AuditedIterable
     sized: Any = {"__len__": lambda self: len(self._inner)} if hasattr(given, "__len__") else {}
     made: Audit = type(kind.__name__, (kind,), sized)(given, recorder)
@@ -74,7 +81,7 @@ def audited_iterable(given: Any, recorder: Recorder) -> Audit:
 
 
 class AuditedIterable(Audit):
-    """Can be iterated over again and again."""
+    """An iterable that can be iterated over many times."""
 
     _forwards_private = True
 
@@ -86,17 +93,20 @@ class AuditedIterable(Audit):
 
 
 class AuditedIterator(Audit):
-    """An iterator or a generator can be iterated over once. A loader whose `__iter__` begins anew and returns itself has an
-    epoch in each iteration."""
+    """An iterator or a generator, which can be iterated over once.
+
+    Except: some loaders begin again in `__iter__` and return themselves. With such a loader, each iteration is an
+      epoch.
+    """
 
     _forwards_private = True
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
-        self._source = inner  # of the elements, because the loader's `__iter__` may return something else
+        self._source = inner  # it gives the elements, because the loader's `__iter__` may return another object
         self._anew = _begins_anew(inner)
         self._iteration = -1
-        self._ended, self._again, self._said = False, False, False  # has come to its end; is iterated over again since
+        self._ended, self._again, self._said = False, False, False  # it has ended; it is iterated over again since
 
     def __iter__(self) -> AuditedIterator:
         try:
@@ -133,8 +143,11 @@ class AuditedIterator(Audit):
 
 
 def _begins_anew(given: Any) -> bool:
-    """Whether an iteration may begin at the first element again: `__iter__` is written in Python, and does more than to return
-    self. Those of generators, and of other types that are not written in Python, do no more."""
+    """Says whether an iteration may begin again at the first element.
+
+    It may if `__iter__` is written in Python, and does more than to return self. The `__iter__` of generators, and of
+    other types that are not written in Python, only returns self.
+    """
     code = getattr(getattr(type(given), "__iter__", None), "__code__", None)
     return code is not None and code.co_code != _returns_itself.__code__.co_code
 
@@ -144,8 +157,10 @@ def _returns_itself(self: Any) -> Any:
 
 
 class ReadAhead:
-    """An iterator from which Keras takes elements ahead, in a thread. An element counts when Keras has trained with it. Keras
-    trains with the elements in the order in which it takes them."""
+    """An iterator from which Keras takes elements ahead, in a thread. An element counts when Keras has trained with it.
+
+    Keras trains with the elements in the order in which it takes them.
+    """
 
     def __init__(self, audited: Audit):
         self._inner, self._recorder = audited._inner, audited._recorder
@@ -153,7 +168,7 @@ class ReadAhead:
         self._taken = 0
         self._waiting: collections.deque[Union[Keys, Exception]] = (
             collections.deque()
-        )  # until Keras has trained with them
+        )  # the keys of elements with which Keras has not trained yet
         self._error: Optional[BaseException] = None
 
     def __iter__(self) -> ReadAhead:
@@ -173,12 +188,13 @@ class ReadAhead:
         return element
 
     def trained(self) -> None:
-        """Keras has trained with one element more."""
+        """Call it when Keras has trained with one more element."""
         self._recorder.add(-1, self._waiting.popleft())
 
     def end_epoch(self) -> None:
         self._recorder.close()
 
     def end(self, failed: bool) -> None:
-        """The training is over. `failed`: by an error, which is the iterator's if it has raised one."""
+        """Call it when the training is over. `failed`: an error ended it. If the iterator has raised an error, it is
+        that error."""
         self._recorder.end(-1, self._error if failed else None, left=True)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run --audit: what goes into Keras' Model.fit is audited, in a program that knows nothing of it.
+"""horovod-data-run --audit: audits the data of Keras' Model.fit, without changes in the program.
 
-HOROVOD_DATA_AUDIT=1 makes horovod_data.init(), and launcher/rank.py before the program starts, replace Model.fit of every
-Keras that is imported, then or later. The new one audits x. It also adds a callback that ends the audit's epochs with Keras's.
-Nothing else of the call changes. A line on rank 0 names what can't be audited.
+HOROVOD_DATA_AUDIT=1 makes horovod_data.init() replace Model.fit. launcher/rank.py does so too, before the program
+starts. They replace it in every Keras that is imported, then or later. The new Model.fit audits x. It also adds a
+callback that ends the audit's epochs with Keras' epochs. It changes nothing else of the call. A log line on rank 0
+names what can't be audited.
 
 This module is loaded before TensorFlow, so it imports only Python's own modules.
 """
@@ -26,18 +27,18 @@ VARIABLE = "HOROVOD_DATA_AUDIT"
 # Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.
 _HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.src.models.model"}
 
-_fits = 0  # calls that were audited, or named as not audited
+_fits = 0  # the number of calls that were audited, or named as not audited
 _within: dict[
     int, bool
-] = {}  # processes that are within a fit: whether a fit within it was named; forked children are not
+] = {}  # processes (not their forked children) that are within a fit: True if a fit within that fit was named
 
 
 class CantBeAudited(Exception):
-    """Model.fit gets what the program gives it. The text says why."""
+    """The data can't be audited, so Model.fit gets it unchanged. The text says why."""
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the variable asks for it. read_settings() refuses values other than 0 and 1."""
+    """Says whether the variable asks for the audit. read_settings() refuses values other than 0 and 1."""
     return environ.get(VARIABLE, "").strip() == "1"
 
 
@@ -53,7 +54,7 @@ def install() -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Has Model.fit replaced when one of the modules has been imported."""
+    """Replaces Model.fit when one of the modules has been imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target) if name in _HOMES else None
@@ -99,7 +100,8 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     try:
         audited = _audited(model, given.arguments)
     except Exception as error:
-        # audit() raises on all ranks if on one. Or the job is over, here or (tf.errors.UnavailableError) on the others.
+        # audit() raises on all ranks if it raises on one rank. Or the job is over, here or on the other ranks
+        # (UnavailableError).
         expected = isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError))
         if not expected and type(error).__name__ != "UnavailableError":
             raise
@@ -119,16 +121,16 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
 
 
 class _Audited(NamedTuple):
-    x: Any  # for Keras
-    hooks: Mapping[str, Callable[[], None]] = {}  # what to call at which of Keras' events
-    end: Callable[[bool], object] = lambda failed: None  # what to call after fit
+    x: Any  # the data for Keras
+    hooks: Mapping[str, Callable[[], None]] = {}  # functions to call, by the name of Keras' event
+    end: Callable[[bool], object] = lambda failed: None  # called after fit, with True if it failed
 
 
 def _audited(model: Any, arguments: Mapping[str, Any]) -> _Audited:
-    """What to give Keras, and what to do besides.
+    """The data for Keras, and the functions to call.
 
     Raises:
-      CantBeAudited: x can't be audited; the text says why.
+      CantBeAudited: x can't be audited. The text says why.
     """
     import horovod_data
 
@@ -154,12 +156,12 @@ def _audited_x(model: Any, arguments: Mapping[str, Any]) -> _Audited:
 
     def audit(given: Any) -> Any:
         made = horovod_data.audit(given)
-        made._recorder.forgive()  # nothing is raised within the program's fit: the report has the error
+        made._recorder.forgive()  # nothing is raised within the program's fit, because the report has the error
         return made
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):
-        return _Audited(x)  # the program's own
+        return _Audited(x)  # the program audits x itself
     kind = f"x is a {type(x).__module__}.{type(x).__name__}"
     if isinstance(x, tf.data.Dataset):
         made = audit(x)
@@ -167,23 +169,23 @@ def _audited_x(model: Any, arguments: Mapping[str, Any]) -> _Audited:
     if sequence_class(x) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return _Audited(audit(x))  # Keras tells it of the ends of epochs
+        return _Audited(audit(x))  # Keras calls it at the ends of epochs
     if hasattr(x, "__next__"):
         if why := _not_in_order(model, arguments):
             raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them, and {why}")
         ahead = ReadAhead(audit(x))
-        batches = (batch for batch in ahead)  # Keras 3 takes nothing else with a next() than generators
+        batches = (batch for batch in ahead)  # generators are the only objects with a next() that Keras 3 takes
         return _Audited(batches, {"on_train_batch_end": ahead.trained, "on_epoch_end": ahead.end_epoch}, ahead.end)
     if arguments.get("validation_split"):
         raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
-        list(audit([(x, y)]))  # Keras cuts and shuffles it, but an epoch has every row of it once
+        list(audit([(x, y)]))  # Keras cuts and shuffles x, but an epoch has every row once
         return _Audited(x)
     raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
 def _not_in_order(model: Any, arguments: Mapping[str, Any]) -> str:
-    """Why nobody can tell with which of an iterator's elements Keras has trained so far. Empty: they can be counted."""
+    """Says why it is unknown with which elements of an iterator Keras has trained. Empty: they can be counted."""
     if (arguments.get("workers") or 1) > 1 or arguments.get("use_multiprocessing"):
         return "several workers of Keras' share it"
     at_once = getattr(model, "steps_per_execution", None)
@@ -199,7 +201,7 @@ def _is_callback_list(callbacks: Any) -> bool:
 
 
 def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
-    """`module`: the model's, because another Keras in the process has other callbacks."""
+    """The program's callbacks and our callback. `module` is the model's, because another Keras has other callbacks."""
     keras = importlib.import_module(module.__name__.partition(".")[0])
 
     def called(hook: Callable[[], None]) -> Callable[..., None]:
@@ -210,11 +212,13 @@ def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[],
         callbacks.append(ours)
         return callbacks
     several = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-    return [ours, *several]  # before one that may raise: the batch has been trained with
+    # before the program's callbacks, which may raise: the model has been trained with the batch
+    return [ours, *several]
 
 
 def _say(text: str) -> None:
-    """On the first rank, as the launcher numbers them, because the program may not have called init()."""
+    """Logs a line on the launcher's first rank. hvd.rank() may be unknown, because the program may not have called
+    init()."""
     if next((os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), "0") == "0":
         say(f"--audit: {text}")
 

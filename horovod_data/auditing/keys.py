@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key by which an audit knows a row: 16 bytes, as two uint64. Pure.
+"""The key that identifies a row for an audit: 16 bytes, as two uint64. Pure.
 
-A whole number of up to 64 bits that the user gives as a key stands in the key itself. So two such numbers never have the
-same key. Everything else is a BLAKE2b digest of 128 bits. Among 10^12 different rows the odds that two of them have the same
-digest are below 10^-14.
+If the user gives a whole number of up to 64 bits as a key, the key contains the number. So different numbers always
+have different keys. Every other key is a BLAKE2b digest of 128 bits. Among 10^12 different rows, the probability that
+two rows have the same digest is below 10^-14.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from .rows import (
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
 
-# The first word of a whole number's key. A digest begins with one of them in 1 of 2^63 cases.
+# The first word of a whole number's key. A digest begins with one of these words in 1 of 2^63 cases.
 INTEGER, LARGE_INTEGER = 1, 2
 
-PARTS = 1 << 16  # into which keys are cut, see part_of()
+PARTS = 1 << 16  # the number of parts of all keys, see part_of()
 
 
 class Keys(NamedTuple):
-    """The keys of some rows: uint64 [rows, 2]. `names`: bytes [rows] of what the keys were made of, where it is text or a
-    number of more than 64 bits."""
+    """The keys of some rows: uint64 [rows, 2].
+
+    `names`: bytes [rows], the texts from which the keys were made. A row has a name only if its key is a text, or a
+    number of more than 64 bits.
+    """
 
     words: Array
     names: Optional[Sequence[Optional[bytes]]] = None
@@ -48,11 +51,11 @@ def keys_of(element: Any, key: Key) -> Keys:
 
     Args:
       element: a nest (tuples, lists, mappings) of arrays, tensors of TensorFlow, PyTorch or JAX, numbers and texts.
-      key: as audit() takes it.
+      key: in the form that audit() takes.
 
     Raises:
-      TypeError: something in the element, or what the key function returned, is no array; or the key is a tuple of single
-        values, whose number is not that of the rows.
+      TypeError: a part of the element, or the result of the key function, can't be an array. Or the key is a tuple of
+        single values, and their number is not the number of rows.
       ValueError: the key function returned more or fewer keys than the element has rows.
       KeyError, IndexError: the element has no such component.
     """
@@ -72,10 +75,11 @@ def content_keys(element: Any) -> Array:
 
 
 def component_of(element: Any, key: Any) -> Any:
-    """`element["id"]` for the key "id", `element[0]["id"]` for the key (0, "id"); fields of namedtuples by their names.
+    """`element["id"]` for the key "id", `element[0]["id"]` for the key (0, "id"). A name may also be a field of a
+    namedtuple.
 
     Raises:
-      KeyError, IndexError, TypeError: it has no such component.
+      KeyError, IndexError, TypeError: the element has no such component.
     """
     for step in key if isinstance(key, tuple) else (key,):
         if isinstance(step, str) and hasattr(element, "_fields"):
@@ -88,11 +92,12 @@ def component_of(element: Any, key: Any) -> Any:
 
 
 def given_keys(value: Any, what: str = "the key") -> Keys:
-    """The keys of what a user gives as keys: a number or a text for one row, or an array (list, tensor) whose axis 0 is
-    rows. `what`: for errors.
+    """The keys that a user gives: a number or a text for one row, or an array (list, tensor) whose axis 0 is the rows.
+
+    `what`: a name for the value, in errors.
 
     Raises:
-      TypeError: it is no array.
+      TypeError: the value is not an array.
     """
     given = value
     if isinstance(value, (list, tuple, set, frozenset, range)):
@@ -138,7 +143,7 @@ def _integer_words(values: Array) -> Array:
 
 
 def _exact_words(numbers: Sequence[int]) -> Array:
-    """The words of Python's whole numbers. Those of more than 64 bits are digests."""
+    """The words of Python's whole numbers. A number of more than 64 bits becomes a digest."""
     words = np.empty((len(numbers), 2), np.uint64)
     for i, number in enumerate(numbers):
         if -1 << 63 <= number < 1 << 64:
@@ -149,7 +154,7 @@ def _exact_words(numbers: Sequence[int]) -> Array:
 
 
 def _described(value: Any, why: str) -> str:
-    """For an error: the type of a value, and the types of what is in it."""
+    """Describes a value in an error text: its type, and the types of its entries."""
     if isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim):
         of = ", ".join(list(dict.fromkeys(type(one).__name__ for one in value))[:4])
         return f"a {type(value).__name__} of {of}"
@@ -160,8 +165,8 @@ def _described(value: Any, why: str) -> str:
 
 
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
-    """The keys of a tuple of arrays: each row's key is made of its entries in all of them. A tuple of single values has the
-    keys of as many rows."""
+    """The keys of a tuple of arrays. Each row's key is made of its entries in all arrays. A tuple of single values has
+    one key for each value."""
     parts = _parts(value)
     if all(_is_single(part) for part in parts):
         if len(parts) > 1 and len(parts) != _known_rows(element):
@@ -180,8 +185,8 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
 
 
 def _parts(value: tuple[Any, ...]) -> list[Any]:
-    """The parts of a tuple. A tuple inside of it has several parts, too, except for a tuple of texts: so PyTorch collates
-    the texts of a batch."""
+    """The parts of a tuple. A tuple inside of it has several parts, too. Except: a tuple of texts is one part, because
+    PyTorch collates the texts of a batch into a tuple."""
     parts: list[Any] = []
     for part in value:
         if isinstance(part, tuple):
@@ -196,8 +201,10 @@ def _is_single(value: Any) -> bool:
 
 
 def _known_rows(element: Any) -> Optional[int]:
-    """The number of an element's rows, as the shapes of its components say it. None: they don't. A key function may know more
-    about an element than we do, so errors count as that."""
+    """The number of an element's rows, if the shapes of its components show it, otherwise None.
+
+    Errors count as None, because a key function may know more about an element than this module.
+    """
     try:
         return rows_of(element) if None not in _shapes(element) else None
     except Exception:
@@ -209,8 +216,8 @@ def _shapes(element: Any) -> list[Any]:
 
 
 def _check_number(element: Any, keys: int) -> None:
-    """Raises ValueError if an element can't have so many rows. An element may be a list of rows, and rows may stand along
-    axis 1."""
+    """Raises ValueError if an element can't have `keys` rows. An element may be a list of rows, and rows may stand
+    along axis 1."""
     rows = _known_rows(element)
     if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return
@@ -219,16 +226,16 @@ def _check_number(element: Any, keys: int) -> None:
         raise ValueError(explain(f"the function returned {keys} keys for an element of {rows} rows", to_do))
 
 
-# ---- What keys say.
+# ---- The content of keys.
 
 
 def integers(words: Array) -> Array:
-    """bool [rows]: which keys are whole numbers of 64 bits."""
+    """bool [rows]: True for keys that are whole numbers of 64 bits."""
     return (words[:, 0] == INTEGER) | (words[:, 0] == LARGE_INTEGER)
 
 
 def integer_range(words: Array) -> Optional[tuple[int, int]]:
-    """The least and the largest of keys that are all signed whole numbers. None: some are not, or there are no keys."""
+    """The least and the largest key, if all keys are signed whole numbers. None: some are not, or there are no keys."""
     if not len(words) or not (words[:, 0] == INTEGER).all():
         return None
     values = words[:, 1].view(np.int64)
@@ -236,7 +243,7 @@ def integer_range(words: Array) -> Optional[tuple[int, int]]:
 
 
 def shown(word0: int, word1: int) -> Union[int, str]:
-    """The number that a key is, or a digest's first 8 digits."""
+    """The number in a key, or the first 8 digits of a digest."""
     if word0 == INTEGER:
         return word1 - (1 << 64) if word1 >= 1 << 63 else word1
     return word1 if word0 == LARGE_INTEGER else f"{word0:016x}"[:8]
@@ -246,8 +253,8 @@ def shown(word0: int, word1: int) -> Union[int, str]:
 
 
 def part_of(words: Array) -> Array:
-    """uint16 [rows]: each key's part of PARTS. Every part has about as many keys. Each rank counts the keys of some parts, a
-    few parts at a time."""
+    """uint16 [rows]: each key's part of PARTS. Every part has about the same number of keys. Each rank counts the keys
+    of some parts, a few parts at a time."""
     mixed = words[:, 1] ^ (words[:, 0] * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # the end of splitmix64
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -255,7 +262,7 @@ def part_of(words: Array) -> Array:
 
 
 def in_parts(words: Array, ranks: int) -> tuple[Array, list[int]]:
-    """The order in which keys stand by their parts, and how many of them each rank counts."""
+    """The order of the keys by their parts, and how many of the keys each rank counts."""
     parts = part_of(words)
     order = np.argsort(parts, kind="stable")
     first = np.arange(1, ranks) * PARTS // ranks  # part of each rank

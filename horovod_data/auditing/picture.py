@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows over ranks: which part of the rows each rank saw, and how often. Text is pure. A PNG needs TensorFlow."""
+"""Draws rows over ranks: which part of the rows each rank saw, and how often. Text is pure. A PNG needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ _ORDER = {
     "reference": "rows in the order of the reference",
     "hash": "rows by the hash of their keys, in no order of their own",
 }
-# Colours (red, green, blue) by how often a row was seen. Colours between them stand for numbers between them.
+# Colours (red, green, blue) by how often a row was seen. Numbers in between get colours in between.
 _SEEN = ((0.0, (255, 255, 255)), (1.0, (33, 102, 172)), (2.0, (244, 165, 30)), (4.0, (178, 24, 43)))
 _CELL = (4, 12)  # pixels
 
 
 @dataclasses.dataclass(frozen=True)
 class Raster:
-    """`deliveries`: int64 [lines, buckets], of `ranks` ranks; more ranks than lines share them. `rows`: int64 [buckets], the
-    different rows that are known. `seen`: those of them that any rank saw. `axis`: what a bucket is."""
+    """The numbers of a picture.
+
+    `deliveries`: int64 [lines, buckets], of `ranks` ranks. If there are more ranks than lines, several ranks share a
+    line. `rows`: int64 [buckets], the different rows that are known. `seen`: the different known rows that any rank
+    saw. `axis`: the meaning of a bucket.
+    """
 
     ranks: int
     deliveries: Array
@@ -42,8 +46,10 @@ class Raster:
 
 
 def text(raster: Raster) -> str:
-    """A line for each rank: blank means no row, a full block every row once, a digit so many times. The last line is for all
-    ranks, and is full only where every row was seen."""
+    """A line for each rank. A blank: no row was seen. A full block: every row once. A digit: every row so many times.
+
+    The last line is for all ranks together. It is full only where every row was seen.
+    """
     buckets = len(raster.rows)
     columns = min(_COLUMNS, buckets)
     narrow = np.arange(buckets) * columns // buckets
@@ -59,8 +65,11 @@ def text(raster: Raster) -> str:
 
 
 def save_png(raster: Raster, path: Any) -> None:
-    """A band for each rank, and a thicker one for all. White is never, blue once, orange twice, red 4 times or more. The last
-    band is the darker, down to black, the more rows nobody saw."""
+    """Draws a band for each rank, and a thicker band for all. White is never, blue once, orange twice, red 4 times or
+    more.
+
+    The last band is darker, down to black, where more rows were not seen.
+    """
     import tensorflow as tf
 
     across, down = max(1, _CELL[0] * 256 // len(raster.rows)), _CELL[1]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this rank has seen, epoch by epoch. An epoch that has ended goes to a thread, which makes its report together with the
-other ranks. The program waits only where it asks for the report."""
+"""Records what this rank has seen, epoch by epoch.
+
+An epoch that has ended goes to a thread, which makes its report together with the other ranks. The program waits only
+if it asks for the report.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,20 @@ _MOST_NAMES = 16 << 20  # bytes
 _MOMENT_SECONDS = 1.0
 _MOST_ERROR = 200  # letters of an error, in the report
 
-_live: dict[Reporter, "weakref.ref[Recorder]"] = {}  # whose threads run, the oldest first
+_live: dict[Reporter, "weakref.ref[Recorder]"] = {}  # reporters whose threads run, the oldest first
 
 Array = Any
 
 
 def finish_all(takes_long: Callable[[], object]) -> None:
-    """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still there.
+    """Waits for the reports of the last epochs, at the end of this rank's part in the job. The other ranks must still
+    be there.
 
     Args:
-      takes_long: called once, when the other ranks have not ended these epochs within a moment.
+      takes_long: called once, if the other ranks have not ended these epochs within a moment.
     """
     live = list(_live.items())
-    for _, recorder in live:  # before any wait, because other ranks may wait for any of them
+    for _, recorder in live:  # before any wait, because other ranks may wait for any of these epochs
         if (held := recorder()) is not None:
             held.close_for_good()
     moment = time.monotonic() + _MOMENT_SECONDS
@@ -48,14 +52,14 @@ def finish_all(takes_long: Callable[[], object]) -> None:
 
 
 class Names:
-    """Keys that are text, by the place of their row. They are kept for the examples, up to 16 MiB of them."""
+    """Keys that are text, by the place of their row. They are used in examples, and take at most 16 MiB."""
 
     def __init__(self) -> None:
         self._names: dict[int, bytes] = {}
         self._bytes = 0
 
     def add(self, names: Optional[Sequence[Optional[bytes]]], first: int) -> None:
-        """`first`: the place of the first."""
+        """`first`: the place of the first name."""
         if names is not None and self._bytes < _MOST_NAMES:
             some = {place: name for place, name in enumerate(names, first) if name is not None}
             self._names.update(some)
@@ -67,19 +71,19 @@ class Names:
 
 
 class Epoch:
-    """16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
+    """One epoch: 16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
 
     def __init__(self, number: int, partial: bool = True):
-        """`partial`: it is an epoch wherever it ends."""
+        """`partial`: True: it counts as an epoch even if it is broken off."""
         self.number, self.partial = number, partial
-        self.error: Optional[str] = None  # that ended it
-        self.whole = False  # it ended where the loader did
+        self.error: Optional[str] = None  # the error that ended it
+        self.whole = False  # it ended where the loader ended
         self.names = Names()
         self._words = bytearray()
-        self._ends: list[int] = []  # rows up to and with each step
+        self._ends: list[int] = []  # for each step, the number of rows up to and with it
 
     def add(self, keys: Keys) -> None:
-        """One step."""
+        """Adds one step."""
         self.names.add(keys.names, self.rows)
         self._ends.append(self.rows + len(keys.words))
         self._words += np.ascontiguousarray(keys.words).tobytes()
@@ -93,30 +97,30 @@ class Epoch:
         return self._ends[-1] if self._ends else 0
 
     def words(self) -> Array:
-        """uint64 [rows, 2]."""
+        """uint64 [rows, 2]: the keys."""
         return np.frombuffer(self._words, np.uint64).reshape(-1, 2)
 
     def place(self, index: int) -> tuple[int, int]:
-        """The step, from 1, and the row in it, from 0, of the index-th row."""
+        """For the row at `index`: its step, from 1, and its place in the step, from 0."""
         step = int(np.searchsorted(self._ends, index, side="right"))
         return step + 1, index - (self._ends[step - 1] if step else 0)
 
 
 class Reporter:
-    """A thread that makes the reports of epochs in their order. It does not hold the recorder."""
+    """A thread that makes the reports of epochs, in their order. It holds no reference to the recorder."""
 
     def __init__(self, name: str, settle: Callable[[Epoch], Report], announce: bool):
-        """`settle`: makes the report of an epoch, collectively. `announce`: print it."""
+        """`settle`: makes the report of an epoch, collectively. `announce`: print the report."""
         self.name, self._settle, self._announce = name, settle, announce
         self.made: list[Future[Report]] = []  # of each epoch that has ended
         self._ended = False
-        self._failure: Optional[BaseException] = None  # from then on the ranks' calls don't go together
+        self._failure: Optional[BaseException] = None  # after a failure, the ranks' calls no longer match
         self._queue: "queue.SimpleQueue[Optional[tuple[Epoch, Future[Report]]]]" = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
         start_thread(self._thread)  # now, because Python starts no thread at the program's end
 
     def take(self, epoch: Epoch) -> None:
-        """The epoch has ended."""
+        """Takes an epoch that has ended."""
         report: Future[Report] = Future()
         self.made.append(report)
         if not self._ended:
@@ -126,12 +130,12 @@ class Reporter:
         report.set_exception(RuntimeError(explain(f"{self.name}: {what}", to_do)))
 
     def end(self) -> None:
-        """The thread ends behind the epochs that it has."""
+        """Ends the thread after the epochs that it has."""
         self._ended = True
         self._queue.put(None)
 
     def joined(self, seconds: float) -> bool:
-        """Whether the thread has ended. Waits for so long at most."""
+        """Waits at most `seconds`. Returns whether the thread has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -158,22 +162,23 @@ class Reporter:
 
 
 class Recorder:
-    """The epochs of one audit on this rank. May be used from any thread.
+    """The epochs of one audit on this rank. Any thread may use it.
 
-    An epoch begins with an iteration. It ends with the iteration, with an error, when the next iteration begins, or with
-    close(). What an iteration yields after a close() belongs to the next epoch. When nothing holds the recorder any more, the
-    epoch under way ends, and the reporter behind it.
+    An epoch begins with an iteration. It ends with the iteration, with an error, when the next iteration begins, or
+    with close(). Elements that an iteration yields after close() belong to the next epoch. When no object holds the
+    recorder any more, the running epoch ends, and after it the reporter.
     """
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
-        """`settle`, `announce`: as Reporter takes them. `partial`: what is under way when the program ends is an epoch, even
-        if it is no iteration that has a number."""
+        """`settle`, `announce`: the arguments of Reporter. `partial`: the epoch that is running at the end of the
+        program counts, even if it is not a numbered iteration."""
         self.name, self._key, self._announce, self._partial = name, key, announce, partial
-        # A generator that is garbage ends its epoch wherever the collector runs, so also under this lock.
+        # The garbage collector may end a generator's epoch at any place, so also under this lock.
         self._lock = threading.RLock()
         self._epoch: Optional[Epoch] = None
         self._iteration = 0
-        self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator has a number of another process
+        # random, because a restored iterator has a number of another process
+        self._numbers = itertools.count(random.getrandbits(61))
         self._older: set[int] = set()
         self._forgiving = False
         self._forked = fork_check()
@@ -185,15 +190,16 @@ class Recorder:
             self.close_for_good()
 
     def forgive(self) -> None:
-        """From here on an element of which no keys can be made passes. Its epoch has that error, and no more rows."""
+        """From now on an element whose keys can't be made is passed on without an error. Its epoch keeps the error, and
+        ends there."""
         self._forgiving = True
 
     def begin(self) -> int:
-        """Begins an iteration, whose number it returns."""
+        """Begins an iteration, and returns its number."""
         with self._lock:
             if self._epoch is not None and self._epoch.partial:
                 self._close()
-            self._epoch = None  # nobody has come to one that isn't partial
+            self._epoch = None  # an epoch that isn't partial does not count, because its end was not reached
             if self._iteration >= 0:
                 self._older.add(self._iteration)
             self._iteration = next(self._numbers)
@@ -201,12 +207,15 @@ class Recorder:
             return self._iteration
 
     def record(self, iteration: int, element: Any, of: str = "element") -> None:
-        """One step of an iteration; `of` as keys() takes it. Raises as add()."""
+        """Adds one step of an iteration. `of` as in keys(). Raises the errors of add()."""
         self.add(iteration, self.keys(element, of))
 
     def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
-        """The keys of an element, or the reason why none can be made. `of`: "element"; or "key": the element is what the
-        user's key is made of. `which`: names the element in errors. Empty: it is the next step."""
+        """The keys of an element, or the error that says why it has none.
+
+        `of`: "element", or "key" if `element` is the value of the user's key. `which`: names the element in errors.
+        Empty: the next step.
+        """
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
@@ -221,11 +230,11 @@ class Recorder:
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
-        """One step of an iteration, whose keys these are.
+        """Adds one step of an iteration, with its keys.
 
         Raises:
           RuntimeError: a newer iteration of the same audit has begun.
-          Exception: `keys`, if it is the reason why there are none, unless it is forgiven. It ends the epoch.
+          Exception: `keys`, if it is an error and forgive() was not called. The error ends the epoch.
         """
         with self._lock:
             if iteration in self._older:
@@ -243,40 +252,40 @@ class Recorder:
                 epoch.add(keys)
 
     def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
-        """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
+        """Ends the iteration. The loader has come to its end, or raised an error, or the program has left the loop."""
         with self._lock:
             if iteration == self._iteration:
                 self._close(error, whole=error is None and not left)
 
     def close(self, whole: bool = False) -> None:
-        """Ends the epoch that is under way, if one is. `whole`: the loader has come to its end."""
+        """Ends the running epoch, if there is one. `whole`: the loader has come to its end."""
         with self._lock:
             self._close(whole=whole)
 
     def say(self, text: str) -> None:
-        """On rank 0 alone."""
+        """Logs a line, on rank 0 only."""
         if self._announce:
             say(explain(text))
 
     @property
     def steps(self) -> int:
-        """Of the epoch under way."""
+        """The number of steps of the running epoch."""
         with self._lock:
             return self._epoch.steps if self._epoch is not None else 0
 
     @property
     def reports(self) -> list[Report]:
-        """Of the epochs that all ranks have ended."""
+        """The reports of the epochs that all ranks have ended."""
         return [one.result() for one in list(self._reporter.made) if one.done() and one.exception() is None]
 
     def report(self) -> Report:
-        """Ends the epoch under way, and returns the report of the last epoch that this rank has ended. Waits for all ranks to
-        end it.
+        """Ends the running epoch, and returns the report of the last epoch that this rank has ended. Waits for all
+        ranks to end it.
 
         Raises:
-          RuntimeError: no epoch has begun; the last one ended after shutdown(); or in a forked child.
+          RuntimeError: no epoch has begun, or the last epoch ended after shutdown(), or this is a forked child.
         """
-        if self._forked():  # before the lock, which the thread may have held when this process forked
+        if self._forked():  # before the lock, because a thread may have held the lock when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._lock:
             self._close_if_partial()
@@ -290,7 +299,7 @@ class Recorder:
         return made[-1].result()
 
     def close_for_good(self) -> None:
-        """Ends the epoch under way. The last epochs get their reports; later ones get none."""
+        """Ends the running epoch. The epochs so far get their reports. Later epochs get no report."""
         with self._lock:
             self._close_if_partial()
             self._reporter.end()
@@ -319,7 +328,7 @@ def _named(error: BaseException) -> str:
     """An error in one line."""
     try:
         text = without_place(" ".join(str(error.args[0] if len(error.args) == 1 else error).split()))
-    except Exception:  # of the error's own
+    except Exception:  # raised by the error itself
         text = ""
     text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."
     return type(error).__name__ + (f": {text}" if text else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that there should be: a count, keys, or elements. Rank 0 reads them once, and sends each key to the rank that counts
+"""The expected rows: a number, keys, or elements. Rank 0 reads them once, and sends each key to the rank that counts
 it."""
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ _CHUNK = 1 << 18  # rows that rank 0 holds at a time
 
 
 class Reference(NamedTuple):
-    """`rows`: their number; None: there is no reference. `part`: of the keys that this rank counts, as count() takes it;
-    None: only the number is known. `names`: of keys that are text, on rank 0."""
+    """The reference of an audit.
+
+    `rows`: the number of its rows. None: there is no reference. `part`: the keys that this rank counts, in the form
+    that count()
+    takes. None: only the number is known. `names`: on rank 0, the names of keys that are text.
+    """
 
     rows: Optional[int] = None
     part: Optional[Array] = None
     names: Names = Names()
 
     def name_of(self, place: int) -> str:
-        """On rank 0: of the row at this place."""
+        """On rank 0: a name for the row at this place."""
         name = self.names.get(place)
         return name if name is not None else f"row {place} of the reference"
 
 
 def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
-    """Collective. Only rank 0 reads what is `given`. Ctrl-C waits, except while rank 0 reads.
+    """Makes the reference. Collective. Only rank 0 reads `given`. Ctrl-C waits, except while rank 0 reads.
 
     Raises:
-      What the reading raises: on rank 0 as it is, elsewhere an error of the same class that quotes it.
+      Errors of the reading: on rank 0 as they are. On other ranks an error of the same class that quotes them.
     """
     chunks = _chunks(given, key) if exchange.rank == 0 else iter(())
     tables: list[Array] = []
@@ -59,7 +63,7 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
         try:
             check_errors(job, "audit(), reading the reference", [((job.layout.trainers[0],), said)], failure)
         finally:
-            del came, failure  # an error would hold itself, and the program's frames
+            del came, failure  # an error would keep itself and the program's frames alive
         if not said["more"]:
             part = np.concatenate([table, *tables])
             return Reference(said["rows"], None if said["counted"] else part[in_parts(part, 1)[0]], names)
@@ -68,7 +72,7 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
 
 
 def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None, BaseException]:
-    """The next chunk. None: there is none. An error, also Ctrl-C, is returned, because the other ranks wait for the chunk."""
+    """The next chunk, or None at the end. Returns errors, also Ctrl-C, because the other ranks wait for the chunk."""
     try:
         try:
             ctrl_c.open()
@@ -76,21 +80,21 @@ def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None,
         finally:
             ctrl_c.close()
     except BaseException as error:
-        ctrl_c.close()  # another Ctrl-C may have come in between
+        ctrl_c.close()  # another Ctrl-C may have come meanwhile
         return error
 
 
 def _table(keys: Keys, first: int) -> Array:
-    """uint64 [rows, 3]: the keys, and the places of their rows, of which the first is `first`."""
+    """uint64 [rows, 3]: the keys, and the places of their rows. `first` is the first place."""
     places = np.arange(first, first + len(keys.words), dtype=np.uint64)
     return np.concatenate([keys.words, places[:, None]], axis=1)
 
 
 def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
-    """Keys of at most about _CHUNK rows at a time; or only a count.
+    """Yields keys, about _CHUNK rows at a time. Or yields only a number of rows.
 
     Raises:
-      TypeError: no keys can be made of what is given. And what it raises itself.
+      TypeError: no keys can be made of `given`. Errors of `given` itself are raised as they are.
     """
     if _is_function(given):
         returned = given()
@@ -111,7 +115,7 @@ def _chunks_of_keys(given: Any) -> Iterator[Keys]:
     if isinstance(given, (set, frozenset)):
         try:
             given = sorted(given)
-        except TypeError:  # numbers and texts together
+        except TypeError:  # numbers and texts in one collection
             given = list(given)
     for begin in range(0, len(given), _CHUNK):
         yield given_keys(given[begin : begin + _CHUNK], "a key in reference=")
@@ -140,11 +144,11 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
         yield Keys(np.concatenate(words), names)
 
 
-# ---- What a reference may be.
+# ---- The kinds of references.
 
 
 def check_reference(given: Any, key: Key) -> None:
-    """Raises TypeError or ValueError if it can't be a reference."""
+    """Raises TypeError or ValueError if `given` can't be a reference."""
     kind: type[Exception] = ValueError
     what, to_do = "", ""
     if _is_number(given):
@@ -181,15 +185,15 @@ def _is_function(given: Any) -> bool:
 
 
 def _is_map(given: Any) -> bool:
-    """Returns whether its elements have numbers but no `__iter__`, as PyTorch's datasets and Keras 3's. Some of these raise no
-    IndexError at their end, so Python does not know the end."""
+    """Says whether its elements have numbers but it has no `__iter__`, like PyTorch's datasets and Keras 3's. Some of
+    these raise no IndexError at their end, so Python can't find the end."""
     names = ("__getitem__", "__len__")
     found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
     return found and not isinstance(given, type)
 
 
 def _is_keys(given: Any) -> bool:
-    """Returns whether it is a collection of keys. Otherwise it is one of elements."""
+    """Says whether it is a collection of keys. Otherwise it is a collection of elements."""
     if isinstance(given, (range, set, frozenset)):
         return True
     if isinstance(given, (list, tuple)):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from . import picture
 
-_MOST_TIMES = 5  # a line for each number of times up to here
+_MOST_TIMES = 5  # numbers of times up to this limit have a line of their own
 
 
 class Seen(NamedTuple):
-    """A place where a row was seen: the rank, the step of the epoch, from 1, and the row in its element, from 0."""
+    """A place where a row was seen: the rank; the step of the epoch, from 1; the row in its element, from 0."""
 
     rank: int
     step: int
@@ -23,8 +23,11 @@ class Seen(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A row that was not seen once. `key`: the whole number or text that the user gave as its key; otherwise what is known of
-    it. `times`: how often it was seen. `seen`: where, up to three times on each rank."""
+    """A row that was not seen exactly once.
+
+    `key`: the whole number or text that the user gave as its key, or a description. `times`: how often it was seen.
+    `seen`: the places, at most three for each rank.
+    """
 
     key: Union[int, str]
     times: int
@@ -37,10 +40,11 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The rows that all ranks saw in an epoch. All ranks have the same report. `str()` of it is for people.
+    """The rows that all ranks saw in an epoch. All ranks have the same report. `str()` gives its text.
 
-    Rows are told apart by their keys (see audit()). `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
-    different rows. `rows` and `repeats` count deliveries. Tuples have a number for each rank, in the order of the ranks.
+    Rows are identified by their keys (see audit()). `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
+    different rows. `rows` and `repeats` count deliveries. Tuples have a number for each rank, in the order of the
+    ranks.
     """
 
     name: str  # of the audit: "audit 1"
@@ -48,22 +52,23 @@ class Report:
     steps: tuple[int, ...]  # elements
     rows: tuple[int, ...]  # a row counts as often as it came
     distinct_by_rank: tuple[int, ...]
-    never: Optional[int]  # rows of the reference that nobody saw; None: there is no reference
+    never: Optional[int]  # rows of the reference that were never seen; None: there is no reference
     unknown: Optional[int]  # different rows that are not in the reference; None: there is no reference
-    repeats: int  # deliveries of a row beyond those that the reference has, or beyond the first
+    repeats: int  # deliveries of a row beyond the number in the reference, or without a reference beyond the first
     reference: Optional[int]  # rows of the reference
-    times: dict[int, int]  # how often seen, from 1: different rows
-    pairs: dict[tuple[int, int], int]  # (a, b): rows that both saw; (a, a): rows that a saw more than once; none is 0
+    times: dict[int, int]  # how often seen, from 1: number of different rows
+    # (a, b): rows that both saw; (a, a): rows that a saw more than once; no value is 0
+    pairs: dict[tuple[int, int], int]
     by_content: bool  # no key was given
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
     times_unknown: dict[int, int] = dataclasses.field(
         default_factory=dict
-    )  # of `times`: rows not in the reference's keys
-    left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader did: by break, end_epoch() or report()
-    hint: str = ""  # why nothing that came is in the reference
-    errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch, by rank
+    )  # the part of `times` for rows that are not in the reference's keys
+    left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader: by break, end_epoch() or report()
+    hint: str = ""  # says why no row that came is in the reference
+    errors: dict[int, str] = dataclasses.field(default_factory=dict)  # the error that ended the epoch, by rank
     raster: Any = None  # picture.Raster
 
     @property
@@ -72,22 +77,22 @@ class Report:
 
     @property
     def distinct(self) -> int:
-        """Different rows that the job saw."""
+        """The number of different rows that the job saw."""
         return sum(self.times.values())
 
     @property
     def once(self) -> int:
-        """Different rows that were seen once."""
+        """The number of different rows that were seen once."""
         return self.times.get(1, 0)
 
     @property
     def ok(self) -> bool:
-        """Each row came once, as far as is known, and no error ended the epoch."""
+        """Says whether each row came once, as far as this is known, and no error ended the epoch."""
         return not self.never and not self.repeats and not self.unknown and not self.errors
 
     @property
     def verdict(self) -> str:
-        """One sentence, without its full stop."""
+        """One sentence about the epoch, without its full stop."""
         if not self.errors:
             return self._rows_verdict()
         return f"an error ended the epoch on {self._named(sorted(self.errors))}; up to there {self._rows_verdict()}"
@@ -121,12 +126,13 @@ class Report:
         return "; ".join(found)
 
     def _of_reference(self) -> dict[int, int]:
-        """`times` without rows that are known not to be in the reference."""
+        """`times` without the rows that are certainly not in the reference."""
         known = {times: rows - self.times_unknown.get(times, 0) for times, rows in self.times.items()}
         return {times: rows for times, rows in known.items() if rows}
 
     def _whole(self) -> int:
-        """The rows of which shares are. Without a reference, and if more rows came than a number says: those that came."""
+        """The number of rows that is 100 %: the reference's, or the number of rows that came if that is larger or the
+        only one."""
         return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
@@ -136,14 +142,14 @@ class Report:
         return "\n".join(lines)
 
     def picture(self) -> str:
-        """Rows over ranks, for a terminal: a line for each rank, and one for all together. Local."""
+        """The rows over the ranks as text for a terminal: a line for each rank, and a line for all together. Local."""
         return picture.text(self.raster)
 
     def save_png(self, path: Any) -> None:
-        """Writes the same as a PNG. Local, on every rank that calls it: call it on one.
+        """Writes the picture as a PNG. Local: each rank that calls it writes the file, so call it on one rank.
 
         Raises:
-          OSError: it can't be written.
+          OSError: the file can't be written.
         """
         picture.save_png(self.raster, path)
 
@@ -165,7 +171,7 @@ class Report:
         numbers = list(zip(self.steps, self.rows, self.distinct_by_rank))
         lines: list[tuple[str, ...]] = [("rank", "steps", "rows", "different")]
         begin = 0
-        for rank in range(1, self.ranks + 1):  # ranks in a row that are alike share a line
+        for rank in range(1, self.ranks + 1):  # consecutive ranks with the same values share a line
             if rank == self.ranks or numbers[rank] != numbers[begin]:
                 name = f"{begin}" if rank == begin + 1 else f"{begin} to {rank - 1}"
                 lines.append((name, *(f"{number:,}" for number in numbers[begin])))
@@ -180,7 +186,7 @@ class Report:
         return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
 
     def _causes(self) -> list[str]:
-        """The usual reasons for such numbers."""
+        """Texts about the usual reasons for such numbers."""
         found = [self.hint] if self.hint else []
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):
@@ -241,7 +247,7 @@ class Report:
 
 
 def share(part: int, whole: int) -> str:
-    """`36.0 %`; not 0 where there is some, not 100 where some is missing."""
+    """A percentage, for example `36.0 %`. It is 0 only if `part` is 0, and 100 only if `part` is all of `whole`."""
     percent = 100 * part / whole if whole else 0.0
     if 0 < part < whole and not 0.05 <= percent < 99.95:
         return "< 0.1 %" if percent < 1 else "> 99.9 %"
@@ -249,7 +255,7 @@ def share(part: int, whole: int) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table: the first column begins at the left, all others end at the right."""
+    """The lines of a table. The first column is aligned to the left, all other columns to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     return [
         "  ".join(

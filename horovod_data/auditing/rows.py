@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The normal form of an element: columns of rows. Pure.
 
-A loader yields nests (tuples, lists, mappings, records) of components. Each component becomes a Column: an array with an axis
-0 of rows. The digest of a row is made of its kinds (dtype and shape) and its bytes in all columns. Components whose rows differ
-in shape have columns for each row.
+A loader yields nests (tuples, lists, mappings, records) of components. Each component becomes a Column: an array whose
+axis 0 is the rows. The digest of a row is made of its kinds (dtype and shape) and its bytes in all columns. If a
+component's rows differ in shape, each row has its own columns.
 
 Rows become bytes in pieces, because an element may be a whole data set in memory.
 """
@@ -21,46 +21,46 @@ import numpy as np
 from ..errors import explain
 
 SINGLE = (str, bytes, int, float, np.generic)
-EXACT = "whole number"  # the dtype of an array of Python's own whole numbers, which no dtype of numpy's holds together
+EXACT = "whole number"  # the dtype of an array of Python's own whole numbers, which fit into no dtype of numpy
 
 _PIECE = 16 << 20  # bytes of rows that are made at a time
-_PIECE_ROWS = 1 << 16  # rows at a time, because Python holds an object for each
-_PIECE_TEXTS = 256  # rows at a time where their lengths differ, because their bytes are not known before
+_PIECE_ROWS = 1 << 16  # rows at a time, because Python needs an object for each
+_PIECE_TEXTS = 256  # rows at a time if their lengths differ, because their bytes are not known before
 
 Array = Any  # an ndarray
 
 
 class NoArray(TypeError):
-    """A component that is no array. Its text says why, and may be empty."""
+    """A component that is not an array. Its text says why, and may be empty."""
 
 
 class Column(NamedTuple):
-    """One component of an element, with its rows along axis 0; `dtype` as array_of() returns it."""
+    """One component of an element, with its rows along axis 0. `dtype` is the name that array_of() returns."""
 
     array: Array
     dtype: str
 
     @property
     def kind(self) -> str:
-        """dtype and shape of a row."""
+        """The dtype and shape of a row, as one text."""
         return self.dtype + "x".join(map(str, self.array.shape[1:]))
 
     @property
     def width(self) -> Optional[int]:
-        """Bytes of a row. None: rows differ in length."""
+        """The bytes of a row. None: rows differ in length."""
         entries = int(np.prod(self.array.shape[1:], dtype=np.int64))
         return self.array.dtype.itemsize * entries if self.dtype != "string" else None
 
     def part(self, a: int, b: int) -> Any:
-        """Rows a to b: uint8 [b - a, `width`], or a list of bytes, of which none begins with another."""
+        """Rows a to b: uint8 [b - a, `width`], or a list of bytes. No entry of the list is the begin of another."""
         piece = self.array[a:b]
         if self.dtype == "string":
             return [_framed(map(bytes_of, row)) for row in piece.reshape(len(piece), -1).tolist()]
-        bare = np.ascontiguousarray(piece).reshape(-1)  # a view where rows lie one behind the other
+        bare = np.ascontiguousarray(piece).reshape(-1)  # a view if the rows are contiguous in memory
         return bare.view(np.uint8).reshape(len(piece), self.width or 0)
 
     def row(self, i: int) -> list[Column]:
-        """The columns that row i has by itself."""
+        """The columns of row i as an element of its own."""
         return [Column(self.array[i : i + 1], self.dtype)]
 
 
@@ -75,11 +75,12 @@ class Uneven(NamedTuple):
 
 
 def row_groups(element: Any) -> list[tuple[list[Column], int]]:
-    """All rows of an element: columns, and the number of rows that each of them has. Most elements are one group. Where rows
-    differ in shape, each row is a group.
+    """All rows of an element, in groups: (columns, number of rows in each column).
+
+    Most elements are one group. If rows differ in shape, each row is a group.
 
     Raises:
-      TypeError: a component is no array.
+      TypeError: a component is not an array.
     """
     if are_samples(element):
         return [(_columns_of_row(sample), 1) for sample in element]
@@ -94,7 +95,7 @@ def row_groups(element: Any) -> list[tuple[list[Column], int]]:
 
 
 def rows_of(element: Any) -> Optional[int]:
-    """The number of rows along the axis 0 that all components share. None: there is no such axis."""
+    """The number of rows along axis 0, if all components have an axis 0 of this length. Otherwise None."""
     if are_samples(element):
         return len(element)
     found = leaves(element)
@@ -117,7 +118,7 @@ def row_digests(columns: Sequence[Column], rows: int) -> Array:
 
 
 def digests(rows: Iterable[Any], kind: str) -> Array:
-    """uint64 [rows, 2]: BLAKE2b of each row's bytes and of the kind of the row."""
+    """uint64 [rows, 2]: for each row, the BLAKE2b digest of its bytes and of `kind`."""
     person = blake2b(kind.encode(), digest_size=16).digest()
     joined = b"".join([blake2b(row, digest_size=16, person=person).digest() for row in rows])
     return np.frombuffer(joined, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
@@ -131,14 +132,18 @@ def bytes_of(text: Union[str, bytes]) -> bytes:
 
 
 def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str, Any]]:
-    """The components and their paths; those of a mapping in the order of its keys, those of records in the order of their
-    fields. None is no component.
+    """The components of an element, and their paths. A None is not a component.
 
-    A list of numbers or texts is one component. So is a list of lists of them, if all lie equally deep. So is a tuple of
-    texts inside of an element, because PyTorch collates texts so. An empty list stands for itself.
+    Components of a mapping are in the order of its keys, those of a record in the order of its fields. These are one
+    component:
 
-    `of_row`: the element is one row. Then lists of lists are one component only if they form an array. Each text of a tuple
-    is a component, and so is each tensor that a ragged or a sparse one is made of.
+    - a list of numbers or texts;
+    - a list of lists of numbers or texts, if all are equally deep;
+    - a tuple of texts inside of an element, because PyTorch collates texts into tuples;
+    - an empty list.
+
+    `of_row`: the element is one row. Then lists of lists are one component only if they form an array. Each text of a
+    tuple is a component. Each tensor inside a ragged or a sparse tensor is a component.
     """
     if element is None:
         return []
@@ -166,9 +171,12 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
 
 
 def are_samples(rows: Any) -> bool:
-    """Whether an element is a list of samples, each a row: mappings with the same keys, or tuples of one length, that hold
-    only numbers and texts. A list that holds only lists and tuples of texts is no list of samples: these are components, as
-    PyTorch collates texts."""
+    """Says whether an element is a list of samples, where each sample is a row.
+
+    Samples are mappings with the same keys, or tuples of one length, that hold only numbers and texts. Except: a list
+    that holds only lists and tuples of texts is not a list of samples. These are components, because PyTorch collates
+    texts so.
+    """
     if not isinstance(rows, list) or not rows or not isinstance(rows[0], (Mapping, tuple)):
         return False
     forms = {type(row) if not isinstance(row, (Mapping, tuple)) else _form(row) for row in rows}
@@ -176,7 +184,7 @@ def are_samples(rows: Any) -> bool:
     if len(forms) > 1 or not all(part and all(isinstance(leaf, (list, *SINGLE)) for leaf in part) for part in inside):
         return False
     if not all(isinstance(leaf, (str, bytes, list)) for leaf in inside[0]):
-        return True  # it has numbers
+        return True  # some entries are numbers
     components = [leaf for _, leaf in leaves(rows)]
     texts = all(isinstance(leaf, list) and _are_texts(leaf) for leaf in components)
     return not texts or len({len(leaf) for leaf in components}) > 1
@@ -191,8 +199,10 @@ def _are_texts(values: Sequence[Any]) -> bool:
 
 
 def _depth(values: list[Any]) -> int:
-    """How deep the numbers and texts of a list lie: 1 in [1, 2], 2 in [[1], [2]]. 0: not all lie equally deep, or there is
-    something else, or lists of lists have both numbers and texts."""
+    """The depth of the numbers and texts in a list: 1 in [1, 2], 2 in [[1], [2]].
+
+    0: the depths differ, or there are other values, or lists of lists hold both numbers and texts.
+    """
     if all(isinstance(one, SINGLE) for one in values):
         return 1
     kinds = _kinds(values, 0) if all(isinstance(one, list) for one in values) else set()
@@ -201,7 +211,7 @@ def _depth(values: list[Any]) -> int:
 
 
 def _kinds(value: Any, depth: int) -> set[tuple[int, bool]]:
-    """How deep each value lies, and whether it is a text. Depth 0: it is neither a number nor a text."""
+    """For each value: its depth, and whether it is a text. Depth 0: it is neither a number nor a text."""
     if isinstance(value, list):
         return {kind for one in value for kind in _kinds(one, depth + 1)}
     return {(depth, isinstance(value, (str, bytes))) if isinstance(value, SINGLE) else (0, False)}
@@ -212,7 +222,7 @@ def _is_empty(leaf: Any) -> bool:
 
 
 def length(leaf: Any) -> Optional[int]:
-    """The length of a component along axis 0. None: it is a single value."""
+    """The length of a component along axis 0. None: the component is a single value."""
     if isinstance(leaf, list):
         return len(leaf)
     if hasattr(leaf, "dense_shape"):
@@ -225,13 +235,13 @@ def length(leaf: Any) -> Optional[int]:
 
 
 def _columns_of_row(row: Any, path: str = "") -> list[Column]:
-    """The columns of an element that is one row. They are those of the same row in a batch of one."""
+    """The columns of an element that is one row. The same row in a batch of one has the same columns."""
     made = [_column(leaf, where, single=True) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
     return [column for column in made if isinstance(column, Column)]
 
 
 def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]:
-    """`path`: of the component, for errors. `single`: it is one row."""
+    """The column of a component. `path`: of the component, for errors. `single`: the component is one row."""
     if hasattr(leaf, "dense_shape"):
         return Uneven(_rows_of_sparse(leaf), path)
     if hasattr(leaf, "nested_row_splits") or (isinstance(leaf, list) and not single and _depth(leaf) > 1):
@@ -239,7 +249,7 @@ def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]
     why = "whole numbers that no one dtype of numpy's holds"
     try:
         array, dtype = array_of(leaf)
-        if dtype != EXACT:  # the bytes of such a row would depend on the other rows of its batch
+        if dtype != EXACT:  # otherwise the bytes of a row would depend on the other rows of its batch
             return Column(array[None] if single else array, dtype)
     except NoArray as error:
         why = str(error)
@@ -249,7 +259,7 @@ def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]
 
 
 def _rows_of_sparse(leaf: Any) -> list[Any]:
-    """The tensors that each row of a sparse tensor is made of by itself."""
+    """For each row of a sparse tensor, the tensors that make up the row by itself."""
     indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
     order = np.argsort(indices[:, 0], kind="stable")  # TensorFlow allows any order
     ends = np.searchsorted(indices[order, 0], np.arange(shape[0] + 1))
@@ -268,7 +278,7 @@ def _bytes_of_rows(parts: Sequence[Any]) -> Iterable[Any]:
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
-    """Several texts as one. No other texts make the same."""
+    """Joins several texts into one. Other texts give another result."""
     return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
 
 
@@ -276,24 +286,27 @@ def _framed(parts: Iterable[bytes]) -> bytes:
 
 
 def array_of(leaf: Any) -> tuple[Array, str]:
-    """The leaf as an array, and its dtype's name. Texts are an array of objects, or of numpy's texts, whose dtype is
-    "string". An array of whole numbers that no dtype of numpy's holds has Python's own, and the dtype EXACT.
+    """The leaf as an array, and the name of its dtype.
+
+    Texts become an array of objects or of numpy's texts, and their dtype is "string". Whole numbers that fit into no
+    dtype of numpy become an array of Python's whole numbers, and their dtype is EXACT.
 
     Raises:
-      NoArray: it is no array.
+      NoArray: the leaf is not an array.
     """
     if type(leaf).__module__.partition(".")[0] == "torch":
         leaf = leaf.detach().cpu() if hasattr(leaf, "detach") else leaf
-        if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has none
+        if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has no bfloat16
             return leaf.view(sys.modules["torch"].int16).numpy(), "bfloat16"
     try:
         if hasattr(leaf, "numpy") and getattr(leaf, "shape", None) == ():
-            leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow's
+            leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow
         array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf, _dtype_for(leaf))
-    except Exception as error:  # whatever the object's own conversion raises
+    except Exception as error:  # the object's own conversion may raise any error
         raise NoArray(str(error)) from error
     objects = array if array.dtype.kind == "O" else None
-    if array.dtype.kind == "f" and isinstance(leaf, list):  # also of whole numbers that no other dtype holds
+    # numpy also makes floats of whole numbers that fit into no other dtype
+    if array.dtype.kind == "f" and isinstance(leaf, list):
         objects = np.array(leaf, object)
     if objects is not None and (whole := _whole_numbers(objects)) is not None:
         return whole, EXACT
@@ -301,7 +314,8 @@ def array_of(leaf: Any) -> tuple[Array, str]:
         raise NoArray
     if array.dtype.kind in "OSU":
         return array, "string"
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # the same numbers have the same bytes
+    # in one byte order, so that the same numbers have the same bytes
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array, array.dtype.name
 
 
@@ -310,7 +324,8 @@ def _dtype_for(leaf: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Array:
-    """A list as an array, with its texts as objects. numpy's own texts would be as long as the longest."""
+    """A list as an array, with its texts as objects. In an array of numpy's texts, each entry would be as long as the
+    longest."""
     if _holds_texts(values):
         return np.array(values, object)
     return np.asarray(values) if values else np.empty(0, np.int64)
@@ -321,7 +336,8 @@ def _holds_texts(values: Any) -> bool:
 
 
 def _whole_numbers(values: Array) -> Optional[Array]:
-    """An array of objects as one of Python's own whole numbers; None: some are none, or there are none."""
+    """An array of objects as an array of Python's whole numbers. None: some entries are not whole numbers, or there are
+    none."""
     try:
         flat = [operator.index(one) for one in values.ravel().tolist()]
     except TypeError:

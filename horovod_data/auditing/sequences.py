@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras' sequences with a look at the batches that are fetched. Keras fetches batches by number, ahead, in threads, and calls
-on_epoch_end(). A loop of the user's is an iteration, as that over other loaders."""
+"""Audits Keras' sequences. It records the batches that are fetched.
+
+Keras fetches batches by number, ahead, in threads, and calls on_epoch_end(). A loop of the program is an iteration, as
+with other loaders.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .record import Recorder
 
 
 def sequence_class(given: Any) -> Any:
-    """The class of Keras' from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: it is no
+    """The class of Keras from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: it is no
     sequence."""
     for base in type(given).__mro__:
         packages = base.__module__.split(".")
@@ -25,11 +28,14 @@ def sequence_class(given: Any) -> Any:
 
 
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. Each batch counts once in an epoch, because Keras looks at the first batch before it
-    begins. What Keras has fetched for an epoch that it never begins is no epoch."""
+    """A Keras sequence of the same batches. Each batch counts once in an epoch.
+
+    Keras looks at the first batch before it begins, so that batch comes twice. Batches that Keras has fetched for an
+    epoch that it never begins do not count.
+    """
     forked = fork_check()
     lock = threading.Lock()
-    fetched: set[int] = set()  # in the epoch under way; each epoch has a set of its own
+    fetched: set[int] = set()  # the batches of the running epoch; each epoch has its own set
 
     def looped(elements: Iterable[Any]) -> Iterator[Any]:
         nonlocal fetched
@@ -51,7 +57,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
         def __len__(self) -> int:
             return len(given)
 
-        if hasattr(given, "num_batches"):  # Keras 3's: some have this, and no length
+        if hasattr(given, "num_batches"):  # some of Keras 3's sequences have this, and no length
             num_batches = property(lambda _: given.num_batches)
 
         def __getitem__(self, index: int) -> Any:
@@ -64,12 +70,12 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             if index not in mine:
                 keys = recorder.keys(element)
                 with lock:
-                    if mine is fetched and index not in mine:  # a batch that comes late was of the epoch before
+                    if mine is fetched and index not in mine:  # a late batch belongs to the epoch before
                         mine.add(index)
                         recorder.add(-1, keys)
             return element
 
-        def on_epoch_begin(self) -> None:  # Keras 3's
+        def on_epoch_begin(self) -> None:  # only Keras 3 calls it
             if hasattr(given, "on_epoch_begin"):
                 given.on_epoch_begin()
 
@@ -92,9 +98,9 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             return looped(given[index] for index in numbers)
 
     class AuditedEndless(AuditedSequence):
-        """Has a next() as well, as the iterators of Keras' image generators."""
+        """Also has a next(), like the iterators of Keras' image generators."""
 
-        _loop: Optional[Iterator[Any]] = None  # of the calls of next()
+        _loop: Optional[Iterator[Any]] = None  # the iteration of the calls of next()
 
         def __iter__(self) -> Iterator[Any]:
             self._loop = None
@@ -108,7 +114,10 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
 
 def _between_passes() -> bool:
-    """Whether Keras' enqueuer has called on_epoch_end(). It does so after each pass over the sequence, and goes on to the next
-    pass. The epoch ends when Keras itself calls on_epoch_end()."""
+    """Says whether Keras' enqueuer has called on_epoch_end(). It does so after each pass, and then begins the next
+    pass.
+
+    The epoch ends when Keras itself calls on_epoch_end().
+    """
     caller = sys._getframe(2).f_locals.get("self")
     return any(base.__name__ == "OrderedEnqueuer" for base in type(caller).__mro__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of an epoch, which all trainers make together: every key goes to the one rank that counts it."""
+"""Makes the report of an epoch. All trainers make it together: every key goes to the rank that counts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {True: "whole numbers", False: "texts, floating-point numbers or other 
 
 
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
-    """Collective; returns the same report on every rank. Raises as Exchange does."""
+    """Returns the report, the same on every rank. Collective. Raises the errors of Exchange."""
     words = epoch.words()
     wanted = reference.part if reference.part is not None else words[:0]
     heads = exchange.allgather(
@@ -38,7 +38,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     axis = _axis([one for head in heads for one in head["ranges"]], reference)
     order, rows = in_parts(words, exchange.size)
     sorted_words = words[order]
-    del order  # 8 bytes for each row
+    del order  # frees 8 bytes for each row
     mine = count(exchange.alltoall(sorted_words, rows), reference.part, axis)
     found = _of_all_ranks(exchange, mine)
 
@@ -46,7 +46,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     told = exchange.allgather(
         {
             "places": [_places(epoch, words, example) for example in seen],
-            "never": [reference.name_of(place) for _, _, place, _ in found.never],  # rank 0 knows them
+            "never": [reference.name_of(place) for _, _, place, _ in found.never],  # rank 0 has the names
         }
     )
     examples = [_example(one, [rank["places"][i] for rank in told], by_content) for i, one in enumerate(seen)]
@@ -84,7 +84,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
 
 
 def _kinds(words: Array) -> list[bool]:
-    """True if some keys are whole numbers, False if some are not."""
+    """Has True if some keys are whole numbers, and False if some keys are not."""
     return np.unique(integers(words)).tolist()
 
 
@@ -93,13 +93,13 @@ def _axis(ranges: list[Any], reference: Reference) -> Axis:
     if ranges and None not in ranges:
         first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
         if not by_key and reference.rows and 0 <= first and last < reference.rows:
-            return Axis("number", 0, reference.rows - 1)  # most likely the keys are all numbers from 0 on
+            return Axis("number", 0, reference.rows - 1)  # the keys are probably all numbers from 0 on
         return Axis("number", first, last)
     return Axis("reference", 0, reference.rows - 1) if by_key and reference.rows else Axis("hash")
 
 
 def _of_all_ranks(exchange: Exchange, mine: Counts) -> Counts:
-    """Adds up the counts of all ranks, which have counted different keys."""
+    """The sum of the counts of all ranks. Each rank has counted different keys."""
     arrays, (times, strange, *examples) = mine[:ARRAYS], mine[ARRAYS:]
     summed = exchange.allsum(np.concatenate([array.ravel() for array in arrays]))
     parts = np.split(summed, np.cumsum([array.size for array in arrays])[:-1])
@@ -130,7 +130,7 @@ def _example(example: Found, places: list[Any], by_content: bool) -> Example:
 
 
 def _known(names: Iterable[Optional[str]]) -> Optional[str]:
-    """The first that is known."""
+    """The first name that is not None."""
     return next((name for name in names if name is not None), None)
 
 
@@ -142,7 +142,7 @@ def _shown(example: Found, name: Optional[str], by_content: bool) -> Union[int, 
 
 
 def _hint(heads: list[dict[str, Any]], by_content: bool) -> str:
-    """Why nothing that came is in the reference."""
+    """Says why no row that came is in the reference."""
     came, wanted = ({kind for head in heads for kind in head[which]} for which in ("kinds", "kinds of the reference"))
     why = ""
     if by_content:

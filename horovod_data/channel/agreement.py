@@ -53,12 +53,15 @@ def raised(kind: str, text: str) -> Exception:
 def check_errors(
     job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]], failure: Optional[BaseException]
 ) -> None:
-    """Raises the error of the first rank that has one: there as it is, on other ranks with its class, if that is known there."""
+    """Raises the error of the first rank that has one. That rank raises the error itself.
+
+    Other ranks raise an error of the same class if they know the class, otherwise a RuntimeError.
+    """
     try:
         if failure is not None:
             raise failure
     finally:
-        failure = None  # else this frame and the error would keep each other alive, with the program's frames
+        failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]

@@ -37,15 +37,16 @@ class Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
-    made_of: Callable[[], Any] = lambda: None  # the dataset function, while it lives
-    told: bool = False  # a line has said that another dataset is ignored
+    made_of: Callable[[], Any] = lambda: None  # the dataset function, as long as it exists
+    told: bool = False  # a log line has said that another dataset is ignored
 
 
 def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
-    """Makes a channel, of which the caller is a user. Collective: all ranks make their channels in the same order.
+    """Makes a channel. The caller becomes a user of it. Collective: all ranks make their channels in the same order.
 
-    Every rank takes part in the agreement, also one whose own work has failed: so all ranks raise that error. `ctrl_c` delivers
-    signals only while the program's own code runs. From then on they wait until the channel is made on all ranks.
+    Every rank takes part in the agreement, also after its own work has failed. So all ranks raise that error.
+    `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have
+    made the channel.
     """
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
@@ -97,16 +98,16 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     finally:
         if dealer is not None and not made:
             dealer.cancel()
-        failure = None  # else this frame and the error would keep each other alive, with the program's frames
+        failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
 
 
 def _exchanged(
     mine: dict[str, Any], what: str, failure: Optional[BaseException]
 ) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
-    """The number of the agreement, and what all ranks say in it.
+    """The number of the agreement, and the data of all ranks in it.
 
     Raises:
-      BaseException: this rank's own failure, if the agreement failed before other ranks have seen it.
+      BaseException: this rank's own failure, if the agreement failed before other ranks saw that failure.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
@@ -127,7 +128,7 @@ def _agreed(
     said: list[tuple[tuple[int, ...], dict[str, Any]]],
     reading: Optional[Reading],
 ) -> tuple[Channel, list[int]]:
-    """The channel, and the bytes of shared memory of each reader. Raises ValueError where the readers' words don't fit."""
+    """The channel, and the bytes of shared memory of each reader. Raises ValueError if the readers' data don't fit."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:
@@ -177,7 +178,8 @@ def _component(part: elements.Component) -> bindings.Component:
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
-    """The bytes that may be on their way: never more than a quarter of a reader's shared memory, which serves all channels."""
+    """The bytes that may be on their way. The limit is a quarter of a reader's shared memory, which serves all
+    channels."""
     return min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
 
 
@@ -195,7 +197,7 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
             f"the readers' datasets in {what} have different elements: {error}",
             "Let the dataset function return the same kind of dataset on every reader",
         ) from None
-    # This reader knows the classes of its namedtuples.
+    # This reader knows the classes of its namedtuples. Other ranks do not.
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""distribute_dataset(): makes a channel, and returns this rank's end of it as a tf.data.Dataset."""
+"""distribute_dataset(): makes a channel, and returns this rank's side of it as a tf.data.Dataset."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .options import Options
 from .reader_dataset import checked_dataset_or_fn
 from .receiver import receive
 
-# The channels that were made by name in a TF1 graph: the k-th of a name in a graph is the k-th in this list. An Estimator builds a new
-# graph for each call of train() or evaluate(), and calls the same input_fn in it. It gets the channels that exist.
-# They live until shutdown(): an old graph may be freed on one rank and not on another.
+# For each name, the channels that were made in TF1 graphs. The k-th call for a name in any graph gets the k-th channel.
+# Example: an Estimator builds a new graph for each train() or evaluate(), and calls the same input_fn in it. That call
+# gets the channel that exists. Channels live until shutdown(), because an old graph may be freed on one rank only.
 _named: dict[str, list[Channel]] = {}
 # The number of calls for each name in each graph.
 _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakref.WeakKeyDictionary()
@@ -45,66 +45,77 @@ def distribute_dataset(
     """Deals the elements of the reader's dataset to all ranks. Each rank gets its own elements, and no others.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
-    Only the dataset (or function) of readers is used. Each iteration of the returned dataset is a new epoch: one pass over the
-    reader's dataset, in which all ranks take part.
+    Only the dataset (or function) of readers is used. Each iteration of the returned dataset is a new epoch: one pass
+    over the reader's dataset, in which all ranks take part.
 
     Args:
-      dataset_or_fn: a tf.data.Dataset, or a function that returns one. Readers call the function once, in eager mode. On other
-        ranks it may be None. A function with one parameter without a default gets a tf.distribute.InputContext:
-        input_pipeline_id is the reader's number, num_input_pipelines the number of readers, num_replicas_in_sync the number of
-        trainers. A function with a parameter named `epoch` is called for every epoch, with its number from 1. The number goes
-        on over a restore. The first call is made here, all others on a thread of ours. All datasets of such a function have the
-        same element_spec. Their lengths may differ, so the cardinality is UNKNOWN unless the first one is infinite.
-      batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as in tf.distribute).
-        "per_rank": each element is one rank's whole batch, and N consecutive elements make a step (as in Horovod).
+      dataset_or_fn: a tf.data.Dataset, or a function that returns one. On ranks that don't read it may be None. Readers
+        call the function once, in eager mode.
+        A function with one parameter without a default gets a tf.distribute.InputContext: input_pipeline_id is the
+        number of the reader, num_input_pipelines the number of readers, num_replicas_in_sync the number of trainers.
+        A function with a parameter named `epoch` is called for every epoch, with the epoch's number from 1. A restored
+        run continues the numbers. The first call is made here, all later calls on a thread of the library. All its
+        datasets must have the same element_spec. Their lengths may differ, so the cardinality is UNKNOWN unless the
+        first dataset is infinite.
+      batch: what an element is.
+        "global": a global batch. It is cut along axis 0 into one share per rank (as in tf.distribute).
+        "per_rank": one rank's whole batch. N consecutive elements make a step for N ranks (as in Horovod).
       schedule: "static": all ranks get the same number of steps, in an order that depends on the reader's order alone.
         "dynamic": first come, first served, with batch="per_rank" only. Each rank ends when the source is exhausted.
-      remainder: what happens to m rows (elements) that N ranks don't divide. "drop": each rank gets floor(m / N) rows. A log
-        line counts the rows that are left out. "partial": the first m mod N ranks get one row more. Shares may be empty.
-        "pad": all ranks get ceil(m / N) rows. The missing ones, at the end, are zeros. A float32 weight for each row (0 on
-        padding) comes with them: (x, y) becomes (x, y, weight), anything else becomes (element, weight).
-      prefetch: the steps that may be on their way to a rank, beyond the one it works on. "auto": as many as help, 2 to 64, bounded
-        in bytes. The order of rows, and the rank that gets each, don't depend on it. A number of 1 or more: the reader holds at
-        most prefetch + 1 global batches, a trainer at most prefetch of its own.
-      prefetch_mb: with prefetch="auto", the MiB of batches that the reader may have on their way for this channel. Two steps may
-        always be. Each rank may have its part of them. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. It is never more
-        than a quarter of a reader's HOROVOD_DATA_ARENA_MB. With a number for prefetch it is an error.
-      shard: for several readers. None: each reader delivers all of its dataset, and the dataset function gives each its part.
-        "auto": all readers have the same dataset, and each delivers its part of it. A part is some of the files, if the dataset
-        begins with a list of at least as many files as there are readers, and no later stage counts elements. Otherwise every
-        reader reads everything, and delivers its part of the elements. A line says which. Parts that don't make up one whole (for
-        example with another order on each reader) are an error. Except: datasets that a function makes for later epochs are
-        not compared, so they must be the same on all readers.
-      on_reader_error: the effect of an error in a reader's pipeline. "raise": the epoch ends, and every rank raises the error.
-        "continue": a line says what is lost, and the epoch goes on with the other readers.
-      verify: every row gets a hash where the pipeline yields it, and again where it is handed out. A row that is lost, comes
-        twice, is altered, or goes to another rank is an error on every rank (DataLossError). At the end of an epoch the
-        certificate is one line, and a record in HOROVOD_DATA_CERTIFICATE (docs/certificate.md). HOROVOD_DATA_VERIFY=1 does
-        that for every channel.
-      name: of the channel, in messages. While a TF1 graph is built, a name that exists in another graph stands for the same
-        channel.
+      remainder: what happens to m rows (elements) that N ranks don't divide.
+        "drop": each rank gets floor(m / N) rows. A log line counts the rows that are left out.
+        "partial": the first m mod N ranks get one row more. Shares may be empty.
+        "pad": all ranks get ceil(m / N) rows. The missing rows, at the end, are zeros. Each row gets a float32 weight:
+        0 for padding, 1 otherwise. (x, y) becomes (x, y, weight), anything else becomes (element, weight).
+      prefetch: the steps that may be on their way to a rank, beyond its current step. They don't change the order of
+        rows, or which rank gets a row.
+        "auto": as many as help, 2 to 64, bounded in bytes.
+        A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most
+        prefetch shares.
+      prefetch_mb: with prefetch="auto", the MiB of batches that the reader may have on their way for this channel. All
+        ranks divide them. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. The
+        limit is a quarter of a reader's HOROVOD_DATA_ARENA_MB. It is an error if prefetch is a number.
+      shard: for several readers.
+        None: each reader delivers all of its dataset. The dataset function gives each reader its part.
+        "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or
+        elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers, and no later stage
+        counts elements. Otherwise every reader reads everything, and delivers its part of the elements. Parts that
+        don't make up one whole are an error, for example with another order on each reader. Except: datasets that a
+        function makes for later epochs are not compared, so they must be the same on all readers.
+      on_reader_error: the effect of an error in a reader's pipeline.
+        "raise": the epoch ends, and every rank raises the error.
+        "continue": a log line says what is lost, and the epoch continues with the other readers.
+      verify: True: every row is hashed where the pipeline yields it, and again where a rank gets it. A row that is
+        lost, repeated, altered, or on the wrong rank is an error on every rank (DataLossError). At the end of an
+        epoch, a log line and a record in the file HOROVOD_DATA_CERTIFICATE certify it (docs/certificate.md).
+        HOROVOD_DATA_VERIFY=1 verifies every channel.
+      name: the channel's name in messages. While a TF1 graph is built, a name that exists in another graph stands for
+        the same channel.
 
     Returns:
-      A tf.data.Dataset of this rank's shares, with dtypes and structure as on the reader, and axis 0 as described. (A namedtuple
-      has the same name and fields on other ranks, but another class. A dict keeps its order, and is a dict or an
-      OrderedDict.) On a dedicated reader it can't be iterated.
+      A tf.data.Dataset of this rank's shares, with dtypes and structure as on the reader, and axis 0 as described. On
+      other ranks a namedtuple has the same name and fields, with another class. A dict keeps its order, and is a dict
+      or an OrderedDict. On a dedicated reader the dataset can't be iterated.
 
     Raises:
-      TypeError, ValueError: an argument is wrong, elements can't be dealt this way, or the ranks disagree. A wrong argument is
-        raised before any other rank is asked. If the program catches that error, the next call takes the place of this one. An
-        error that one rank alone can see is raised there as it is. On the other ranks it has the same class, and names that rank.
-      RuntimeError: before init(), after shutdown(), inside tf.function, or when a rank has left.
+      TypeError, ValueError: an argument is wrong, elements can't be dealt this way, or the ranks disagree. A wrong
+        argument is raised before the ranks compare their arguments. If the program catches that error, its next call
+        counts instead of this one. An error that only one rank can see is raised there as it is. On the other ranks it
+        has the same class, and names that rank.
+      RuntimeError: before init(), after shutdown(), inside tf.function, or after a rank has departed.
       TimeoutError: a rank has not made this call within HOROVOD_DATA_TIMEOUT seconds.
-      Errors of the dataset function: on the reader as they are. Elsewhere they have the same class and quote the text. (A
-        RuntimeError where the class is neither Python's nor TensorFlow's.)
-      KeyboardInterrupt: in the dataset function at once, otherwise when all ranks have made the call.
+      Errors of the dataset function: on the reader as they are. On other ranks they have the same class and quote the
+        text, or are a RuntimeError if the class is neither Python's nor TensorFlow's.
+      KeyboardInterrupt: at once in the dataset function, otherwise when all ranks have made the call.
 
-    Iterating raises, on every rank: tf.errors.* as the reader's pipeline raised it, with its place (channel, epoch, step,
-    reader and host); UnavailableError when a process is lost; DeadlineExceededError when nothing has come for
-    HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
-    newer one of the same dataset.
+    Iterating raises, on every rank:
+
+    - tf.errors.*: an error of the reader's pipeline, with its place (channel, epoch, step, reader and host).
+    - UnavailableError: a process was lost.
+    - DeadlineExceededError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
+    - FailedPreconditionError: after shutdown(), or when a newer iterator of the dataset has ended this iterator's epoch.
     """
-    given = locals()  # inside a tf.function AutoGraph adds names of its own
+    given = locals()  # inside a tf.function AutoGraph adds local names later
     state.current("distribute_dataset()")
     return distribute(
         dataset_or_fn, Options(**{field.name: given[field.name] for field in dataclasses.fields(Options)})
@@ -136,15 +147,15 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
-      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
-        (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
+      fn: a function that takes a tf.distribute.InputContext (or nothing) and returns a tf.data.Dataset. Only readers
+        call it: once, or for every epoch if it has a parameter named `epoch`. On ranks that don't read it may be None.
       batch, options: all arguments of distribute_dataset() after its first.
 
     Returns:
       A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
 
     Raises:
-      TypeError: fn is a dataset. All else as distribute_dataset() does.
+      TypeError: fn is a dataset. All other errors are those of distribute_dataset().
     """
     state.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
@@ -181,7 +192,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
             job.where,
         )
     asked[name] += 1
-    # A dedicated reader never comes here: it is in serve().
+    # A dedicated reader never comes here, because it is in serve().
     if (
         (job.reader is not None or job.trainer == 0)
         and given is not None
@@ -202,7 +213,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
 
 
 def _weakly(given: Any) -> Callable[[], Any]:
-    """A weak reference to a dataset function. A dataset is another one in each call, so it needs none."""
+    """A weak reference to a dataset function. A dataset needs none, because it is a new object in each call."""
     if given is None or isinstance(given, tf.data.Dataset):
         return lambda: None
     try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The component tensors of an element, their names, and the specs of the shares that trainers get.
 
-The C++ core knows plain tensors only. A map on the reader takes ragged and sparse tensors apart, and a map on the trainers puts them
+The C++ core knows plain tensors only. A map on the reader takes ragged and sparse tensors apart, and a map on the
+trainers puts them
 together. None is part of the structure: it has no tensor.
 """
 
@@ -36,8 +37,8 @@ class Component:
     dtype: tf.DType
     shape: tf.TensorShape
     rule: EmptyRule
-    row_length: int = -1  # the size of an axis that has row splits in a ragged tensor and is not ragged
-    says: Optional[tf.TensorShape] = None  # the static shape, of the dense shape of a sparse tensor
+    row_length: int = -1  # the size of an axis that has row splits in a ragged tensor although it is not ragged
+    says: Optional[tf.TensorShape] = None  # the static shape that the dense shape of a sparse tensor states
 
 
 def is_none(leaf: Any) -> bool:
@@ -52,7 +53,8 @@ def filled(spec: Any, parts: Sequence[Any]) -> Any:
 
 
 def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
-    """The leaf specs of an element_spec with their paths (`['image']`, `[1]['length']`), in tf.nest's order, without None."""
+    """The leaf specs of an element_spec with their paths (`['image']`, `[1]['length']`), in tf.nest's order, without
+    None."""
     if is_none(spec):
         return []
     if isinstance(spec, dict):
@@ -65,7 +67,8 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def by_place(spec: Any) -> Any:
-    """`spec` for TensorFlow's proto of a structure: places (as text) replace the keys of dicts, and None replaces the spec of None."""
+    """Converts `spec` for TensorFlow's proto of a structure. Places (as text) replace the keys of dicts, None the spec
+    of None."""
     if is_none(spec):
         return None
     if isinstance(spec, dict):
@@ -129,7 +132,7 @@ def check_types(spec: Any) -> None:
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
-        # A Mapping, or a class of attrs or dataclasses, which other ranks don't have.
+        # For example a Mapping, or a class of attrs or dataclasses. Other ranks don't have such a class.
         if not isinstance(leaf, tf.TypeSpec):
             raise explained(
                 TypeError,
@@ -184,7 +187,8 @@ def components(spec: Any) -> list[Component]:
 
 
 def weight_component(spec: Any) -> int:
-    """The component whose rows have the weights of remainder="pad": the one of the first leaf that knows its rows."""
+    """The component whose rows have the weights of remainder="pad". It belongs to the first leaf, which knows its
+    rows."""
     first = leaves(spec)[0][1]
     if isinstance(first, tf.SparseTensorSpec):
         return 2
@@ -195,7 +199,7 @@ def common_spec(specs: Sequence[Any]) -> Any:
     """The spec that fits the elements of several readers. Sizes that differ become unknown.
 
     Raises:
-      ValueError: the readers have other components, or components of another type. The text says which.
+      ValueError: the readers have different components, or components of different types. The text says which.
     """
     named = [leaves(spec) for spec in specs]
     for reader, others in enumerate(named):
@@ -217,7 +221,7 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
-    """The component tensors of an element, as Dataset.map hands it over."""
+    """The component tensors of an element, in the form in which Dataset.map passes it."""
     tensors: list[tf.Tensor] = []
     for leaf in tf.nest.flatten(element):
         if isinstance(leaf, tf.SparseTensor):
@@ -256,7 +260,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
 
 
 def with_weight(spec: Any, weight: Any) -> Any:
-    """(x, y) becomes (x, y, weight), as Keras takes it; anything else (element, weight)."""
+    """(x, y) becomes (x, y, weight), as Keras takes it. Anything else becomes (element, weight)."""
     if type(spec) is tuple and len(spec) == 2:
         return (*spec, weight)
     return (spec, weight)
@@ -266,7 +270,7 @@ def with_weight(spec: Any, weight: Any) -> Any:
 
 
 def rows_of(leaf: Any) -> Optional[int]:
-    """The static size of axis 0; None if unknown."""
+    """The static size of axis 0, or None if it is unknown."""
     return leaf.shape[0] if leaf.shape.rank else None
 
 
@@ -334,5 +338,5 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
 
 
 def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:
-    """dtypes and shapes, as ops take them."""
+    """The dtypes and shapes of `parts`, in the form that ops take."""
     return [part.dtype for part in parts], [part.shape for part in parts]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of distribute_dataset() on which all ranks must agree: names, defaults and checks.
 
-A new argument is a parameter of distribute_dataset(), a field here with its check, and the code that uses it. Ranks compare
-all fields.
+A new argument is a parameter of distribute_dataset(), a field here with its check, and the code that uses it. Ranks
+compare all fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_MB = float(1 << 20)
 
 
 class _Ours(str):
-    """A value that no program can pass by accident: it is compared by identity."""
+    """A value that no program passes by accident, because it is compared by identity."""
 
 
 # The value of `shard` in predict(): "auto", except where the dataset function takes an InputContext.
@@ -59,7 +59,7 @@ class Options:
         _choice("on_reader_error", self.on_reader_error, ON_ERROR)
         if self.shard is not None and self.shard is not UNLESS_SHARDED and not _is_auto(self.shard):
             raise explained(ValueError, f"shard={self.shard!r} is not known", "Use None or 'auto'")
-        object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy's
+        object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != AUTO and self.prefetch_mb is not None:
             raise explained(
@@ -80,10 +80,10 @@ class Options:
             )
 
     def completed(self, settings: Settings) -> Options:
-        """The same, where HOROVOD_DATA_* variables stand in for arguments that were left out."""
+        """The same options. HOROVOD_DATA_* variables replace arguments that were left out."""
         size = self.prefetch_mb
         if size is None and self.prefetch == AUTO:
-            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # the setting is in whole bytes
+            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # the setting is in whole bytes, and may be less
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader's end of a channel: checks the user's dataset, and runs the op that deals its elements."""
+"""The reader's side of a channel: checks the user's dataset, and runs the op that deals its elements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
 @dataclasses.dataclass(frozen=True)
 class _Rules:
-    """The requirements of a channel for the datasets that are read for it."""
+    """What a channel requires of the datasets that its reader reads."""
 
     options: Options
     audience: int  # the trainers for which this reader cuts its global batches
@@ -37,15 +37,16 @@ class _Rules:
 
 @dataclasses.dataclass
 class Reading:
-    """A dataset that this process reads for a channel, or a function that makes one for every epoch."""
+    """A dataset that this process reads for a channel. Or a function that makes a dataset for every epoch."""
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
     steps: Optional[int]  # global batches with a row for each trainer at least; None: unknown
     fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
     part: Optional[ReaderPart]  # with shard="auto"
-    deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, until all trainers have ended it
-    close: Callable[[], None]  # frees the session that it runs in
+    # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
+    deal: Callable[[int, int, int], None]
+    close: Callable[[], None]  # frees the session in which it runs
 
     @classmethod
     def make(
@@ -57,7 +58,7 @@ class Reading:
         trainers: int,
         audience: int,
     ) -> "Reading":
-        """Calls the function if it is one, and checks what can be checked before the first element."""
+        """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
         rules = _Rules(options, audience, options.shard is not None and readers > 1, reader, readers)
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
@@ -96,7 +97,7 @@ class _Wants:
 
     context: bool  # an InputContext
     context_name: str  # of its parameter, where it must be passed by name
-    epoch: bool  # the epoch's number, by this name; then the function is called for every epoch
+    epoch: bool  # the epoch's number, by this name; the function is then called for every epoch
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "_Wants":
@@ -134,7 +135,7 @@ class _Wants:
 
 @dataclasses.dataclass
 class _Prepared:
-    """A dataset that was checked. `flat` has its elements as plain tensors."""
+    """A dataset that was checked. `flat` yields the same elements as plain tensors."""
 
     dataset: tf.data.Dataset
     flat: tf.data.Dataset
@@ -175,9 +176,9 @@ def _made_anew(
     spec: Any,
     number: int,
 ) -> _Prepared:
-    """The dataset of epoch `number`. Its elements must be of the kind that all ranks know.
+    """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
-    With shard="auto" this reader's part is not compared with those of other readers, which don't wait for it.
+    With shard="auto" this reader's part is not compared with the parts of other readers, which don't wait for it.
     """
     made = _prepared(_call(function, wants, input_context, number), rules, None)
     if not _fits(made.spec, spec):
@@ -245,14 +246,18 @@ def eagerly() -> Iterator[None]:
     """Eager mode, in TF1 programs as well."""
     if tf.executing_eagerly():
         yield
-    else:  # a dataset keeps the default graph alive, which must not be the one that the program builds (see _graph_deal)
+    else:  # a dataset keeps the default graph alive: it must not be the program's graph (see _graph_deal)
         private.begin_without_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
-    """A function that deals an epoch. `anew` makes its dataset; `first` is that of epoch 1. Without `anew`, `first` is that of all."""
+    """Returns a function that deals an epoch. `anew` makes the dataset of each epoch, and `first` is the dataset of
+    epoch 1.
+
+    Without `anew`, `first` is the dataset of every epoch.
+    """
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
@@ -272,10 +277,11 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
 def _graph_deal(
     graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor
 ) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
-    """A function that deals an epoch of a dataset of a TF1 graph, one that closes its session, and the dataset's length.
+    """For a dataset of a TF1 graph: a function that deals an epoch, a function that closes the session, the dataset's
+    length.
 
-    The session runs a copy of the graph's part. While the user's graph lives, this rank uses the channel, so the channel must not keep
-    that graph alive.
+    The session runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel.
+    So the channel must not keep that graph alive.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]
@@ -288,7 +294,7 @@ def _graph_deal(
     part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
     part.node.extend(node for node in whole.node if node.name in needed)
     for node in part.node:
-        node.attr.pop("_class", None)  # names ops that it must run beside; they may be missing
+        node.attr.pop("_class", None)  # names ops that must be on the same device; the copy may lack them
     with tf.Graph().as_default() as copy:
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
@@ -305,7 +311,7 @@ def _graph_deal(
 
 
 def _no_gpu() -> tf.compat.v1.ConfigProto:
-    """The configuration of our sessions: pipelines run on the host, and the program alone decides about its GPUs."""
+    """The configuration of our sessions. Pipelines run on the host, and the program alone decides about its GPUs."""
     return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
@@ -327,7 +333,7 @@ def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: 
     if options.batch == "per_rank":
         return count // trainers if options.remainder == "drop" else -(-count // trainers)
     rows = [elements.rows_of(leaf) for _, leaf in elements.leaves(spec)]
-    if options.remainder != "drop" or any(rows):  # with "drop" the ranks divide the rows, as was checked
+    if options.remainder != "drop" or any(rows):  # with "drop", a check has ensured that the ranks divide the rows
         return count
     if 0 in rows:
         return 0

@@ -19,26 +19,28 @@ from ..native import bindings
 from .reader_dataset import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
-# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is UNIMPLEMENTED.
+# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
+# UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
-# The words that TensorFlow puts around an error of our op.
+# The text that TensorFlow puts around an error of our op.
 _AROUND_OURS = re.compile(
     r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
 )
 
-# A generator that sleeps can't be interrupted, so the process waits for it only so long.
+# The longest wait for a dealer thread: a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
 
-# All dealers that have not been joined. Also an idle one has objects that must not be freed while Python ends.
+# All dealers that have not been joined. Idle dealers count too: their objects must not be freed while Python ends.
 _dealers: set[Dealer] = set()
 
 
 class Dealer:
     """The thread that runs the epochs of a channel as trainers open them.
 
-    The thread starts before the ranks agree on the channel: if it can't be started, all ranks get that error. It lives as long as the
-    channel, because other ranks may open epochs after the main thread has ended, and Python starts no thread then.
+    The thread starts before the ranks agree on the channel, so all ranks get the error if it can't be started. It lives
+    as
+    long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
     Between epochs it waits in C++.
 
     Raises:
@@ -71,7 +73,7 @@ class Dealer:
         self._told.set()
 
     def cancel(self) -> None:
-        """Ends the thread: there will be no channel."""
+        """Ends the thread, because the channel was not made."""
         self._told.set()
 
     def _deal(self) -> None:
@@ -81,7 +83,7 @@ class Dealer:
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
             self._reading.close()  # on this thread, which shutdown() joins
-            # The job may go on without this channel, whose dataset may be large.
+            # Free the dataset, which may be large: the job may run on without this channel.
             if bindings.state() == bindings.State.RUNNING:
                 del self._reading
 
@@ -91,7 +93,7 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
         reading.deal(channel, epoch, number)
     except SystemExit as error:  # raised by a dataset function that is called for every epoch
         _exit_job(channel, label, epoch, error)
-    except BaseException as error:  # the op did not begin, and the trainers wait
+    except BaseException as error:  # the op did not begin, so the trainers wait
         bindings.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
 
@@ -114,7 +116,7 @@ def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
     """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
     if status := exit_status.status_of(error.code):
         if error.code is not status:
-            with contextlib.suppress(Exception):  # it has no text
+            with contextlib.suppress(Exception):  # its str() fails
                 show(str(error.code))
         say(
             explain(
@@ -137,7 +139,7 @@ def _join_dealers() -> None:
 def serve() -> None:
     """On a dedicated reader: serves until all trainers are done, and then exits with status 0.
 
-    Elsewhere it does nothing. Make all channels before it. Not collective.
+    On a trainer it does nothing. Make all channels before this call. Not collective.
 
     Raises:
       SystemExit: on a dedicated reader, when the trainers are done.

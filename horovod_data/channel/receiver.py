@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer's end of a channel as a tf.data.Dataset, and how to find such ends in a pipeline."""
+"""A trainer's side of a channel as a tf.data.Dataset, and how to find such datasets in a pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _ReceiverDataset(private.DatasetSource):
         parts = elements.components(spec)
         types, shapes = elements.flat_types(parts)
         session = bindings.session()
-        with private.at_once(), tf.device("/CPU:0"):  # before the caller gives back its use of the channel
+        with private.at_once(), tf.device("/CPU:0"):  # before the caller releases the channel
             variant = loader.load().ops.horovod_data_receiver(
                 tf.constant(channel, tf.int64),
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
@@ -62,13 +62,13 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.
     else:
         dataset = _ReceiverDataset(channel, label, steps, spec, whole)
     settings = tf.data.Options()
-    # Else Keras and tf.distribute would shard this rank's shares once more.
+    # Otherwise Keras and tf.distribute would shard this rank's shares once more.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # Else TensorFlow adds a prefetch, whose elements count as taken while the program has not seen them. That breaks the bound on how
-    # far ranks run apart, and a checkpoint that rank 0 saves alone.
+    # Otherwise TensorFlow adds a prefetch. Its elements count as taken before the program has seen them. That breaks
+    # the limit on the distance between ranks, and a checkpoint that rank 0 saves alone.
     settings.experimental_optimization.inject_prefetch = False
-    # Nothing here can be tuned. And the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it too early). Then the
-    # end of an iterator takes up to a minute.
+    # There is nothing to tune here. In TensorFlow 2.15 the tuner's thread can miss its cancellation, because it wakes
+    # too early. Then the end of an iterator takes up to a minute.
     settings.autotune.enabled = False
     dataset = dataset.with_options(settings)
     if not private.tf2():  # programs with TF1 behaviour use make_one_shot_iterator() and its like
@@ -77,7 +77,8 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.
 
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The stages of a pipeline, each once. Not recursive: there may be more stages than Python's stack has room for."""
+    """The stages of a pipeline, each once. Not recursive: a pipeline may have more stages than Python's stack
+    allows."""
     seen: dict[int, tf.data.Dataset] = {}
     waiting = [dataset]
     while waiting:
@@ -95,7 +96,7 @@ def _givers(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
 
 
 def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """The stages of a pipeline that get elements of `ends`, the nearest first."""
+    """The stages of a pipeline that get elements of `ends`, the nearest stage first."""
     takers: dict[int, list[tf.data.Dataset]] = {}
     for stage in map(private.unwrapped, stages(dataset)):
         for given in map(private.unwrapped, _givers(stage)):
@@ -111,5 +112,6 @@ def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> 
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:
-    """The stages of a pipeline that are ends of channels. Except: it does not see one that a function captures."""
+    """The stages of a pipeline that receive from a channel. Except: it does not see a stage that a function
+    captures."""
     return [stage for stage in stages(dataset) if isinstance(stage, _ReceiverDataset)]

@@ -12,21 +12,21 @@ import tensorflow as tf
 from ..errors import checked_name, explained, whole
 from ..job import state
 
-# In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
-# the same graphs.
+# In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks
+# build the same graphs.
 _graph_names: "weakref.WeakKeyDictionary[tf.Graph, itertools.count[int]]" = weakref.WeakKeyDictionary()
 _order: list[tf.Tensor] = []  # see label
 _UNNAMED = "\0"
-# What names in the core begin with (csrc/meeting/exchange.h): names of users have no NUL.
+# The first characters of names in the core (csrc/meeting/exchange.h). Names of users contain no NUL.
 SCATTER, GATHER, GATHER_GRADIENT = "", "\0G", "\0B"
 
 
 def checked(call: str, root: Any, name: Optional[str]) -> tuple[state.Job, int]:
-    """The job, and the root as a number, of a call that trainers make.
+    """For a call that trainers make: the job, and the root as a number.
 
     Raises:
       RuntimeError: there is no job, or this is a dedicated reader.
-      TypeError, ValueError: root is no rank, or name no name.
+      TypeError, ValueError: root is not a rank, or name is not a name.
     """
     job = state.current(f"{call}()")
     if job.trainer is None:
@@ -41,14 +41,14 @@ def checked(call: str, root: Any, name: Optional[str]) -> tuple[state.Job, int]:
 
 
 def label(kind: str, name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
-    """The name of a call in the core, and what its op takes as input so that calls without a name run in order."""
+    """The name of a call in the core, and inputs for its op. These inputs make calls without a name run in order."""
     if name is not None:
         return kind + name, []
     if tf.executing_eagerly():
         return kind + _UNNAMED, []
     if tf.compat.v1.executing_eagerly_outside_functions():
-        # Ops of a tf.function that have a resource in common run in the order of the program, through functions that it
-        # calls, branches and loops.
+        # Ops of a tf.function that use the same resource run in the order of the program. This also holds for functions
+        # that it calls, branches and loops.
         with tf.init_scope(), tf.device("/CPU:0"):
             if not _order:
                 _order.append(tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="horovod_data_order"))

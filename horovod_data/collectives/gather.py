@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gather: the rows of all ranks, in rank order, on one. The counterpart of scatter."""
+"""gather: joins the rows of all ranks, in rank order, on one rank. The counterpart of scatter."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from . import call_order, operands
 
 
 def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
-    """Gives the root the rows of every rank's tensor, joined in rank order. It is Horovod's allgather for one rank alone.
+    """Gives the root the rows of every rank's tensor, joined in rank order. It is Horovod's allgather for one rank
+    only.
 
-    Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in TF1
-    graphs. Ranks may give different numbers of rows, and none. A call returns when the root has all parts and they fit together.
-    Calls without a name go together in the order of the program, as those of scatter() do. Calls with a name go together by name.
+    Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in
+      TF1
+    graphs. Each rank may give any number of rows, also 0. A call returns when the root has all parts and they fit
+    together. Calls without a name are matched in the order of the program, as in scatter(). Calls with a name are
+    matched by name.
 
-    The gradient is a scatter from the root, so every rank takes part in the backward pass. Other ranks than the root must
-    differentiate, too: by the tensor that gather() returned them. It has no rows, so a sum of it is 0.
+    The gradient is a scatter from the root, so every rank takes part in the backward pass. Ranks other than the root
+    must differentiate the result of their gather(). It has no rows, so its sum is 0.
 
     Args:
-      x: this rank's rows: a tensor of any dtype, strings included, with at least one axis. All ranks have the same dtype, and the same
-        shape except for axis 0.
+      x: this rank's rows: a tensor of any dtype, strings included, with at least one axis. All ranks have the same
+        dtype, and the same shape except for axis 0.
       root: the rank that gets the rows.
-      name: the k-th gather of a name goes with the k-th of that name on every other rank.
+      name: on every rank, the k-th gather with this name belongs to the same call.
 
     Returns:
-      On the root a tensor of shape [rows of all ranks, ...] with the dtype of x. Elsewhere one of shape [0, ...].
+      On the root: a tensor of shape [rows of all ranks, ...] with the dtype of x. On other ranks: a tensor of shape [0,
+        ...].
 
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
-      TypeError, ValueError: wrong arguments. Eagerly the call counts as made, and all other ranks raise an InvalidArgumentError with
-        the same text. A wrong root counts as 0, and ranks with another root raise that they disagree. A call with a wrong name
-        counts on no rank.
+      TypeError, ValueError: wrong arguments. In eager mode the call counts as made, and all other ranks raise an
+        InvalidArgumentError with the same text. A wrong root counts as 0. Ranks with another root then raise that the
+        ranks disagree. A call with a wrong name does not count on any rank.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
-      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
-        makes an InternalError of the first, with the same text.
-      KeyboardInterrupt: when the wait for the other ranks is over. Ctrl-C does not end it.
+      tf.errors.UnavailableError: a rank has departed. Inside tf.function TensorFlow changes it to an InternalError with
+        the same text.
+      tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
+      KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
     job, at = call_order.checked("gather", 0, name)
     try:
@@ -69,7 +74,7 @@ def _tensor(x: Any, job: state.Job) -> tf.Tensor:
 
 
 def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
-    """Makes the call count here, as it does on every other rank, and gives all ranks the error."""
+    """Makes the call count on this rank, as on every other rank, and gives all ranks the error."""
     label, order = call_order.label(call_order.GATHER, name)
     try:
         with tf.device("/CPU:0"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that scatter() and gather() take, checked, and the error of a second gradient."""
+"""Makes and checks the tensors for scatter() and gather(). Has the error of a second gradient."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ..job import state
 
 
 def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str, job: state.Job) -> tf.Tensor:
-    """`x` as a tensor. `verb` is what the call does with it.
+    """`x` as a tensor. `verb` names what the call does with it, for errors.
 
     Raises:
-      TypeError, ValueError: no tensor can be made of it, or the tensor can't be sent.
+      TypeError, ValueError: `x` can't become a tensor, or the tensor can't be sent.
     """
     try:
         value = tf.convert_to_tensor(x, dtype=dtype)
     except Exception as error:  # of any class: tensors of PyTorch with a gradient raise RuntimeError
-        kind = TypeError if isinstance(error, TypeError) else ValueError  # other classes may take more than a text
+        # the constructors of other classes may need more than a text
+        kind = TypeError if isinstance(error, TypeError) else ValueError
         raise explained(
             kind,
             f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
@@ -32,7 +33,7 @@ def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str, job: state.Job) -> t
 
 
 def check_sendable(what: str, dtype: tf.DType, job: state.Job) -> None:
-    """Raises TypeError where tensors of this dtype can't be sent. `what` begins the sentence."""
+    """Raises TypeError if tensors of this dtype can't be sent. `what` is the beginning of the error text."""
     if dtype in (tf.resource, tf.variant):
         raise explained(
             TypeError,
@@ -43,7 +44,7 @@ def check_sendable(what: str, dtype: tf.DType, job: state.Job) -> None:
 
 
 def no_second_gradient(call: str, tensor: str) -> NoReturn:
-    """Raises LookupError. `tensor` is the one from which a program can compute what needs a second gradient."""
+    """Raises LookupError. `tensor` names the tensor from which a program can compute what needs a second gradient."""
     raise explained(
         LookupError,
         f"{call}() has no second gradient: a gradient of its gradient was asked for",

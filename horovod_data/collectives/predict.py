@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""predict(): a model's outputs for every row of a dataset, on rank 0, in the order in which the reader has the rows.
+"""predict(): gives rank 0 a model's outputs for every row of a dataset, in the order in which the reader has the rows.
 
-Every rank predicts its shares and keeps the outputs of some steps. Then a gather brings them to rank 0. Rank 0 answers all ranks:
-whether a rank has failed, and after how many steps the next gather is. So memory stays small, and a failure of one rank ends
-the call on all. Every failure of a rank goes this way, also an error of the reader's pipeline, which all ranks raise. If a rank
-just raised, the other ranks would pair its next call with their gather.
+Every rank predicts its shares and keeps the outputs of some steps. Then a gather brings the outputs to rank 0. Rank 0
+answers all ranks. The answer says whether a rank has failed, and after how many steps the next gather is. So memory
+stays small, and a failure of one rank ends the call on all ranks.
+
+Every failure of a rank goes this way, also an error of the reader's pipeline, which all ranks raise. If a rank raised
+at once, the other ranks' gather would be matched with its next call.
 """
 
 from __future__ import annotations
@@ -36,38 +38,44 @@ def predict(
     name: Optional[str] = None,
     shard: Optional[str] = None,
 ) -> Any:
-    """Distributes a dataset, predicts on every rank, and gives rank 0 the outputs in the reader's order, each row's once.
+    """Distributes a dataset, predicts on every rank, and gives rank 0 each row's output once, in the reader's order.
 
-    Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares are
+    Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares
+      are
     those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
 
-    Several readers take turns, so the order is that of the steps. It is the order of the dataset where the readers divide its elements and
-    batch="global". With batch="per_rank" each step has elements of one reader. Where each reader has files of its own, they take turns.
+    With several readers, the order is the order of the steps, because readers take turns. If the readers divide
+    elements and batch="global", this is the order of the dataset. With batch="per_rank" each step has elements of one
+    reader. If each reader has files of its own, the readers' elements alternate.
 
     Args:
-      model_or_fn: a Keras model (anything with `predict_on_batch`), which gets the inputs of an element (x of a tuple x, y, weight). Or a
-        function, which is called as Dataset.map would call it, with the parts of a tuple as arguments. It returns a tensor or
-        array, or a nest of them, with a row for each row of the share. It is not called for shares without rows.
-      dataset: a tf.data.Dataset or a function that makes one, as distribute_dataset() takes it; None where nothing is read.
-        Its elements are batches, and it ends. Or, on every rank, the result of distribute_dataset(..., remainder="partial"), so
-        that a dedicated reader, which takes no new dataset in serve(), can read it. Stages after it must leave the rows of each element
-        together (map, prefetch, cache). Others (batch, unbatch, shuffle) are refused. Then `batch`, `name` and `shard` are those of
-        that call.
+      model_or_fn: a Keras model (anything with `predict_on_batch`), or a function. It is not called for shares without
+        rows. A model gets the inputs of an element (x of a tuple x, y, weight). A function is called as Dataset.map
+        calls it, with the parts of a tuple as arguments. It returns a tensor or array, or a nest of them, with a row
+        for each row of the share.
+      dataset: a finite tf.data.Dataset of batches, or a function that makes one, as distribute_dataset() takes it. On
+        ranks that don't read it may be None.
+        Or, on every rank, the result of distribute_dataset(..., remainder="partial"). A job with dedicated readers
+        needs this form after serve(), because a reader in serve() takes no new dataset. Stages after
+        distribute_dataset() must leave the rows of each element together (map, prefetch, cache). Other stages (batch,
+        unbatch, shuffle) are refused. `batch`, `name` and `shard` are then those of that call.
       batch: "global" or "per_rank", as in distribute_dataset().
-      name: of the channel.
-      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: they do so, too. Except: a dataset
-        function that takes a tf.distribute.InputContext gives each reader its own part.
+      name: the name of the channel.
+      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: the same. Except: with None,
+        a dataset function that takes a tf.distribute.InputContext gives each reader its own part.
 
     Returns:
-      On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. Elsewhere None.
+      On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. On
+        other
+      ranks None.
 
     Raises:
-      TypeError, ValueError: wrong arguments. The dataset never ends, or has no rows. The outputs have not one row for each row, or their
-        rows have different shapes. The ranks come to different numbers of steps.
-      RuntimeError: before init(), after shutdown(), or where TensorFlow does not execute eagerly.
-      Errors of model_or_fn: on their own rank as they are. Other ranks raise the same class with that rank's name, if the class
-        is Python's or TensorFlow's. Errors of the pipeline are raised as by distribute_dataset().
-      KeyboardInterrupt: when the other ranks have heard of it.
+      TypeError, ValueError: wrong arguments. The dataset never ends, or has no rows. The outputs don't have one row for
+        each row, or their rows have different shapes. The ranks reach different numbers of steps.
+      RuntimeError: before init(), after shutdown(), or if TensorFlow does not execute eagerly.
+      Errors of model_or_fn: on their own rank as they are. Other ranks raise the same class with that rank's name, if
+        the class is Python's or TensorFlow's. Errors of the pipeline are raised as by distribute_dataset().
+      KeyboardInterrupt: after the other ranks know of it.
     """
     job = state.current("predict()")
     if not tf.executing_eagerly():
@@ -101,7 +109,7 @@ def _predict(
     rounds: Rounds,
     ctrl_c: signals.Held,
 ) -> None:
-    """`ends`: the ends of channels in `shares`, where an earlier call distributed them."""
+    """`ends`: the datasets in `shares` that receive from a channel, if an earlier call distributed them."""
     outputs = Outputs()
     function: Any = None
     iterator: Any = None
@@ -112,7 +120,8 @@ def _predict(
         try:
             try:
                 ctrl_c.open()
-                if function is None:  # the first round only checks: a rank that fails here must not hold up an epoch
+                # the first round only checks, so that a rank that fails here does not delay an epoch
+                if function is None:
                     if ends:
                         _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
@@ -133,23 +142,23 @@ def _predict(
                         step += 1
             finally:
                 ctrl_c.close()
-        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model, which the program may catch
+        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model; the program may catch them
             ctrl_c.close()  # a second signal may have come before the first close()
             failure = error
             _let_go(error)
         if ended or failure is not None:
-            iterator = None  # closes it, so the other ranks go on without this one
+            iterator = None  # this closes it, so the other ranks continue without this rank
         try:
             rounds.gather(outputs, step, ended, failure)
         finally:
-            failure = None  # else this frame and the error would keep each other alive, with the program's frames
+            failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
     """Checks a dataset that an earlier call distributed, and the stages after it.
 
     Raises:
-      ValueError: its elements would not have all rows in the reader's order.
+      ValueError: its elements would not give all rows in the reader's order.
     """
     if not all(end.whole for end in ends):
         raise explained(
@@ -183,7 +192,7 @@ def _let_go(error: BaseException) -> None:
 
 
 def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
-    """The function that gets an element and predicts."""
+    """The function that takes an element and predicts."""
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
         return lambda element: on_batch(
             element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element

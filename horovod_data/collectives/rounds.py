@@ -20,7 +20,7 @@ from .gather import gather
 from .scatter import scatter
 
 _MOST_STEPS = 64
-_ENOUGH_BYTES = 8 << 20  # of one gather, all ranks together
+_ENOUGH_BYTES = 8 << 20  # bytes of one gather, for all ranks together
 
 
 def _rows_of_element(element: Any) -> int:
@@ -62,7 +62,7 @@ def _tensor_of(leaf: Any) -> tf.Tensor:
 
 
 def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
-    """The structure of outputs in a form for other ranks. None: it has classes of the program's own."""
+    """The structure of outputs in a form for other ranks. None: it has classes of the program."""
     spec = tf.nest.pack_sequence_as(made, [tf.TensorSpec(None, leaf.dtype) for leaf in leaves])
     try:
         proto = private.nested_structure_coder.encode_structure(elements.by_place(spec))
@@ -79,12 +79,12 @@ def _of_words(words: list[Any]) -> Any:
 
 
 class Outputs:
-    """The outputs that this rank has not sent yet: for each step with rows a list of encoded tensors."""
+    """The outputs that this rank has not sent yet. For each step with rows, a list of encoded tensors."""
 
     def __init__(self) -> None:
         self.structure: Any = None
-        self.dtypes: list[str] = []  # of its leaves
-        self.words: Optional[list[Any]] = None  # that say the structure
+        self.dtypes: list[str] = []  # of the leaves of `structure`
+        self.words: Optional[list[Any]] = None  # the structure in a form for other ranks
         self.steps: list[list[tf.Tensor]] = []
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
@@ -111,12 +111,12 @@ class Outputs:
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
     def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
-        """All of them as one row for a gather. Forgets them."""
+        """All kept outputs as one row for a gather. Forgets them."""
         words = {
             "dtypes": self.dtypes,
             "structure": self.words,
             "rows": [bool(step) for step in self.steps],
-            "step": step + 1,  # the one at work
+            "step": step + 1,  # the current step, from 1
             "ended": ended,
             "failure": None if failure is None else words_of(failure),
         }
@@ -126,31 +126,32 @@ class Outputs:
 
 
 class Rounds:
-    """The gathers, one after another, and the outputs that rank 0 has got."""
+    """The gathers, in order, and the outputs that have reached rank 0."""
 
     def __init__(self, job: state.Job, channel: Optional[str]):
-        self.next_step = 0  # behind how many steps the next one is
+        self.next_step = 0  # the next gather comes after this many steps
         self.done = False
-        self.joined: Any = None  # on rank 0, when done
+        self.joined: Any = None  # on rank 0, when done: the outputs of all rows
         self._job = job
-        self.of_channel = f", channel {channel}" if channel is not None else ""  # as places say it
+        self.of_channel = f", channel {channel}" if channel is not None else ""  # in the form of places in error texts
         self._name = f"horovod_data.predict{self.of_channel}"
         self._dtypes: list[str] = []
         self._structure: Any = None
-        self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
+        self._got: list[list[Any]] = []  # on rank 0, in order: for each rank and step, the leaves of its rows
 
     def gather(self, outputs: Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
-        """Collective among trainers. Raises the first error of any of them."""
+        """Sends this rank's outputs to rank 0, and takes its answer. Raises the first error of any rank. Collective
+        among trainers."""
         try:
             answer, failure = self._exchange(outputs, step, ended, failure)
             if failure is not None:
                 raise failure
-        except Exception as of_others:  # for example: the other ranks have left
+        except Exception as of_others:  # for example: the other ranks have departed
             if failure is not None and of_others is not failure:
                 raise failure from of_others
             raise
         finally:
-            failure = None  # else this frame and the error would keep each other alive, with the program's frames
+            failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
         if "failure" in answer:
             rank, failed, kind, text = answer["failure"]
             member = self._job.layout.trainers[rank]
@@ -181,10 +182,10 @@ class Rounds:
             told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
             return json.loads(told.numpy()[0]), failure
         finally:
-            failure = None  # as in gather()
+            failure = None  # for the same reason as in gather()
 
     def _take(self, outputs: Outputs, parts: list[Any], step: int) -> dict[str, Any]:
-        """Takes what all ranks sent for the same steps, and returns the answer."""
+        """Takes the outputs that all ranks sent for the same steps, and returns the answer."""
         heads = [json.loads(texts[0]) for texts in parts]
         if failed := [(head["step"], rank) for rank, head in enumerate(heads) if head["failure"] is not None]:
             at, rank = min(failed)  # the first failure
@@ -219,7 +220,7 @@ class Rounds:
         return {"done": heads[0]["ended"], "next_step": step + more}
 
     def _check_kind(self, rank: int, head: dict[str, Any]) -> None:
-        """Checks that a rank's outputs have the types and the structure of all others."""
+        """Checks that a rank's outputs have the types and the structure of all other ranks."""
         if not head["dtypes"]:
             return
         self._dtypes = self._dtypes or head["dtypes"]
@@ -253,7 +254,7 @@ class Rounds:
         self._got.append(leaves)
 
     def _join(self, outputs: Outputs) -> None:
-        """Joins the outputs. It runs before rank 0 answers, so all ranks raise an error of it."""
+        """Joins the outputs. It runs before rank 0 answers, so all ranks raise its errors."""
         if not self._got:
             raise explained(
                 ValueError, "predict() was given a dataset without rows", "Look at what the reader finds", self._where()

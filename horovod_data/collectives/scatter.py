@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scatter: the rows of one rank's tensor, disjoint, to every rank. The op that Horovod issue #2007 asks for."""
+"""scatter: gives each rank its own part of one rank's tensor, row by row."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ from . import call_order, operands
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
     """Gives every rank its rows of the root's tensor, and no others.
 
-    Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in TF1
-    graphs. The root waits until all ranks have made the call. Calls without a name go together in the order of the program, also
-    inside tf.function, however often a rank traces it. Calls with a name go together by name. So several may be in flight in
-    a TF1 graph or on several threads, in another order on each rank. (A tf.function makes its calls one after another.) An eager
-    call blocks, so two ranks that make two calls in opposite orders wait for each other. A line names both calls, and the time
-    limit ends the wait.
+    Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in
+      TF1
+    graphs. The root waits until all ranks have made the call.
 
-    The gradient is a gather to the root, so every rank takes part in the backward pass. Other ranks than the root must pass a tensor
-    and differentiate by it, too. They get zeros.
+    Calls without a name are matched in the order of the program, also inside tf.function, however often a rank traces
+    it. Calls with a name are matched by name. So a TF1 graph, or several threads, may have several calls at once, in
+    another order on each rank. (A tf.function makes its calls in order.) An eager call blocks. If two ranks make two
+    calls in opposite orders, they wait for each other. A log line then names both calls, and the time limit ends the
+    wait.
+
+    The gradient is a gather to the root, so every rank takes part in the backward pass. Ranks other than the root must
+    also pass a tensor and differentiate by it. Their gradients are zeros.
 
     Args:
       x: on the root, a tensor of any dtype with at least one axis. On other ranks its value is ignored: pass None and
         dtype, or a tensor of the same dtype.
-      splits: on the root, the rows that each rank gets: `size()` whole numbers that add up to the rows of x. None: as
-        even as can be, the first ranks get one more. Ignored elsewhere.
-      root: the rank whose tensor it is.
-      name: the k-th scatter of a name goes with the k-th of that name on every other rank.
-      dtype: of x, where x is None.
+      splits: on the root, the rows that each rank gets: `size()` whole numbers whose sum is the number of rows of x.
+        None: all ranks get the same number, and the first ranks one more if needed. Ignored on other ranks.
+      root: the rank whose tensor is scattered.
+      name: on every rank, the k-th scatter with this name belongs to the same call.
+      dtype: the dtype of x, if x is None.
 
     Returns:
       This rank's rows: a tensor of shape [rows, ...] with the dtype of x.
 
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
-      TypeError, ValueError: wrong arguments. Eagerly the call counts as made. If the root's arguments are wrong, all other ranks raise
-        an InvalidArgumentError with the same text. A wrong root counts as 0, and ranks with another root raise that they
-        disagree. A call with a wrong name counts on no rank.
+      TypeError, ValueError: wrong arguments. In eager mode the call counts as made. If the root's arguments are wrong,
+        all other ranks raise an InvalidArgumentError with the same text. A wrong root counts as 0. Ranks with another
+        root then raise that the ranks disagree. A call with a wrong name does not count on any rank.
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
-      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
-        makes an InternalError of the first, with the same text.
-      KeyboardInterrupt: when the wait for the other ranks is over. Ctrl-C does not end it.
+      tf.errors.UnavailableError: a rank has departed. Inside tf.function TensorFlow changes it to an InternalError with
+        the same text.
+      tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
+      KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
     job, at = call_order.checked("scatter", 0, name)
     try:
@@ -65,7 +69,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
 
 
 def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple[tf.Tensor, tf.Tensor]:
-    """The tensor and the rows of each rank. On other ranks than the root: an empty tensor or their own, and no rows."""
+    """The tensor, and the number of rows of each rank. On ranks other than the root: their tensor or an empty one, and
+    no numbers."""
     if dtype is not None:
         try:
             dtype = tf.as_dtype(dtype)
@@ -90,12 +95,12 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple
     else:
         value = operands.tensor_of(x, dtype, "scatter", job)
     if splits is None or job.trainer != root:
-        return value, tf.constant(0, tf.int64)  # a scalar: none given
+        return value, tf.constant(0, tf.int64)  # the scalar means that no splits were given
     try:
         counts = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
     except Exception:
         counts = None
-    # A cast would cut 1.9 rows down to 1.
+    # A cast would change 1.9 rows to 1.
     if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):
         raise explained(
             TypeError,
@@ -107,7 +112,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple
 
 
 def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
-    """Makes the call count here, as it does on every other rank. If this is the root, the other ranks get the error."""
+    """Makes the call count on this rank, as on every other rank. If this is the root, the other ranks get the error."""
     label, order = call_order.label(call_order.SCATTER, name)
     try:
         with tf.device("/CPU:0"):
@@ -138,5 +143,5 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
     if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)
         return [gathered, *others]
-    with tf.control_dependencies([gathered]):  # in a graph nothing else would make it run
+    with tf.control_dependencies([gathered]):  # in a graph, nothing else would make the gather run
         return [tf.zeros_like(op.inputs[0]), *others]

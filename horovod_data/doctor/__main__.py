@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command: python -m horovod_data.doctor [--json] [--no-self-test] [--np N] [--launcher COMMAND]
 
-Run plainly it looks at this machine and starts jobs of its own. Run by mpirun or srun it looks at that job: rank 0
+Without a launcher, it checks this machine and starts its own jobs. Under mpirun or srun, it checks that job, and rank 0
 reports for all ranks.
 """
 
@@ -23,12 +23,12 @@ from ..job import launch_checks
 from . import environment, libraries, machine, selftest, sharing
 from .findings import Finding, as_json, as_text, error, ok, status
 
-_HEAD_START = 10.0  # seconds; another rank's status ends the job, and rank 0 reports before that
+_HEAD_START = 10.0  # seconds; another rank's status ends the job, so rank 0 reports before other ranks exit
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Returns the exit status: 0 without errors, 1 with some, 2 for wrong arguments."""
+    """Runs the command. Returns the exit status: 0 without errors, 1 with errors, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.doctor",
         description="What is wrong with this environment, and what to do. Status 0: "
@@ -48,7 +48,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
-    show_any_text()  # values of the environment may be no text
+    show_any_text()  # values in the environment may not be valid text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)
@@ -61,12 +61,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         flush=True,
     )
     if launched and status(found) != 0 and _rank(os.environ) > 0:
-        time.sleep(_HEAD_START)  # the end of rank 0 usually ends this process, too
+        time.sleep(_HEAD_START)  # usually the end of rank 0 also ends this process
     return status(found)
 
 
 def _command(text: str) -> list[str]:
-    """The words of a command, as a shell takes them."""
+    """Splits a command into words, as a shell does."""
     try:
         words = shlex.split(text)
     except ValueError as failure:
@@ -78,7 +78,7 @@ def _command(text: str) -> list[str]:
 
 def alone(given: argparse.Namespace) -> list[Finding]:
     """The findings about this machine, and about jobs that are started here."""
-    found = machine.check() + sharing.check()  # first: these fork, so there must be no threads
+    found = machine.check() + sharing.check()  # first, because these fork, and a process with threads must not fork
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
     found += libraries.check(looks, environment.only_srun(os.environ)) + environment.check(os.environ, mpi)
@@ -93,13 +93,14 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     for payload in ("arena", "message"):
         told = selftest.run(payload, given.np, given.seconds, launcher, environ)
         found += selftest.judge(told, payload, launcher, mpi, environ)
-        if not told.get("started"):  # with the other payload it would not start either
+        if not told.get("started"):  # if it did not start, it would not start with the other payload
             break
     return found
 
 
 def in_job(seconds: float) -> Optional[list[Finding]]:
-    """The findings about the job of which this process is a rank. Collective over that job. None: rank 0 reports, not this one."""
+    """The findings about the job of which this process is a rank. Collective over that job. None: only rank 0
+    reports."""
     mine = machine.check() + sharing.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")
@@ -109,7 +110,8 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     if ranks is None and not first:  # rank 0 reports the rest
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
         return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
-    # That process has loaded the core, so no other needs to: importing TensorFlow takes seconds. Its end is judged with the job.
+    # That process has loaded the core, so no other process needs to: importing TensorFlow takes seconds. Its end is
+    # judged with the job.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
     return [
@@ -121,7 +123,7 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
 
 
 def _rank(environ: Mapping[str, str]) -> int:
-    """The rank of this process by its launcher, which may differ from MPI's."""
+    """The rank of this process, from its launcher. MPI's rank may differ."""
     return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
 
 
@@ -130,7 +132,7 @@ def _me(environ: Mapping[str, str]) -> str:
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:
-    """The findings of the first rank of each host. A finding that is the same on all hosts comes once."""
+    """The findings of the first rank of each host. If all hosts have the same finding, it comes once."""
     hosts: dict[str, list[Finding]] = {}
     for rank in ranks:
         hosts.setdefault(rank["host"], [Finding(**one) for one in rank["findings"]])

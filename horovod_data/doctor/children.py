@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs code that may crash or hang in processes of its own, with a time limit. They send what they find line by line."""
+"""Runs code that may crash or hang in separate processes, with a time limit. They send their results line by line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 _MARK = "@horovod_data.doctor "
-_GRACE_SECONDS = 5.0  # for a launcher to end its ranks
+_GRACE_SECONDS = 5.0  # how long a launcher may take to end its ranks
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The output of a process. It has all `records` up to its end, also after a crash."""
+    """The output of a process. After a crash, `records` has all records that the process sent before."""
 
     records: list[dict[str, Any]]
-    ended: str  # "" after status 0; else "with status 1", "by signal 11 (SIGSEGV)", "not within 60 s"
+    ended: str  # "" after status 0; otherwise "with status 1", "by signal 11 (SIGSEGV)", "not within 60 s"
     stderr: str
 
     def get(self, key: str) -> Any:
@@ -34,21 +34,21 @@ class Told:
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def last_words(self, lines: int = 3) -> str:
-        """The last lines of stderr without decoration: usually the reason of an end."""
+        """The last lines of stderr without decoration. They usually have the reason for the end."""
         said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
         telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
         return " / ".join((telling or said)[-lines:])
 
 
 def say(**record: Any) -> None:
-    """Called in such a process: sends a record to the doctor."""
-    # In one write, on a line of its own: other ranks write to the same stdout.
+    """Called in such a process. Sends a record to the doctor."""
+    # In one write, on its own line, because other ranks write to the same stdout.
     sys.stdout.flush()
     os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
 
 
 def end_with_parent() -> None:
-    """Called in such a process: kills it when its parent ends."""
+    """Called in such a process. Makes the kernel kill it when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -57,8 +57,8 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
 
     Args:
       limit: in seconds.
-      env: its whole environment; None: this process's.
-      in_job: it takes this process's place in a job, so it gets its descriptors and the launcher's signals.
+      env: its whole environment. None: the environment of this process.
+      in_job: True: it takes this process's place in a job. So it gets the descriptors and the launcher's signals.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -85,7 +85,7 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    """The records among the lines of a stdout."""
+    """The records in the text of a stdout."""
     found = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
@@ -104,13 +104,13 @@ def _end(status: int) -> str:
 
 
 def _stop(child: subprocess.Popen[bytes], whole_session: bool) -> None:
-    """Ends a process, and the processes that it may have left behind."""
+    """Ends a process, and any processes that it has started."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_SECONDS)
     if whole_session:
-        for entry in Path("/proc").iterdir():  # Open MPI gives every rank a process group of its own
+        for entry in Path("/proc").iterdir():  # Open MPI gives every rank its own process group
             with contextlib.suppress(ValueError, OSError):
                 if os.getsid(int(entry.name)) == child.pid:
                     os.kill(int(entry.name), signal.SIGKILL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the environment: the launcher in PATH, the variables of launchers, and our own."""
+"""Checks the environment: the launcher in PATH, the variables of launchers, and the variables of horovod_data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Mapping, Optional
 from ..job import launch_checks, settings
 from .findings import Finding, error, ok, sentences, warning
 
-# All our variables. A test compares them with the sources.
+# All variables of horovod_data. A test compares them with the sources.
 KNOWN = (
     "HOROVOD_DATA_ARENA_MB",
     "HOROVOD_DATA_AUDIT",
@@ -35,7 +35,7 @@ KNOWN = (
     "HOROVOD_DATA_VERIFY",
 )
 _OURS = "HOROVOD_DATA_"
-# Variables by which a launcher describes the job to its processes.
+# Variables in which a launcher describes the job to its processes.
 _TELLING = (
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
@@ -64,7 +64,7 @@ _LAUNCHERS_OWN = re.compile(
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """The findings. `mpi` is mpi_name() of the MPI that the core was built with; None if it is not known."""
+    """The findings. `mpi` is mpi_name() of the MPI with which the core was built. None: unknown."""
     return [*launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
 
 
@@ -97,7 +97,7 @@ def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
 
 
 def ours(environ: Mapping[str, str]) -> list[Finding]:
-    """The HOROVOD_DATA_* variables that are set: whether each exists, and whether all together make sense."""
+    """The HOROVOD_DATA_* variables that are set. Says whether each exists, and whether they fit together."""
     found = []
     given = {name: environ[name] for name in sorted(environ) if name.startswith(_OURS)}
     for name in given:
@@ -139,13 +139,13 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def only_srun(environ: Mapping[str, str]) -> bool:
-    """Says whether Slurm's srun is in PATH, and no mpirun."""
+    """Says whether PATH has Slurm's srun, and no mpirun."""
     path = environ.get("PATH", "")
     return shutil.which("mpirun", path=path) is None and shutil.which("srun", path=path) is not None
 
 
 def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """Says whether there is an mpirun, and whether it is the one of our MPI."""
+    """Says whether PATH has an mpirun, and whether it belongs to our MPI."""
     path = shutil.which("mpirun", path=environ.get("PATH", ""))
     if path is None:
         if only_srun(environ):
@@ -193,7 +193,7 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
     if mpi is None or vendor == "an unknown MPI":
         return ok(name, value)
     family = "Open MPI" if mpi.startswith("Open MPI") else "Intel" if mpi.startswith("Intel") else "MPICH"
-    # Launchers of Intel MPI and of MPICH start each other's processes.
+    # The launchers of Intel MPI and MPICH can start each other's processes.
     if vendor != family and {vendor, family} != {"Intel", "MPICH"}:
         return error(
             name,
@@ -213,7 +213,7 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the launcher's variables, for a process that is no rank of this job."""
+    """The environment without the launcher's variables, for a process that is not a rank of this job."""
     drop = (
         "OMPI_COMM_WORLD_",
         "OMPI_UNIVERSE",
@@ -232,10 +232,11 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for the launcher of a self-test: it allows root, and more ranks than cores.
+    """The environment for the launcher of a self-test. It allows root, and more ranks than cores.
 
-    Ranks go to different hosts first, because the self-test measures lanes between hosts. Our variables are left out: a wrong one has a
-    finding of its own, and must not fail the job as well. Ranks set the variables that they need.
+    Ranks go to different hosts first, because the self-test measures lanes between hosts. Variables of horovod_data are
+    left out: a wrong variable has its own finding, and must not fail the job as well. Ranks set the variables that they
+      need.
     """
     given = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

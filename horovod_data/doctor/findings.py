@@ -19,9 +19,9 @@ _NAME_WIDTH = 20
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report. `advice` says in one sentence what to do. Only an "ok" has none."""
+    """One line of the report. `advice` says in one sentence what to do. It is empty only for an "ok"."""
 
-    name: str  # "mpi.thread level": the section and what was looked at
+    name: str  # the section and the subject: "mpi.thread level"
     value: str  # what was found
     level: str = "ok"
     advice: str = ""
@@ -47,13 +47,13 @@ def error(name: str, value: object, advice: str) -> Finding:
 
 
 def sentences(text: str) -> tuple[str, str]:
-    """The two parts of an error text of ours: what happened, and what to do."""
+    """Splits an error text of ours into two parts: what happened, and what to do."""
     what, *to_do = re.split(r"\.\s+(?=[A-Z])", text, maxsplit=1)
     return what.rstrip("."), " ".join(to_do).rstrip(".")
 
 
 def status(findings: Iterable[Finding]) -> int:
-    """The exit status: 1 if there is an error. Warnings alone are 0."""
+    """The exit status: 1 if there is an error, otherwise 0, also with warnings."""
     return int(any(finding.level == "error" for finding in findings))
 
 

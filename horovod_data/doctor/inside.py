@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs in a process of its own, because it may crash: imports TensorFlow, our core, Horovod and mpi4py, and starts MPI.
+"""Imports TensorFlow, our core, Horovod and mpi4py, and starts MPI. Runs in a separate process, because it may crash.
 
     python -m horovod_data.doctor.inside core|horovod|mpi4py
 
-It sends what it knows before each step that may crash.
+Before each step that may crash, it sends what it knows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def look_at_core() -> bool:
 
 
 def look_at_mpi() -> None:
-    """Loads the core, then starts MPI as a job of one."""
+    """Loads the core, then starts MPI as a job of one process."""
     if look_at_core():
         bindings.mpi_init()
         children.say(thread_level=bindings.mpi_query().thread_level.name)
@@ -88,7 +88,8 @@ def look_at_mpi4py() -> None:
 
 
 def mpi_text() -> str:
-    """The MPI library's description of itself, in which MPICH names its device. Empty where there are several libraries, or none."""
+    """The MPI library's description of itself, in which MPICH names its device. Empty if there is not exactly one
+    library."""
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks TensorFlow, our core, MPI, Horovod and mpi4py: whether they are there, and fit together."""
+"""Checks TensorFlow, our core, MPI, Horovod and mpi4py: whether they exist, and whether they fit together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REBUILD_HOROVOD = (
     "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
     "--no-build-isolation horovod"
 )
-_LIMIT = 120.0  # seconds: importing TensorFlow from a slow file system takes its time
+_LIMIT = 120.0  # seconds; importing TensorFlow from a slow file system takes long
 
 
 def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, Told]:
-    """Runs the looks of `inside` at the same time, each in a process of its own: "core", "horovod" and "mpi4py".
+    """Runs the three checks of `inside` at the same time, each in a separate process: "core", "horovod" and "mpi4py".
 
     Args:
       core: the result for "core", if it is known already.
@@ -44,7 +44,7 @@ def mpi_of(core: Told) -> Optional[str]:
 
 
 def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
-    """The findings about all results of look(). `only_srun`: there is no other launcher."""
+    """The findings about all results of look(). `only_srun`: Slurm's srun is the only launcher."""
     core = looks["core"]
     return [
         *tensorflow(core),
@@ -109,7 +109,7 @@ def ours(core: Told) -> list[Finding]:
 
 
 def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
-    """The findings about the MPI library, and about its thread level when the highest is asked for."""
+    """The findings about the MPI library, and about the thread level that it gives when the highest is requested."""
     if not core.get("core"):
         return []
     text = str(core.get("mpi_text") or core.get("core")["mpi"])
@@ -144,7 +144,7 @@ def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
 
 
 def horovod(told: Told, core: Told) -> list[Finding]:
-    """The finding about Horovod. It is optional. If it is installed, it must work and have MPI."""
+    """The finding about Horovod. Horovod is optional. If it is installed, it must work and support MPI."""
     name = "software.Horovod"
     if told.get("installed") and not core.get("tensorflow"):
         return [warning(name, f"{told.get('version')}, can't be tried without TensorFlow", "Mend TensorFlow first")]
@@ -196,7 +196,7 @@ def mpi4py(told: Told) -> list[Finding]:
 
 
 def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
-    """Says whether all of them use the same MPI library. Two libraries in one process see two jobs."""
+    """Says whether the core, Horovod and mpi4py use the same MPI library. Two libraries in one process see two jobs."""
     name = "MPI.one library"
     uses = {what: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
     users = {what: paths for what, paths in uses.items() if paths}

@@ -24,7 +24,8 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """The finding about the cores that this process may use, those of the machine, and the container's quota, in cores."""
+    """The finding about cores. `usable`: for this process; `present`: of the machine; `quota`: of the container, in
+    cores."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
         return warning(
@@ -43,7 +44,7 @@ def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
 
 
 def memory(total: int, available: int) -> Finding:
-    """The finding about the bytes of memory of this machine or container, and those that are free."""
+    """The finding about memory. `total`, `available`: bytes of this machine or container."""
     name, value = "machine.memory", f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     if available < _LITTLE_MEMORY:
         return warning(

@@ -9,13 +9,14 @@ from typing import Sequence
 from ..native import loader
 
 _THREAD_MULTIPLE = 3
-_ROOM = 4096  # bytes: more than any variable that is asked for
+_ROOM = 4096  # bytes; more than any requested variable needs
 
 
 def read(names: Sequence[str]) -> dict[str, int]:
     """The values of the variables that exist. They must be numbers, switches or enumerations.
 
-    The library may have changed a value: it takes another single-copy mechanism where the one that was set is not permitted.
+    The library may have changed a value. For example, it uses another single-copy mechanism if the requested one is not
+    permitted.
     """
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:

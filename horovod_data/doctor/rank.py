@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of the self-test's job: starts, delivers both ways, checks the rows that arrive, measures each lane.
+"""A rank of the self-test's job. It starts, delivers both ways, checks the rows that arrive, and measures each lane.
 
     python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
-FINDINGS come from a doctor whose place in a job this process takes. The readers are those of that job. In the self-test rank 0
-reads. Rank 0, which always trains, sends the results of all ranks. Ranks are those of MPI_COMM_WORLD. This module sets the variables that
-the job needs, because a launcher may not pass the doctor's environment on.
+FINDINGS come from a doctor that runs in a job. This process takes the doctor's place, and the job's readers read. In
+the self-test rank 0 reads. Rank 0, which always trains, sends the results of all ranks. Ranks are those of
+MPI_COMM_WORLD. This module sets the variables that the job needs, because a launcher may not pass on the doctor's
+environment.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from ..observe.stats import stats
 from ..start import init
 from . import children, inside, mpi_variables, transports
 
-SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
+SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: to measure steps per second, and bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
-# Variables for files and lines of the training, whose place the doctor takes.
+# Variables for files and log lines of the training whose place the doctor takes.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
-# With these Open MPI logs on stderr which transport it takes to which rank, and UCX which transports it uses.
+# With these, Open MPI logs on stderr which transport it uses to which rank, and UCX logs which transports it uses.
 _VERBOSE = {
     "OMPI_MCA_btl_base_verbose": "1",
     "OMPI_MCA_pml_base_verbose": "10",
     "UCX_LOG_LEVEL": "info",
     "UCX_LOG_FILE": "stderr",
 }
-# A wait ends before the doctor's patience; libraries are quiet, and leave the devices alone.
+# A wait ends before the doctor's time limit. Libraries are quiet, and do not use the devices.
 _SETTINGS = {
     "HOROVOD_DATA_TIMEOUT": "60",
     "HOROVOD_DATA_STALL_SECONDS": "10",
@@ -48,12 +49,12 @@ _SETTINGS = {
 
 
 def main() -> None:
-    """The whole of it. Status 1: something failed, and has been said."""
+    """Runs this rank. Exits with status 1 if something failed. Then it has sent what failed."""
     began = time.monotonic()
     payload, seconds, *findings = sys.argv[1:]
     if not findings:
         for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
-            del os.environ[name]  # the job is ours, so are its settings; the user's are looked at elsewhere
+            del os.environ[name]  # the self-test's job has its own settings; the user's settings are checked elsewhere
     for name in _OF_TRAINING:
         os.environ.pop(name, None)
     os.environ.update({**_VERBOSE, **_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
-    """The work of a rank. Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
+    """The work of a rank. Collective over the job. `seconds`: for each measurement. `findings`: rank 0 sends them."""
     if findings:
         inside.look_at_core()
     loader.load()
@@ -115,18 +116,18 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
 
 
 def check_delivery(rank: int, layout: Layout) -> str:
-    """Checks the rows that arrive with batch="per_rank" and "global". Returns what is wrong; empty: nothing. Collective."""
+    """Checks the rows that arrive with batch="per_rank" and "global". Returns what is wrong, or "". Collective."""
     import tensorflow as tf
 
     audience, of_all = layout.audience(rank), len(layout.readers)
     readers = [layout.reader_index[other] for other in layout.readers if layout.group[other] == layout.group[rank]]
 
     def numbers(count: int, context: Any) -> Any:
-        """`count` numbers of this reader alone."""
+        """`count` numbers that only this reader yields."""
         return tf.data.Dataset.range(count * of_all).shard(of_all, context.input_pipeline_id)
 
     def elements(context: Any) -> Any:
-        # The most elements that make no further step.
+        # The largest number of elements that make no further step.
         left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
         return numbers(_STEPS * len(audience) + left_over, context).map(
             lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i))
@@ -164,16 +165,17 @@ def check_delivery(rank: int, layout: Layout) -> str:
 
 
 def lanes_of(layout: Layout) -> list[tuple[int, int]]:
-    """The lanes to measure, as (reader, rank). Of many it takes some that are evenly spread."""
+    """The lanes to measure, as (reader, rank). If there are many, it takes some that are evenly spread."""
     lanes = [(reader, to) for reader in layout.readers for to in layout.audience(reader) if to != reader]
     count = min(len(lanes), _MOST_LANES)
     return [lanes[i * len(lanes) // count] for i in range(count)]
 
 
 def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -> dict[str, Any]:
-    """Measures batches of one reader, whose number is `number`, to one rank alone. Collective.
+    """Measures batches from one reader to one rank, without other batches. Collective.
 
-    The rank returns its bytes per second, and the reader the bytes that it sent each way.
+    `number` is the number of the reader among the readers. The rank returns its bytes per second. The reader returns
+    the bytes that it sent each way.
     """
 
     def elements(context: Any) -> Any:
@@ -189,7 +191,7 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
 
 
 def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
-    """Measures steps per second of all ranks, each with a batch of `length` bytes; 0 where none arrive. Collective."""
+    """Measures steps per second of all ranks, each with a batch of `length` bytes. 0 if none arrive. Collective."""
     dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
     rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
@@ -198,12 +200,12 @@ def measure_together(name: str, length: int, seconds: float) -> dict[str, float]
 
 
 def _iterated(dataset: Any) -> Any:
-    """The dataset to iterate: empty on a dedicated reader."""
+    """The dataset to iterate over. On a dedicated reader it is empty."""
     return dataset if roles.is_trainer() else ()
 
 
 def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
-    from ..channel.distribute import distribute_dataset  # here, because it imports TensorFlow, which may fail
+    from ..channel.distribute import distribute_dataset  # not at the top, because it imports TensorFlow, which may fail
 
     return distribute_dataset(make, **arguments)
 
@@ -211,7 +213,7 @@ def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
 def _ready_made(length: int, context: Any) -> Any:
     import tensorflow as tf
 
-    # The pipelines of several readers must differ: a line warns of equal ones.
+    # The pipelines of several readers must differ, because a log line warns of equal pipelines.
     return tf.data.Dataset.from_tensors(tf.fill([length // 4], float(context.input_pipeline_id))).repeat()
 
 
@@ -226,7 +228,8 @@ def _bytes_per_second(dataset: Any, seconds: float) -> float:
 
 
 def _stderr() -> str:
-    """This process's stderr so far, if the doctor has it in a file. In the self-test the launcher has it, so it is empty."""
+    """This process's stderr so far, if the doctor has it in a file. In the self-test the launcher has it, and this is
+    empty."""
     try:
         return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     except OSError:
@@ -234,7 +237,7 @@ def _stderr() -> str:
 
 
 def _horovod_threads() -> Optional[bool]:
-    """Says whether Horovod finds that several threads may use MPI. None: there is no Horovod."""
+    """Says whether Horovod finds that several threads may use MPI. None: Horovod is not imported or not initialised."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a real job, and judges it: whether it starts, whether the right rows arrive, the pace of each lane, and the way of its batches."""
+"""Runs a real job, and judges it: the start, the rows that arrive, the pace of each lane, and the way of its
+batches."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from . import children, environment, transports
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
-_LIMIT = 120.0  # seconds for a whole job; a wait inside of it ends before that
+_LIMIT = 120.0  # seconds for a whole job; each wait inside it has a shorter limit
 _RANK = f"{__package__}.rank"
-# Texts of launchers that can't start a job, and what helps.
+# Texts of launchers that can't start a job, and what to do.
 _REASONS = (
     (
         r"not enough slots",
@@ -46,7 +47,7 @@ def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ:
 
 
 def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
-    """Takes this process's place in the job that it was started in. Collective over that job.
+    """Takes this process's place in the job in which it was started. Collective over that job.
 
     Args:
       local: this process's own findings, for rank 0.
@@ -56,7 +57,7 @@ def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
 
 
 def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
-    """The finding where the launcher is missing. `only_srun`: Slurm's srun starts jobs here."""
+    """The finding for a missing launcher. `only_srun`: Slurm's srun starts jobs here."""
     name, value = "self-test.skipped", f"there is no {launcher[0]} in PATH"
     if only_srun and launcher[0] == "mpirun":
         how = launch_checks.command(mpi, 2, slurm=True, program="-m horovod_data.doctor")
@@ -72,7 +73,7 @@ def default_np() -> int:
 def judge(
     told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str], environ: Mapping[str, str]
 ) -> list[Finding]:
-    """The findings about a job with this payload ("auto": the job of which the doctor itself is a rank)."""
+    """The findings about a job with this payload. With "auto", it is the job of which the doctor itself is a rank."""
     section = "this job" if payload == "auto" else f"self-test, {payload}"
     failed = [record for record in told.records if "failed" in record]
     ranks = told.get("ranks")
@@ -95,7 +96,7 @@ def judge(
         _together(ranks, section),
         *_way(ranks, section, payload, told.stderr),
     ]
-    if payload != "arena":  # MPI's transports are the same in all jobs
+    if payload != "arena":  # not with "arena", because MPI's transports are the same in all jobs
         found += transports.check(told.stderr, ranks, mpi)
     if payload == "auto":
         found += [*_bound(ranks, section), *_yields(ranks, section), *_keepalive(ranks, section, mpi, environ)]
@@ -175,7 +176,7 @@ def _lanes(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _sent(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lanes that were measured: the reader's counts of each, and the rate that the rank measured."""
+    """The measured lanes: for each, the reader's counts, and the rate that the rank measured."""
     return [
         {**ranks[lane["reader"]]["lanes"][i], "rate": ranks[lane["to"]]["lanes"][i]["rate"]}
         for i, lane in enumerate(ranks[0]["lanes"])
@@ -197,7 +198,7 @@ def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: str) -> list[Finding]:
-    """Says whether batches to the reader's own host went through shared memory, where they may."""
+    """Says whether batches to ranks on the reader's host used shared memory, if they may."""
     if payload == "message":
         return []
     late = {

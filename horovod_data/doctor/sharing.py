@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what processes of this host may share: our own shared memory, and /dev/shm.
+"""Checks what processes of this host may share: the library's shared memory, and /dev/shm.
 
-The check of our shared memory forks a process and hands memory over to it. The caller has no threads, so it may fork.
+The check of the shared memory forks a process and passes memory to it. The caller has no threads, so it may fork.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Callable
 from .findings import Finding, ok, warning
 
 _TOKEN = b"horovod_data doctor!"
-_PATIENCE = 10  # seconds, with the other process
-_SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI takes
+_PATIENCE = 10  # seconds to wait for the other process
+_SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI uses
 _MEMFD_ADVICE = (
     "Batches go as MPI messages within this host too: allow memfd_create and Unix sockets in the container's "
     "seccomp profile; HOROVOD_DATA_PAYLOAD=message says that it is meant so"
@@ -43,7 +43,7 @@ def arena(failure: str) -> Finding:
 
 
 def dev_shm(path: str, ranks: int) -> list[Finding]:
-    """The finding about the folder of POSIX shared memory, for so many ranks on this host."""
+    """The finding about the folder of POSIX shared memory. `ranks`: the number of ranks on this host."""
     name = f"shared memory.{path}"
     try:
         total, _, free = shutil.disk_usage(path)
@@ -69,7 +69,8 @@ def dev_shm(path: str, ranks: int) -> list[Finding]:
 
 
 def try_arena() -> str:
-    """Sends a sealed memfd to another process over an abstract socket, as the arena does. Returns what failed; empty: nothing."""
+    """Sends a sealed memfd to another process over an abstract socket, as the arena does. Returns what failed, or
+    ""."""
     size = 1 << 20
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -102,7 +103,8 @@ def try_arena() -> str:
 
 
 def _accept(server: socket.socket, pid: int) -> socket.socket:
-    """The connection from process `pid`. Other processes of the host may call, too. The server's timeout ends the wait."""
+    """Accepts the connection of process `pid`. Other processes of the host may connect, too. The server's timeout ends
+    the wait."""
     deadline = time.monotonic() + (server.gettimeout() or 0)
     while time.monotonic() < deadline:
         peer, _ = server.accept()

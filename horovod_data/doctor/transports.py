@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport of MPI from a reader to each of its ranks, as far as MPI itself tells.
+"""The transport of MPI from a reader to each of its ranks, as far as MPI logs it.
 
-Open MPI's ob1 logs on stderr, for each pair of ranks, which transport ("btl") it has chosen. UCX logs which transports it uses, but
-not between which ranks. Other MPIs log nothing.
+For each pair of ranks, Open MPI's ob1 logs on stderr which transport ("btl") it has chosen. UCX logs which transports
+it uses, without the ranks. Other MPIs log nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _UCX = re.compile(r"\[[^\]\s]*:(\d+)\s*:\d+\].* ep_cfg\[\d+\]:?(.*)")
 
 
 def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> list[Finding]:
-    """The findings about the readers whose lanes were measured, and about the single-copy mechanism that MPI uses.
+    """The findings about the readers of measured lanes, and about the single-copy mechanism that MPI uses.
 
     Args:
-      stderr: of the job. In a job of which the doctor is a rank, each reader has sent its own.
-      ranks: the record of each rank of the job; `rank` in it is the one in MPI_COMM_WORLD.
+      stderr: of the job. If the doctor is a rank of the job, each reader has sent its own stderr.
+      ranks: the record of each rank of the job. `rank` in it is the rank in MPI_COMM_WORLD.
     """
     measured = {lane["reader"] for lane in ranks[0]["lanes"]}
     readers = [rank for rank in ranks if rank["rank"] in measured] or [rank for rank in ranks if rank["reads"]][:1]
@@ -47,7 +47,7 @@ def telling(stderr: str) -> str:
 
 
 def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> Finding:
-    """The finding about the way from a reader to each other rank that it serves."""
+    """The finding about the transport from a reader to each other rank that it serves."""
     name = f"transports.from rank {reader['rank']}"
     served = {rank["rank"] for rank in ranks if rank["trains"] and rank["group"] == reader["group"]} - {reader["rank"]}
     chosen, pml, ucx = btls_of(stderr, reader["pid"]), pml_of(stderr, reader["pid"]), ucx_of(stderr, reader["pid"])
@@ -81,7 +81,7 @@ def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, An
 
 
 def single_copy(mechanism: str) -> Finding:
-    """The finding about the mechanism by which MPI's shared memory moves large messages."""
+    """The finding about the mechanism with which MPI copies large messages in shared memory."""
     name = "transports.single copy"
     if mechanism in _COPIES_TWICE:
         return warning(
@@ -95,7 +95,7 @@ def single_copy(mechanism: str) -> Finding:
 
 
 def btls_of(stderr: str, pid: int) -> dict[int, set[str]]:
-    """The transports that process `pid` takes to each rank of MPI_COMM_WORLD."""
+    """The transports that process `pid` uses to each rank of MPI_COMM_WORLD."""
     found: dict[int, set[str]] = {}
     for who, btl, rank in _BTL.findall(stderr):
         if int(who) == pid:
@@ -104,7 +104,7 @@ def btls_of(stderr: str, pid: int) -> dict[int, set[str]]:
 
 
 def pml_of(stderr: str, pid: int) -> Optional[str]:
-    """The layer of Open MPI by which process `pid` sends messages."""
+    """The layer of Open MPI with which process `pid` sends messages."""
     return next((pml for who, pml in _PML.findall(stderr) if int(who) == pid), None)
 
 
@@ -126,5 +126,5 @@ def _by_host(ranks: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """Ranks as text; of many the first eight."""
+    """Ranks as text. If there are many, the first eight."""
     return ", ".join(map(str, sorted(ranks)[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends the job with the status of a process that fails.
+"""Ends the job with the exit status of a process that fails.
 
-A rank that fails must neither leave other ranks waiting in a collective, nor wait for them itself in MPI_Finalize. So a
-failure ends the job by MPI_Abort, with the same status. There are three ways to end:
+After a failure, a rank must not leave other ranks waiting in a collective, and must not wait for them in MPI_Finalize.
+So a failure ends the job by MPI_Abort, with the same status. There are three ways to end:
 
 - An uncaught exception. Python calls sys.excepthook.
-- An exit with a status. Python tells nobody which status it exits with, atexit handlers included. But on its way out the
-  interpreter reads the attribute `code` of the SystemExit, while no Python code runs. So we replace that attribute by one
-  that notes such a read. A program that catches the exception reads it from Python code, or not at all, and nothing is
-  noted. (Before Python 3.12 the interpreter reads no attribute where sys.exit has made no object. Our sys.exit makes one.)
-- Anything else is a normal exit, which does shutdown().
+- An exit with a status. Python passes the status to no Python code, not even to atexit handlers. But at such an exit
+  the interpreter reads the attribute `code` of the SystemExit, while no Python code runs. So this module replaces that
+  attribute by a property that notes such a read. A program that catches the exception reads `code` from Python code, or
+  never, and nothing is noted. (Before Python 3.12 the interpreter reads no attribute if sys.exit has made no object.
+  Our sys.exit makes an object.)
+- Any other end is a normal exit, which does shutdown().
 
-Two exits escape this: before Python 3.12, a sys.exit that the program imported by name before init(), and a subclass of
-SystemExit with a `code` of its own. The exit handler of the C++ core catches them. It sees the status, but it runs after the
+Two exits are not noted: before Python 3.12, a sys.exit that the program imported by name before init(), and a subclass
+  of
+SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the status, but it runs after the
 atexit handlers of Python.
 
 The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
@@ -36,9 +38,11 @@ from typing import Any, Callable, NoReturn, Optional
 from ..errors import fork_check, show, text_of
 from ..native import bindings
 
-# An error often strikes several ranks at once. MPI_Abort kills the others, so they have this long to print their errors.
+# An error often occurs on several ranks at once. MPI_Abort kills the other ranks, so they get this time to print their
+# errors.
 GRACE_SECONDS = 0.5
-# Between the failure and the atexit handler Python joins threads and runs other handlers. If it hangs there, it ends after this.
+# Between the failure and the atexit handler, Python joins threads and runs other handlers. After this time the job ends
+# anyway.
 PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
@@ -48,15 +52,16 @@ _EXIT_IN_CALL = re.compile(r"\] (?:predict|distribute_dataset)\(.*\) failed: Sys
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
-_forked: Optional[Callable[[], bool]] = None  # whether this is a child of the process that called install()
-_root: Optional[CodeType] = None  # the program: the outermost code of the main thread
+_forked: Optional[Callable[[], bool]] = None  # says whether this is a forked child of the process that called install()
+_root: Optional[CodeType] = None  # identifies the program: the outermost code of the main thread
 _status: Optional[int] = None  # the status of a failure; None: no failure
 _said = False  # the failure's text names the rank, or the user caused the failure
 _on_exit: Callable[[], object] = lambda: None
 
 
 def install(on_exit: Callable[[], object]) -> None:
-    """From now on a failure of this process ends the job. A further call makes our atexit handler the newest, which runs first.
+    """From now on a failure of this process ends the job. A repeated call makes our atexit handler the newest, which
+    runs first.
 
     Args:
       on_exit: a normal exit calls it, before Python's older atexit handlers run.
@@ -72,7 +77,7 @@ def install(on_exit: Callable[[], object]) -> None:
 
 
 def in_charge() -> bool:
-    """Says whether install() has been called in this process, and not only in its parent."""
+    """Says whether install() was called in this process. A call in the parent of a forked child does not count."""
     return _forked is not None and not _forked()
 
 
@@ -98,7 +103,7 @@ def _wrap_hooks() -> None:
     def exit(status: Any = None, /) -> NoReturn:  # the name shows in help() and tracebacks
         try:
             previous_exit(status)
-        except SystemExit:  # which makes an object of it
+        except SystemExit:  # raised by the original sys.exit, which makes an object of it
             raise
 
     exit.__doc__ = previous_exit.__doc__
@@ -119,21 +124,23 @@ def _watch_code() -> None:
     attributes = gc.get_referents(vars(SystemExit))
     if len(attributes) == 1 and isinstance(attributes[0], dict) and attributes[0].get("code") is _CODE:
         attributes[0]["code"] = noted
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))  # attributes are looked up in a cache
+        # Python looks up attributes in a cache, which this clears
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
 
 def status_of(code: Any) -> int:
-    """The status that Python makes of sys.exit(code)."""
+    """The exit status that Python makes of sys.exit(code)."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
 def _status_of_uncaught(error: Optional[BaseException]) -> int:
-    """The status of the job when nobody has caught this error.
+    """The status of the job after an uncaught error.
 
-    After sys.exit in a pipeline (in a generator, for example) every rank has an error of TensorFlow, whose text has the status. After
-    sys.exit in a dataset function, or in a model that predicts, the other ranks have an error whose text has it.
+    After sys.exit in a pipeline (for example in a generator), every rank has an error of TensorFlow. Its text contains
+    the status. After sys.exit in a dataset function, or in a model in predict(), the other ranks have an error whose
+    text contains it.
     """
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
@@ -150,7 +157,7 @@ def _note_uncaught(error: Optional[BaseException]) -> None:
 
 
 def _note(status: int) -> None:
-    """Remembers that this process is about to end with `status`, and sets a limit for that."""
+    """Remembers that this process is about to end with `status`, and limits the time until its end."""
     global _status
     if status == 0 or not in_charge() or _status is not None:
         return
@@ -162,7 +169,7 @@ def _note(status: int) -> None:
         time.sleep(PATIENCE_SECONDS)
         _abort(status)
 
-    # Thread.start() of `threading` would wait for ever for a thread that finds no memory to begin with. If no thread can be
+    # Thread.start() of `threading` would wait without end for a thread that has no memory to begin. If no thread can be
     # started, the alarm ends this process.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(end, ())
@@ -172,9 +179,9 @@ def _note(status: int) -> None:
 
 
 def fail(status: int, said: bool) -> NoReturn:
-    """Ends the job with `status`, from any thread. The other ranks have a moment to print their errors.
+    """Ends the job with `status`, from any thread. The other ranks get GRACE_SECONDS to print their errors.
 
-    `said`: a line has said already why and where the job ends.
+    `said`: a log line has already said why and where the job ends.
     """
     global _said
     _said = said
@@ -197,7 +204,7 @@ def _at_exit() -> None:
     except SystemExit as error:  # raised by the handler of a signal
         _status = _status or status_of(error.code) or 1
         if error.code is not None and not isinstance(error.code, int):
-            with contextlib.suppress(Exception):  # str() of it may fail
+            with contextlib.suppress(Exception):  # str(error) may fail
                 show(str(error.code))
     except BaseException:  # other ranks may wait for this process
         _status = _status or 1
@@ -213,14 +220,14 @@ def _abort(status: int) -> None:
 
 
 def flush() -> None:
-    """Writes out stdout and stderr, where they can be written."""
+    """Writes out stdout and stderr, if they can be written."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # it is closed, a broken pipe, None, or an object of the program's own
+        with contextlib.suppress(Exception):  # it is closed, a broken pipe, None, or an object of the program
             stream.flush()
 
 
 def _alone() -> bool:
-    """Says whether no other rank can wait for this process: MPI is not running, or the job has one process."""
+    """Says whether no other rank can wait for this process. Then MPI is not running, or the job has one process."""
     return not bindings.mpi_query().usable or bindings.comm_info(None)[1] == 1
 
 
@@ -229,7 +236,7 @@ def _in_main() -> bool:
 
 
 def _interactive() -> bool:
-    """An uncaught exception ends a program, but not a prompt."""
+    """Says whether Python is interactive. An uncaught exception ends a program, but does not end a prompt."""
     return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
@@ -248,7 +255,8 @@ def _running() -> bool:
 
 
 def _uncaught() -> bool:
-    """Says whether an exception ended the program and Python called another excepthook. Python sets sys.last_value first."""
+    """Says whether an exception ended the program and Python called another excepthook. Python sets sys.last_value
+    first."""
     value = getattr(sys, "last_value", None)
     trace = getattr(value, "__traceback__", None)
     return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a forked child leave alone what it inherits of the job.
+"""Protects a forked child from the job's objects that it inherits.
 
-A tf.data iterator has threads, and a child has only the thread that forked. When an iterator is destroyed, TensorFlow joins
-its threads all the same. When it is asked for an element, TensorFlow gives the work to one of them. So the child crashes or
-waits for ever. Sessions of TF1 have threads, too. Therefore in a child:
+A tf.data iterator has threads, and a child has only the thread that forked. TensorFlow joins the threads of an iterator
+that is destroyed. It gives the work to a thread when an iterator is asked for an element. So a child would crash or
+wait without end. Sessions of TF1 have threads, too. Therefore in a child:
 
-- The iterators and sessions that it inherits are never destroyed.
-- Iterators and datasets of a channel raise, and so do inherited sessions.
+- The inherited iterators and sessions are never destroyed.
+- Iterators and datasets of a channel raise, and inherited sessions raise.
 
-The parent keeps weak references to its iterators and sessions. A child that looked for them among all objects would copy most
-of the parent's memory: reading a reference count writes to the object's page.
+The parent keeps weak references to its iterators and sessions. If the child searched all objects, it would copy most of
+the parent's memory, because reading a reference count writes to the object's page.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ends_of_channels: Optional[Callable[[tf.data.Dataset], Sequence[Any]]] = None
 
 
 def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> None:
-    """From now on forked children of this process are taken care of. May be repeated.
+    """Prepares this process for forked children. May be repeated.
 
-    `ends_of_channels` gives the stages of a dataset that are ends of channels.
+    `ends_of_channels` returns the stages of a dataset that receive from a channel.
     """
     global _ends_of_channels
     if _ends_of_channels is not None:
@@ -99,7 +99,7 @@ def _disarm(one: _Inherited) -> None:
 
 
 def _refuse_datasets() -> None:
-    """In the child, iter() of a dataset of a channel raises."""
+    """In the child, makes iter() of a dataset of a channel raise."""
     call = getattr(tf.data.Dataset, private.DATASET_CALL)
 
     def checked(dataset: tf.data.Dataset) -> Any:
@@ -115,9 +115,9 @@ def _is_of_channel(dataset: tf.data.Dataset) -> bool:
 
 
 def _nothing() -> None:
-    """Replaces close() of a session, which waits for its threads."""
+    """Replaces close() of a session, because that waits for the session's threads."""
 
 
 def _keep(one: Any) -> None:
-    """Adds a reference that nobody gives back, not even the end of Python."""
+    """Adds a reference that is never released, not even at the end of Python."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

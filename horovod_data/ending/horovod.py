@@ -19,7 +19,7 @@ class _Horovod:
     """How to end Horovod on this process."""
 
     shutdown: int  # the address of its C function
-    ends_mpi: bool  # Horovod has initialised MPI, and finalises it when it ends
+    ends_mpi: bool  # Horovod has initialised MPI, and finalises MPI when it ends
     ending: bool = False
 
 
@@ -29,7 +29,7 @@ _here: Optional[_Horovod] = None  # on trainers with Horovod
 def load() -> Optional[ModuleType]:
     try:
         import horovod.tensorflow as horovod
-    except Exception:  # not installed, or unusable with this TensorFlow, so the program doesn't use it either
+    except Exception:  # not installed, or unusable with this TensorFlow; then the program doesn't use it either
         return None
     return horovod
 
@@ -42,7 +42,8 @@ def place(horovod: Any) -> Optional[tuple[int, int]]:
 
 
 def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str, where: str) -> None:
-    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD), and checks that it counts as we do."""
+    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD). Checks that its ranks and sizes are the same as
+    ours."""
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
             raise explained(
@@ -67,7 +68,8 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 def refuse(where: str) -> None:
-    """Makes hvd.init(), of all of Horovod's modules, raise on this dedicated reader, where it would wait for ever."""
+    """Makes hvd.init() raise on this dedicated reader, in all modules of Horovod. Otherwise it would wait without
+    end."""
     try:
         from horovod.common.basics import HorovodBasics
     except Exception:  # not installed, or unusable
@@ -86,9 +88,9 @@ def refuse(where: str) -> None:
 
 
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
-    """Makes MPI_Finalize end Horovod first where the program itself calls it, as an exit does.
+    """Makes MPI_Finalize end Horovod first, if the program calls MPI_Finalize before its exit does.
 
-    Then collectives of other ranks, for which this rank will not be there, fail at once.
+    Then collectives of other ranks that need this rank fail at once.
     """
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
     if library is not None and hasattr(library, "horovod_shutdown"):
@@ -101,12 +103,12 @@ def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
 def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], bool]) -> bool:
     """Makes hvd.shutdown() of this process, also at exit, do our shutdown() first. Returns whether that is possible.
 
-    A Horovod that was initialised before us has initialised MPI as well. When it ends on one rank, it ends on all, and each
-    rank's Horovod thread finalises MPI. But other ranks still need MPI for their data. So MPI_Finalize waits for our shutdown(),
-    and our shutdown() comes before the call that waits for Horovod's thread.
+    If Horovod was initialised before the job, it has initialised MPI. When it ends on one rank, it ends on all ranks,
+    and each rank's Horovod thread finalises MPI. But other ranks still need MPI for their data. So MPI_Finalize waits
+    for our shutdown(), and our shutdown() comes before the call that waits for Horovod's thread.
 
     Args:
-      hears: is called first.
+      hears: called first.
       ends: does our shutdown(), and returns whether our communication thread has ended.
     """
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
@@ -135,15 +137,17 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
 
 
 def begin_to_end() -> None:
-    """Begins to end Horovod in a program that ends while this process waits for other ranks.
+    """Begins to end Horovod when the program exits while this process waits for other ranks.
 
-    They may wait for this rank in a collective of Horovod, which fails only then. At exit Horovod itself would do that after us.
+    The other ranks may wait for this rank in a collective of Horovod. Such a collective fails only when Horovod ends
+    here. Without this call, Horovod would end at exit, after our wait.
     """
     if _here is not None and not _here.ending:
         _here.ending = bindings.call_beside(_here.shutdown)
 
 
 def join_end() -> None:
-    """Waits for the end that begin_to_end() has begun. Except where it ends MPI: that waits for the other ranks."""
+    """Waits for the end that begin_to_end() began. Except: it does not wait if Horovod ends MPI, which waits for other
+    ranks."""
     if _here is not None and _here.ending and not _here.ends_mpi:
         bindings.join_beside()

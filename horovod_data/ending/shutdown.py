@@ -18,10 +18,10 @@ from ..observe.report import report
 from ..timeline import parts as timeline_parts
 from . import exit_status, horovod
 
-# When MPICH tells us that MPI_Finalize has begun, it takes no locks any more. If our communication thread were in a call of
-# MPI then, it would keep a lock, and MPI_Finalize would fail. So ranks that end together have this long to end their threads
-# first. The thread of a rank that ends before the others makes no call of MPI until MPI_Finalize has begun. From then on it
-# is the only thread that calls MPI.
+# When MPICH says that MPI_Finalize has begun, it already takes no locks. If our communication thread were in an MPI
+# call at that time, it would keep a lock, and MPI_Finalize would fail. So ranks that end together get this time to end
+# their threads first. If a rank ends earlier than the others, its thread makes no MPI call until MPI_Finalize has
+# begun. From then on the thread is the only caller of MPI.
 _TOGETHER_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
@@ -30,19 +30,19 @@ _last_things: list[Callable[[Callable[[], object]], None]] = []
 
 
 def shutdown() -> None:
-    """Ends this process's part in the job; also done at exit. A second call does nothing, nor does one before init().
+    """Ends this process's part in the job. An exit does the same. Before init(), and in a second call, it does nothing.
 
-    Not collective: ranks may call it at any time, in any order.
+    Not collective: ranks may call it at any time, in any order. This process can't join the job again. MPI and Horovod
+    continue to run. Except: at exit Horovod ends within a second, because other ranks may wait for this rank in a
+      collective.
 
-    A trainer tells the readers that it is done, and returns at once. Its iterators end. (If it has an audit(), it first makes
-    the report of the epoch that ends here, together with the other ranks.) A reader serves until every trainer is done. If it
-    trains as well, a line names the trainers that it waits for, after HOROVOD_DATA_STALL_SECONDS and then each minute. MPI and
-    Horovod go on. Except: at exit Horovod ends within a second, because other ranks may wait for this one in a collective.
-    This process can't join the job again.
-
-    Where the main thread is handling an exception (in `finally:`, `except` or `with`), the error should be seen before this process
-    waits for others. So it takes no more data, and its exit, or a second call, waits. (StopIteration and
-    tf.errors.OutOfRangeError are ends, not errors.)
+    - A trainer sends the readers that it is done, and returns at once. Its iterators end. If it has an audit(), it
+      first makes the report of the last epoch, together with the other ranks.
+    - A reader serves until every trainer is done. If it also trains, a log line names the trainers for which it waits,
+      after HOROVOD_DATA_STALL_SECONDS and then each minute.
+    - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
+      ranks, so that the error is seen first. This process takes no more data. Its exit, or a second call, waits.
+      (StopIteration and tf.errors.OutOfRangeError do not count as errors.)
 
     Raises:
       RuntimeError: in a forked child.
@@ -52,7 +52,7 @@ def shutdown() -> None:
         return
     error = _error_under_way()
     if (error is None and not exit_status.failing()) or (job.reader is None and not _last_things):
-        _shut_down(exiting=not threading.main_thread().is_alive())  # an atexit handler of the program's
+        _shut_down(exiting=not threading.main_thread().is_alive())  # called by an atexit handler of the program
     elif error is not None and not job.waits_at_exit:
         _say_behind("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
         job.waits_at_exit = True
@@ -61,7 +61,7 @@ def shutdown() -> None:
 
 
 def _error_under_way() -> Optional[BaseException]:
-    """The exception that the main thread handles at this moment, and that may end the program."""
+    """The exception that the main thread handles at this moment, if it may end the program. Otherwise None."""
     error = sys.exc_info()[1]
     if threading.current_thread() is not threading.main_thread() or type(error).__name__ == "OutOfRangeError":
         return None
@@ -81,7 +81,8 @@ def _shut_down(exiting: bool = False) -> None:
     if job.ended:
         return
     if _last_things and bindings.state() == bindings.State.RUNNING:
-        bindings.leave_channels()  # so that the epochs of the other ranks end, which the last things wait for
+        # so that the epochs of the other ranks end; the calls of before_shutdown() wait for that
+        bindings.leave_channels()
     while _last_things and bindings.state() == bindings.State.RUNNING:
         _last_things.pop(0)(horovod.begin_to_end if exiting else lambda: None)
     watch.stop()
@@ -140,24 +141,27 @@ def end() -> bool:
 def _report(job: Job) -> None:
     try:
         report.at_end()
-    except Exception as error:  # the job has ended well
+    except Exception as error:  # a failed report is no reason to fail, because the job has ended well
         say(explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where))
 
 
 def hear_of_horovods_end() -> None:
-    """Called by hvd.shutdown(), before it does our shutdown(). Logs an error that the program is handling."""
+    """Called by hvd.shutdown(), before it does our shutdown(). Logs an error that the program handles at this
+    moment."""
     if (job := joined()) is not None and not job.ended and (error := _error_under_way()) is not None:
         _say_behind("hvd.shutdown()", error)
 
 
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
-    """Makes shutdown() call `last` after it has left its channels and before it leaves the job; the oldest first.
+    """Makes shutdown() call `last` after it has left its channels and before it leaves the job. The oldest `last` comes
+    first.
 
-    `last` gets a function that it must call before it waits for other ranks for more than a moment.
+    `last` gets a function. It must call this function before a longer wait for other ranks.
     """
     _last_things.append(last)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:
-    """Makes shutdown() call `ending` when all sources have ended; the newest first. For joining threads."""
+    """Makes shutdown() call `ending` after all sources have ended. The newest comes first. It is for joining
+    threads."""
     _endings.append(ending)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank does its part of the call first.
+"""Defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank first does its part.
 
-This is for signals whose handlers are Python functions, which may raise. The program's own code in such a call is interrupted at
-once.
+It defers signals whose handlers are Python functions, because these may raise. Inside such a call, the program's own
+code is interrupted at once.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SIGNALS = (
 class Held:
     """A context that defers signals, except between open() and close(), where they are delivered normally.
 
-    The next open(), or the end of the context, delivers a deferred signal, once. Outside of the main thread the context does
-    nothing, because Python delivers signals to the main thread alone.
+    The next open(), or the end of the context, delivers a deferred signal, once. Outside of the main thread the context
+    does nothing, because Python delivers signals to the main thread alone.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Held:
             try:
                 for number in _SIGNALS:
                     if callable(handler := signal.getsignal(number)):
-                        self._theirs[number] = handler  # before the next line: the signal may come at once
+                        self._theirs[number] = handler  # before the next line, because the signal may come at once
                         signal.signal(number, self._came)
             except BaseException:  # raised by the handler of a signal that is not deferred yet
                 self._end()
@@ -52,7 +52,7 @@ class Held:
         return self
 
     def open(self) -> None:
-        """Delivers signals from now on, and those that were deferred."""
+        """Delivers signals from now on, and first the deferred signals."""
         self._open = True
         self._handle_what_waits()
 
@@ -70,25 +70,28 @@ class Held:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        # An exception of a handler replaces that of the body, which becomes its context. Except: a program that ends goes on to end.
+        # A handler's exception replaces the exception of the body, which becomes its context. Except: a SystemExit is
+        # kept.
         ends = isinstance(error, (SystemExit, GeneratorExit))
         with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():
             self._end()
 
     def _end(self) -> None:
-        """Gives the program its handlers back, and calls each that is due, whatever the one before it raises."""
-        # First, and for good: from now on our handler calls theirs, also where a signal interrupts this, or the program has kept it.
+        """Restores the program's handlers, and calls each handler that is due, also after another handler has
+        raised."""
+        # First, and for good: from now on our handler calls the program's handler. It may still run, if a signal
+        # interrupts this method or if the program has kept our handler.
         self._open = True
         try:
             for number, handler in self._theirs.items():
-                if signal.getsignal(number) == self._came:  # else the program has set another one meanwhile
+                if signal.getsignal(number) == self._came:  # otherwise the program has set another handler meanwhile
                     signal.signal(number, handler)
         finally:
             self._handle_all()
 
     def _handle_what_waits(self) -> None:
         while self._waiting:
-            number = self._waiting.pop(0)  # before the call: this signal may come again while the handler runs
+            number = self._waiting.pop(0)  # before the call, because this signal may come again while the handler runs
             self._theirs[number](number, sys._getframe())
 
     def _handle_all(self) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters to frameworks with data pipelines of their own. None is imported unless it is asked for."""
+"""Adapters to frameworks with their own data pipelines. An adapter is only imported when the program imports it."""

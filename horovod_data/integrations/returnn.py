@@ -21,7 +21,8 @@ from ..start import init
 
 
 class _Producer:
-    """The provider as the generator of one RETURNN dataset sees it: that dataset is always the current one."""
+    """The provider for the generator of one RETURNN dataset. For the generator, its dataset is always the current
+    one."""
 
     def __init__(self, context: Any) -> None:
         self._provider = context.parent
@@ -50,29 +51,31 @@ class _Epochs:
         return self._start + max(self._opened - 1, 0)
 
 
-_epochs: list[_Epochs] = []  # one, from the first pipeline on
+_epochs: list[_Epochs] = []  # one entry, from the first pipeline on
 _options: dict[str, Any] = {}
 _attached: list[Any] = []
 
 
 def attach(**options: Any) -> bool:
-    """Makes RETURNN's tf.data pipeline (`dataset_pipeline` in its config) run under Horovod: one process reads for all ranks.
+    """Makes RETURNN's tf.data pipeline (`dataset_pipeline` in its config) run under Horovod: one process reads for all
+    ranks.
 
-    Call it before the Engine is made, on every rank and dedicated reader. It calls init() if that has not been called. Then
-    `map_producer_to_consumer` of the pipeline deals whole batches, and dedicated readers exit with status 0 after they have
-    served.
+    Call it before the Engine is made, on every rank and dedicated reader. It calls init() if the program has not. After
+    it, `map_producer_to_consumer` of the pipeline deals whole batches. Dedicated readers serve, and then exit with
+    status 0.
 
     Args:
-      options: arguments of distribute_dataset(). The defaults are batch="per_rank" and remainder="partial", which keeps every
-        sequence: in the last step of an epoch some ranks may have an empty batch.
+      options: arguments of distribute_dataset(). The defaults are batch="per_rank" and remainder="partial". They keep
+        every sequence, so some ranks may have an empty batch in the last step of an epoch.
 
     Returns:
-      The value for `use_horovod` in RETURNN's config: False on a dedicated reader, which is no rank of Horovod.
+      The value for `use_horovod` in RETURNN's config. It is False on a dedicated reader, because Horovod does not count
+      it.
 
     Raises:
       ImportError: RETURNN, or its TensorFlow backend, is not installed.
-      TypeError: an option that distribute_dataset() does not have, or `name`, which is RETURNN's.
-      Errors of init(): as they are there.
+      TypeError: distribute_dataset() does not have an option. Or the option is `name`, which RETURNN sets.
+      Errors of init(): as init() raises them.
     """
     from returnn.tf import data_pipeline
 
@@ -118,14 +121,15 @@ def _get_returnn_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
         pinned.parent = _Producer(self)
         dataset = original(pinned, **kwargs)
         if roles.is_trainer():
-            return dataset  # the Engine has prepared the epoch before it asks for it
+            return dataset  # the Engine has prepared the epoch before it asks for the dataset
         return _prepared(self, dataset)
 
     return get
 
 
 def _prepared(context: Any, dataset: Any) -> Any:
-    """The dataset, which prepares its epoch's order whenever an epoch begins. On trainers the Engine does that."""
+    """The dataset, changed so that it prepares its epoch's order at the begin of each epoch. On trainers the Engine
+    does that."""
     import tensorflow as tf
     from returnn.engine.base import EngineBase
 
@@ -156,6 +160,6 @@ def _init_provider(original: Callable[..., None]) -> Callable[..., None]:
 def _get_complete_frac(original: Callable[..., float]) -> Callable[..., float]:
     @functools.wraps(original)
     def get(self: Any) -> float:
-        return original(self) or 1.0  # only readers know it, and RETURNN divides by it
+        return original(self) or 1.0  # only readers know the value, and RETURNN divides by it
 
     return get

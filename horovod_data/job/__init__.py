@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job: its settings and layout, the checks of its launch, the first exchange of its processes, and what each knows of it."""
+"""The job: its settings and layout, the checks of its launch, the first exchange of its processes, and its state in a
+process."""

@@ -15,7 +15,7 @@ _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def quota(root: Path = _ROOT, own: Path = _OWN) -> Optional[float]:
-    """Processor time that this process may use, in cores; None: as much as there is."""
+    """The processor time that this process may use, in cores. None: there is no limit."""
     quotas = []
     for group in _groups("cpu", root, own):
         text = _read(group / "cpu.max").split() or [_read(group / f"cpu.cfs_{what}_us") for what in ("quota", "period")]
@@ -29,7 +29,7 @@ def quota(root: Path = _ROOT, own: Path = _OWN) -> Optional[float]:
 
 
 def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own: Path = _OWN) -> tuple[int, int]:
-    """(total, available) of the machine, or of a limit where that is lower."""
+    """(total, available) bytes of the machine, or of a memory limit if that is lower."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     total, available = (int(lines[what].split()[0]) << 10 for what in ("MemTotal", "MemAvailable"))
     for group in _groups("memory", root, own):
@@ -39,9 +39,9 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
         ):
             try:
                 most, used = int(_read(group / limit)), int(_read(group / usage))
-            except ValueError:  # no such file; "max"
+            except ValueError:  # the file does not exist, or says "max"
                 continue
-            # Files that were read stay in memory until it is wanted.
+            # The page cache counts as used, but the system frees it when memory is needed.
             stat = dict(line.split(maxsplit=1) for line in _read(group / "memory.stat").splitlines() if " " in line)
             used -= min(used, int(stat.get(cached, 0)))
             total, available = min(total, most), min(available, max(0, most - used))
@@ -49,11 +49,11 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
 
 
 def spare_files() -> tuple[int, int]:
-    """(how many more files this process may open, how many in all). Sockets and shared memory count as files."""
+    """(how many more files this process may open, the limit). Sockets and shared memory count as files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        used = len(os.listdir("/proc/self/fd")) - 1  # listdir() has one open itself
-    except OSError:  # none is left
+        used = len(os.listdir("/proc/self/fd")) - 1  # listdir() itself has one file open
+    except OSError:  # no more file can be opened
         used = limit
     return (limit - used, limit) if limit != resource.RLIM_INFINITY else (1 << 30, 1 << 30)
 
@@ -66,7 +66,7 @@ def _groups(controller: str, root: Path, own: Path) -> list[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         top, names = root / controller if controllers else root, path.strip("/").split("/")
-        if ".." not in names:  # outside of what this container sees
+        if ".." not in names:  # a ".." leads out of what this container sees
             found += [top.joinpath(*names[:depth]) for depth in range(len(names), 0, -1)]
     return list(dict.fromkeys([*found, root, root / controller]))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first exchange between all processes of a job, in init(). They compare versions, settings, and what Horovod counts."""
+"""The first exchange between all processes of a job, in init(). They compare versions, settings, and what Horovod
+counts."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from . import launch_checks
 from .layout import Layout
 from .settings import Settings
 
-# Waiting in slices lets signal handlers run: Ctrl-C.
+# A wait in slices lets signal handlers run between two slices, for example for Ctrl-C.
 _SLICE_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # between two looks at the clock
 _GRACE_SECONDS = 0.5
@@ -26,7 +27,7 @@ _GRACE_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """The message of every process to all others."""
+    """The message that every process sends to all processes."""
 
     host: str
     version: str
@@ -67,22 +68,24 @@ def meet(
     settings: Settings,
     between: Callable[[], object] = lambda: None,
 ) -> list[Introduction]:
-    """The introductions of all ranks, in their order. Collective.
+    """The introductions of all ranks, in rank order. Collective.
 
     Args:
-      exchange: the collective: takes this rank's bytes, returns those of all. It blocks until all ranks have called it.
-      between: called now and then. An exception of its own ends the wait, and a second call of meet() takes that up.
+      exchange: the collective. It takes this rank's bytes, and returns the bytes of all ranks. It blocks until all
+        ranks have called it.
+      between: called now and then during the wait. If it raises, the wait ends. A second call of meet() continues the
+        exchange.
 
     Raises:
       RuntimeError: the ranks disagree. The text has both sides' values and is the same on all ranks.
-      TimeoutError: a rank never came.
+      TimeoutError: a rank did not call it in time.
     """
     encoded = _in_time(
         json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, between
     )
     said = [json.loads(one) for one in encoded]
     for field, name in (
-        ("version", "the version of horovod_data"),  # first: another version may have other fields
+        ("version", "the version of horovod_data"),  # first, because another version may have other fields
         ("readers", "readers"),
         ("readers_per_node", "readers_per_node"),
         ("embedded", "embedded"),
@@ -104,10 +107,11 @@ def meet(
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Checks that all trainers have Horovod, or none, and that Horovod counts the trainers alone where it has been initialised.
+    """Checks that all trainers have Horovod, or none. If Horovod was initialised, checks that it counts the trainers
+    alone.
 
     Raises:
-      RuntimeError: they don't. It is raised on every rank.
+      RuntimeError: a check failed. Every rank raises it.
     """
     hosts = [one.host for one in everybody]
     trainers = layout.trainers
@@ -160,7 +164,7 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
 
 
 def watched(environ: Mapping[str, str], settings: Settings) -> contextlib.AbstractContextManager[None]:
-    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it.
+    """Watches MPI_Init, which can't be interrupted, and which waits without limit for a process that never calls it.
 
     Logs the stall line. At the time limit it ends this process with an error, and the job with it.
     """
@@ -171,13 +175,13 @@ def watched(environ: Mapping[str, str], settings: Settings) -> contextlib.Abstra
 
 
 def watched_start(where: str, size: int, settings: Settings) -> contextlib.AbstractContextManager[None]:
-    """The same for the part of init() after the meeting of its `size` processes."""
+    """The same as watched(), for the part of init() after its `size` processes have met."""
     return _ends_at(_Wait(where, size, settings, met=True))
 
 
 @contextlib.contextmanager
 def _ends_at(wait: _Wait) -> Iterator[None]:
-    """Watches a wait on a thread, and ends this process where the wait becomes an error."""
+    """Watches a wait on a thread, and ends this process when the wait becomes an error."""
     if wait.size == 1:
         yield
         return
@@ -189,7 +193,7 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
                 wait.look()
         except TimeoutError as error:
             say(str(error))
-            time.sleep(_GRACE_SECONDS)  # the other ranks have the same error, and need a moment to print it
+            time.sleep(_GRACE_SECONDS)  # the other ranks have the same error, and need time to print it
             if not over.is_set():
                 with contextlib.suppress(Exception):  # stdout is closed, None, or an object of the program's own
                     sys.stdout.flush()
@@ -203,7 +207,7 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
 
 
 class _Exchange:
-    """A collective that can't be interrupted, on a thread of its own. It goes on where init() was interrupted."""
+    """A collective on its own thread, because it can't be interrupted. It continues after an interrupt of init()."""
 
     under_way: Optional[_Exchange] = None
 
@@ -212,7 +216,7 @@ class _Exchange:
         self._mine = mine
         self.results: list[list[bytes]] = []
         self.failures: list[BaseException] = []
-        self.done = threading.Event()  # after an interrupted join() a thread may claim to be dead
+        self.done = threading.Event()  # after an interrupted join(), is_alive() may be False although the thread runs
         self._exchange = exchange
         self._thread = threading.Thread(target=self._run, name="horovod_data init", daemon=True)
 
@@ -248,7 +252,7 @@ def _in_time(
             "Call it as before",
             where,
         )
-    _Exchange.under_way = under_way  # before begin(): Ctrl-C may come in it
+    _Exchange.under_way = under_way  # before begin(), because Ctrl-C may interrupt begin()
     under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
@@ -265,7 +269,7 @@ def under_way() -> bool:
 
 
 class _Wait:
-    """A wait for all processes: when to log it, and when it is an error."""
+    """A wait for all processes: when to log it, and when it becomes an error."""
 
     def __init__(self, where: str, size: int, settings: Settings, met: bool = False) -> None:
         self.where, self.size = where, size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether this process was started in a way that can work. Pure: it looks at what it is given.
+"""Checks whether this process was started in a way that can work. Pure: it uses only its arguments.
 
 `mpi` is mpi_name() of the MPI library that the core was built with.
 """
@@ -14,32 +14,33 @@ from typing import Mapping, Optional, Sequence
 
 from ..errors import explained, place
 
-# Open files that MPI and TensorFlow need, and those that we need (without one for each process of the host).
+# Open files that MPI and TensorFlow need, and those that this library needs (besides one for each process of the host).
 _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
 
-# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
+# Variables of Open MPI, PMI, PMIx and Slurm. They have this process's rank before MPI knows it.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """The launcher of this process, as far as its environment tells."""
+    """The launcher of this process, as far as the environment shows it."""
 
     name: str
-    size: int  # processes in the job; at least that many where the launcher doesn't say
-    evidence: str  # the variable that says so
+    size: int  # processes in the job; at least so many if the launcher doesn't say
+    evidence: str  # the variable that shows this launcher
 
 
 def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
-    """The innermost launcher that says how many processes it started; None for a plain `python`."""
+    """The innermost launcher whose variable has the number of processes. None for a plain `python`."""
     sizes = (
         ("horovodrun with Gloo", "HOROVOD_SIZE"),
         ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE"),
         ("a PMI launcher (mpirun of MPICH or Intel MPI, or srun --mpi=pmi2)", "PMI_SIZE"),
-        # Not SLURM_NTASKS: it is also set in the shell of an allocation, where a plain `python` is a job of one.
+        # Not SLURM_NTASKS: it is also set in the shell of an allocation, where a plain `python` is a job of one
+        # process.
         ("Slurm's srun", "SLURM_STEP_NUM_TASKS"),
     )
     for name, variable in sizes:
@@ -53,13 +54,13 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
 
 
 def place_before_mpi(environ: Mapping[str, str]) -> str:
-    """The `where` of this process before MPI runs, by what its launcher says."""
+    """The `where` of this process before MPI runs, from the variables of its launcher."""
     rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
     return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
-    """Checks that MPI and TensorFlow find enough file descriptors. Else MPI hangs, or TensorFlow ends the process.
+    """Checks that MPI and TensorFlow find enough file descriptors. Otherwise MPI hangs, or TensorFlow ends the process.
 
     Raises:
       RuntimeError: this process may open too few files.
@@ -76,7 +77,8 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
 
 
 def check_main_guard(where: str) -> None:
-    """Refuses processes that multiprocessing starts by "spawn" or "forkserver". Each imports the program before it does its work.
+    """Refuses processes that multiprocessing starts by "spawn" or "forkserver". Each imports the program before it does
+    its work.
 
     Raises:
       RuntimeError: this is such a process, and it imports the program.
@@ -92,10 +94,10 @@ def check_main_guard(where: str) -> None:
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
-    """Refuses jobs that can't work, before MPI is touched.
+    """Refuses jobs that can't work, before any call of MPI.
 
     Raises:
-      RuntimeError: started by Horovod's Gloo launcher, or MPI is forbidden to be used from several threads.
+      RuntimeError: Horovod's Gloo launcher started the job, or a variable forbids the use of MPI from several threads.
     """
     size = _number(environ, "HOROVOD_SIZE") or 1
     gloo = [
@@ -123,7 +125,7 @@ def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
     """Checks that MPI runs with MPI_THREAD_MULTIPLE.
 
     Raises:
-      RuntimeError: it does not. The text says what to change.
+      RuntimeError: MPI has a lower level. The text says what to change.
     """
     if level >= 3:
         return
@@ -198,7 +200,7 @@ def command(mpi: str, size: int, slurm: bool = False, program: str = "train.py")
 
 
 def mpi_name(version_text: str) -> str:
-    """ "Open MPI v4.1.4" or "MPICH 4.0.2" out of the much longer text of MPI_Get_library_version."""
+    """Shortens the text of MPI_Get_library_version to, for example, "Open MPI v4.1.4" or "MPICH 4.0.2"."""
     line = (version_text.strip().splitlines() or ["an unknown MPI"])[0]
     return re.sub(r"\s*Version:\s*", " ", line.split(",")[0]).strip()
 

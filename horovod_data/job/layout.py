@@ -11,9 +11,10 @@ from ..errors import explain
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The number of every rank of the communicator among the readers and among the trainers; -1 where it is none.
+    """The number of every rank of the communicator among the readers, and among the trainers. -1: the rank is not among
+    them.
 
-    Batches travel within a group. There is one group for the whole job, or one for each host.
+    Batches travel within a group. There is one group for the whole job, or one group for each host.
     """
 
     reader_index: tuple[int, ...]
@@ -22,38 +23,40 @@ class Layout:
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """Ranks of the communicator that read, by reader index."""
+        """The ranks of the communicator that read, by reader index."""
         return tuple(rank for rank, index in enumerate(self.reader_index) if index >= 0)
 
     @property
     def trainers(self) -> tuple[int, ...]:
-        """Ranks of the communicator that train, by trainer index."""
+        """The ranks of the communicator that train, by trainer index."""
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
     def name(self, rank: int, host: str) -> str:
-        """The `where` of a process: a trainer has its rank, a dedicated reader its number. The C++ core uses the same form."""
+        """The `where` of a process. A trainer has its rank, a dedicated reader its number. The C++ core uses the same
+        form."""
         trainer = self.trainer_index[rank]
         return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
 
     def audience(self, rank: int) -> tuple[int, ...]:
-        """The trainers of the group of `rank`, as ranks of the communicator. A global batch is cut for these."""
+        """The trainers of the group of `rank`, as ranks of the communicator. A global batch is cut for these
+        trainers."""
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
 
 def make_layout(
     hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None, embedded: bool = False
 ) -> Layout:
-    """Decides who reads and who trains.
+    """Decides which processes read and which train.
 
-    Dedicated readers are the last ranks, of the job or of each host, so that the trainers among the first ranks keep
-    their numbers. Trainers and readers are numbered in the order of their ranks.
+    Dedicated readers are the last ranks of the job or of each host, so the trainers before them keep their numbers.
+    Trainers and readers are numbered in the order of their ranks.
 
     Args:
       hosts: the host name of every rank of the communicator.
-      readers: 0: rank 0 reads and trains; R > 0: the last R ranks read and do nothing else.
-      readers_per_node: if not None, counted for each host, and `readers` is not looked at: the last rank of each host
-        reads, for the trainers of its host, and does nothing else.
-      embedded: with readers_per_node, the first rank of each host reads and trains instead.
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read.
+      readers_per_node: if it is not None, `readers` is ignored. The last rank of each host only reads, for the trainers
+        of its host.
+      embedded: with readers_per_node, the first rank of each host is the reader, and it also trains.
 
     Raises:
       ValueError: no process would be left to train.

@@ -9,9 +9,9 @@ from .state import known
 
 
 def rank() -> Optional[int]:
-    """This process's rank among the trainers, the same as `hvd.rank()`; None on a dedicated reader. Local.
+    """This process's rank among the trainers, the same as `hvd.rank()`. None on a dedicated reader. Local.
 
-    This and its like also answer after shutdown().
+    All functions of this module also answer after shutdown().
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -20,7 +20,7 @@ def rank() -> Optional[int]:
 
 
 def size() -> Optional[int]:
-    """The number of trainers, the same as `hvd.size()`; None on a dedicated reader. Local.
+    """The number of trainers, the same as `hvd.size()`. None on a dedicated reader. Local.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -30,7 +30,7 @@ def size() -> Optional[int]:
 
 
 def is_reader() -> bool:
-    """Says whether this process reads: runs the pipelines that are distributed. Local.
+    """Says whether this process is a reader: it runs the pipelines that are distributed. Local.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -39,7 +39,7 @@ def is_reader() -> bool:
 
 
 def is_trainer() -> bool:
-    """Says whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
+    """Says whether this process gets batches. Rank 0 both reads and trains if there is no dedicated reader. Local.
 
     Raises:
       RuntimeError: before init(), or in a forked child.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a job: the arguments of init(), and HOROVOD_DATA_* variables where these are None."""
+"""The settings of a job: the arguments of init(), or HOROVOD_DATA_* variables for arguments that are None."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Mapping, NamedTuple, Optional
 from ..errors import explain, explained, whole
 from .cgroups import memory_bytes
 
-# How batches travel between processes of one host: the cheapest way, as MPI messages, or through shared memory.
+# How batches travel between processes of one host. "auto": the cheapest way; "message": by MPI; "arena": in shared
+# memory.
 PAYLOADS = ("auto", "message", "arena")
-# Progress lines: none; rewritten on a terminal and new ones elsewhere; rewritten everywhere.
+# Progress lines. "0": none. "1": one rewritten line on a terminal, otherwise new lines. "bar": a rewritten line
+# everywhere.
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
-LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; more than a TiB means no bound
-_MOST_SECONDS = 1e8  # three years: longer means never, and a clock in nanoseconds overflows at 292 years
+LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; a value above a TiB means no limit
+_MOST_SECONDS = 1e8  # three years; a longer time means no limit, and a clock in nanoseconds overflows at 292 years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,22 +31,22 @@ class Settings:
     timeout_seconds: float
     payload: str = "auto"  # one of PAYLOADS
     arena_bytes: int = 1 << 30
-    embedded: bool = False  # the readers of the nodes train as well
-    audit: bool = False  # what goes into Model.fit
-    report: bool = False  # where the time went, at the end
+    embedded: bool = False  # with readers_per_node: the readers train as well
+    audit: bool = False  # audit the data that Model.fit gets
+    report: bool = False  # print report() at the end of the job
     progress: str = "0"  # one of PROGRESS
-    progress_seconds: float = 10.0  # from line to line
-    timeline: str = ""  # the file for who has done what when; empty: none is wanted
+    progress_seconds: float = 10.0  # seconds from line to line
+    timeline: str = ""  # the path of the timeline's file; empty: no timeline
     timeline_bytes: int = 1 << 30
-    prefetch_bytes: int = 64 << 20  # on their way to all ranks of a channel, with prefetch="auto"
-    verify: bool = False  # every channel; those to come ask verify_in() again
+    prefetch_bytes: int = 64 << 20  # bytes on their way to all ranks of a channel, with prefetch="auto"
+    verify: bool = False  # verify every channel; channels made later read verify_in() again
 
 
 _ARGUMENTS = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
 
 
 class Roles(NamedTuple):
-    """Which processes read, as in Settings."""
+    """Says which processes read, with the fields of Settings."""
 
     readers: int
     readers_per_node: Optional[int]
@@ -57,14 +59,14 @@ def read_settings(
     readers_per_node: Optional[int] = None,
     embedded: Optional[bool] = None,
 ) -> Settings:
-    """The settings of this process: arguments first, then the environment, then the defaults.
+    """The settings of this process. An argument comes first, then the environment, then the default.
 
     Raises:
       TypeError: an argument is not an integer, or not a bool.
-      ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
+      ValueError: a value is invalid, or this version does not support it. The text names the argument or variable.
     """
     roles = read_roles(environ, readers, readers_per_node, embedded)
-    for flag in ("HOROVOD_DATA_CHECK_REPLAY", "HOROVOD_DATA_DEBUG"):  # which the core reads
+    for flag in ("HOROVOD_DATA_CHECK_REPLAY", "HOROVOD_DATA_DEBUG"):  # the core reads these two
         _flag_in(environ, flag)
     return Settings(
         readers=roles.readers,
@@ -92,9 +94,9 @@ def read_roles(
     embedded: Optional[bool] = None,
     names: Optional[Mapping[str, str]] = None,
 ) -> Roles:
-    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors.
+    """The part of read_settings() that says which processes read. The launcher also uses it. Raises the same errors.
 
-    `names` has the names of the three arguments in error texts, where they are others.
+    `names` has the names of the three arguments in error texts, if they differ.
     """
     given_by = {**_ARGUMENTS, **(names or {})}
     if readers is not None:
@@ -108,7 +110,7 @@ def read_roles(
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
         readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
     elif not readers_per_node:
-        embedded = embedded or False  # an argument says who reads, so the variables don't
+        embedded = embedded or False  # an argument says which processes read, so the variables are ignored
     if embedded is None:
         embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED")
         given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
@@ -139,7 +141,8 @@ def read_roles(
 
 
 def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
-    """The error text for several readers on a host. The arguments name what was given, and the two ways to write it right."""
+    """The error text for several readers on a host. The arguments: the wrong setting, and the two right ways to write
+    it."""
     return explain(
         f"{given}: a host can have one reader of its own",
         f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
@@ -177,12 +180,13 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Says whether all channels are verified, also those made with verify=False. Raises ValueError as read_settings() does."""
+    """Says whether all channels are verified, also channels with verify=False. Raises ValueError as read_settings()
+    does."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
 def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], is_none: str) -> str:
-    """The value of a variable; the first choice where it is not set. `is_none` ends the sentence about a wrong one."""
+    """The value of a variable, or the first choice if it is not set. `is_none` ends the text about a wrong value."""
     value = environ.get(name, "").strip() or choices[0]
     if value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
@@ -200,7 +204,7 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
 
 
 def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
-    """The bytes of a variable that is in MiB."""
+    """The bytes of a variable whose unit is MiB."""
     text = environ.get(name, "").strip()
     if not text:
         return default

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job as this process sees it, from init() on. Every call asks for it first."""
+"""The job as this process sees it, from init() on. Every public call gets it from here first."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from .settings import Settings
 
 @dataclasses.dataclass
 class Job:
-    """The job as this process sees it. Ranks are ranks of the communicator that init() was given."""
+    """The job as this process sees it. Ranks are ranks of the communicator that was passed to init()."""
 
     settings: Settings
-    comm: Any  # the mpi4py communicator that init() was given; None: MPI_COMM_WORLD
+    comm: Any  # the mpi4py communicator that was passed to init(); None: MPI_COMM_WORLD
     comm_rank: int
     hosts: tuple[str, ...]
     layout: Layout
     forked: Callable[[], bool]
-    environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
+    environ: dict[str, str]  # the HOROVOD_DATA_* variables at the time of init()
     waits_at_exit: bool = False  # shutdown() was called while an exception was handled: the exit waits for other ranks
     ended: bool = False
 
     @property
     def reader(self) -> Optional[int]:
-        """This process's number among the readers; None if it doesn't read."""
+        """This process's number among the readers. None if it doesn't read."""
         index = self.layout.reader_index[self.comm_rank]
         return index if index >= 0 else None
 
     @property
     def trainer(self) -> Optional[int]:
-        """This process's number among the trainers; None if it doesn't train."""
+        """This process's number among the trainers. None if it doesn't train."""
         index = self.layout.trainer_index[self.comm_rank]
         return index if index >= 0 else None
 
@@ -61,12 +61,13 @@ def begin(job: Job) -> None:
 
 
 def joined() -> Optional[Job]:
-    """The job that this process has joined, also after its end and in a forked child. None before init()."""
+    """The job that this process has joined. It also answers after the job's end and in a forked child. None before
+    init()."""
     return _job
 
 
 def current(what: str) -> Job:
-    """The running job. `what` is the call that asks, as the user wrote it.
+    """The running job. `what` is the call that needs it, as the user wrote it.
 
     Raises:
       RuntimeError: before init(), after shutdown(), in a forked child, or in a dataset function.
@@ -91,7 +92,7 @@ def current(what: str) -> Job:
 
 
 def known(what: str) -> Job:
-    """The job, also after its end.
+    """The job. It also answers after the job's end.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -105,7 +106,7 @@ def known(what: str) -> Job:
 
 @contextlib.contextmanager
 def reads() -> Iterator[None]:
-    """For the time of a dataset function: calls that all ranks make together raise on this thread."""
+    """Marks this thread as being in a dataset function. There, calls that all ranks make together raise."""
     before = getattr(_reads, "now", False)
     _reads.now = True
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run: starts the processes of a job under Open MPI or MPICH, dedicated readers among them.
+"""horovod-data-run: starts the processes of a job under Open MPI or MPICH, also dedicated readers. The modules:
 
     options      parses the command line, with horovodrun's options
     allocation   finds hosts and slots of Slurm, PBS, LSF, Kubernetes' MPI operator
@@ -10,9 +10,10 @@
     main         does all of that, and starts the job
     rank         runs the user's program on every rank, and ends the job when the program fails
 
-Nothing here imports TensorFlow or MPI. So the launcher starts fast, also where neither can be loaded.
+This package imports neither TensorFlow nor MPI. So the launcher starts fast, and it starts even if they can't be
+loaded.
 """
 
 
 class LaunchError(ValueError):
-    """A job that can't be started as it was asked for. The text says what to change."""
+    """A job that can't be started as requested. The text says what to change."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m horovod_data.launcher` is horovod-data-run."""
+"""Makes `python -m horovod_data.launcher` the same as horovod-data-run."""
 
 import sys
 

@@ -15,14 +15,14 @@ from ..errors import explain, explained
 from . import LaunchError
 from .hosts import Host, parse_hostfile, parse_pairs
 
-# PBS and LSF write a file with one line for each slot. Kubernetes' MPI operator writes a host file of the MPI in use.
+# PBS and LSF write a file with one line for each slot. Kubernetes' MPI operator writes a host file for the MPI in use.
 _FILES = (
     ("PBS", "PBS_NODEFILE"),
     ("LSF", "LSB_DJOB_HOSTFILE"),
     ("Open MPI's default host file", "OMPI_MCA_orte_default_hostfile"),
     ("Hydra's host file", "HYDRA_HOST_FILE"),
 )
-_ITEM = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")  # of a node list: up to a comma that is not in brackets
+_ITEM = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")  # an item of a node list ends at a comma that is not in brackets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Allocation:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Optional[Allocation]:
-    """The allocation of this process. None where there is none.
+    """The allocation of this process. None: no batch system has given one.
 
     Raises:
       LaunchError: the batch system's variables or files can't be understood.
@@ -56,7 +56,7 @@ def read_hostfile(path: str, named_by: str) -> str:
     """The text of a host file.
 
     Raises:
-      LaunchError: it can't be read, or the path is empty; says which option or variable names it.
+      LaunchError: the file can't be read, or the path is empty. The text says which option or variable names it.
     """
     if not path.strip():
         raise explained(LaunchError, f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt")
@@ -86,7 +86,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 
 def _show_hostnames(nodes: str) -> list[str]:
-    """The nodes by Slurm's own tool, which knows every form of a node list. Empty where it is not installed."""
+    """The nodes, expanded by Slurm's own tool, which knows every form of a node list. Empty if it is not installed."""
     scontrol = shutil.which("scontrol")
     if scontrol is None or not nodes:
         return []
@@ -101,7 +101,7 @@ def expand_nodes(nodes: str) -> list[str]:
     """Expands `gpu[01-03,7],login` to gpu01, gpu02, gpu03, gpu7, login.
 
     Raises:
-      LaunchError: not a node list of Slurm's.
+      LaunchError: `nodes` is not a node list of Slurm.
     """
     if not nodes:
         return []
@@ -133,7 +133,7 @@ def expand_counts(counts: str, variable: str) -> list[int]:
     """Expands `4(x2),3` to 4, 4, 3.
 
     Raises:
-      LaunchError: not of this form; names `variable`.
+      LaunchError: `counts` does not have this form. The text names `variable`.
     """
     found: list[int] = []
     for part in counts.split(",") if counts else []:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places ranks on hosts, and decides which of them read. Pure.
+"""Places ranks on hosts, and decides which ranks read. Pure.
 
-Dedicated readers are added to the trainers. They take no slot: a slot usually has a GPU, and readers need none. They are the last
-ranks of the job or of each host, as in job/layout.py.
+Dedicated readers are additional to the trainers. They take no slot, because a slot usually has a GPU, and readers need
+none. They are the last ranks of the job or of each host, as in job/layout.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTIONS = {"readers": "--readers", "readers_per_node": "--readers-per-node", "e
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The request of the user. `np` None stands for as many trainers as there are slots."""
+    """What the user asks for. `np` None stands for one trainer per slot."""
 
     np: Optional[int]
     readers: Optional[int] = None
@@ -31,7 +31,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Consecutive ranks on one host. All of them are dedicated readers, or none is."""
+    """Consecutive ranks on one host. All of them are dedicated readers, or none of them is."""
 
     host: str
     processes: int
@@ -40,7 +40,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """The job: groups in the order of their ranks, and the variables for init()."""
+    """The processes of a job: groups in the order of their ranks, and the variables for init()."""
 
     groups: tuple[Group, ...]
     environ: dict[str, str]
@@ -52,7 +52,7 @@ class Arrangement:
         return tuple(Host(name, sum(group.processes for group in self.groups if group.host == name)) for name in names)
 
     def describe(self) -> str:
-        """`8 trainers on a:4, b:4; 1 dedicated reader on c (rank 8)`."""
+        """Describes the job: `8 trainers on a:4, b:4; 1 dedicated reader on c (rank 8)`."""
         trainers = [group for group in self.groups if not group.reader]
         number = sum(group.processes for group in trainers)
         told = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
@@ -70,11 +70,12 @@ class Arrangement:
 def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) -> Arrangement:
     """Places every process.
 
-    Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
-    the hosts that train. `own` has the names of this machine. It is one host, under the first of these names that was given.
+    Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, or over
+    the hosts with trainers if `reader_hosts` is empty. `own` has the names of this machine. This machine counts as one
+    host, under the first of these names that was given.
 
     Raises:
-      LaunchError: options that contradict each other, too few slots, or what seems to be one host under two names.
+      LaunchError: options contradict each other, slots are too few, or two names seem to be the same host.
     """
     request, hosts = _with_one_name(request, hosts, own)
     _check(request)
@@ -109,7 +110,7 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
 
 
 def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]) -> tuple[Request, tuple[Host, ...]]:
-    """Gives this machine one name: MPI adds up the slots of all names of a host, and init() finds one host."""
+    """Gives this machine one name. Otherwise MPI would add up the slots of all its names, but init() finds one host."""
     given = [*(host.name for host in hosts), *request.reader_hosts]
     first = next((name for name in given if name in own), "")
     reading = dict.fromkeys(first if name in own else name for name in request.reader_hosts)
@@ -119,7 +120,8 @@ def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuses two names of one host. init() would find one host with two readers, and the second would train without a GPU."""
+    """Refuses two names of one host. init() would find two readers on one host, and one of them would train without a
+    GPU."""
     short = {name for name in names if "." not in name}
     for name in names:
         begin = name.partition(".")[0]

@@ -9,13 +9,14 @@ import re
 import shlex
 from typing import Mapping, Sequence
 
-HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"  # empty on dedicated readers, where TensorFlow would take memory of every GPU
+# it is empty on dedicated readers, where TensorFlow would otherwise take memory of every GPU
+HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-# Python's options with a program: flags, then perhaps one that takes a value, which may be the next word.
+# Python's options before a program: flags, then at most one option with a value. The value may be the next word.
 _OPTIONS = re.compile(r"-(?!$)([bBdEIOPqRsSuvx]*)(?:([cmWX])(.*))?", re.DOTALL)
 _RUNNER = ["-m", "horovod_data.launcher.rank"]
-# Variables of this host, this shell or the launch of this process, which are not for the job.
+# Variables that belong to this host, this shell or the launch of this process, and must not go to the job.
 _OWN = re.compile(
     r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
     r"HOROVOD_DATA_READERS(_PER_NODE)?|HOROVOD_DATA_EMBEDDED|OMPI_.*|PMIX?_.*|PRTE_.*|HYD.*|SLURM_.*"
@@ -46,29 +47,29 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command line, the variables that it adds to the environment, and those that it removes."""
+    """A command line, the variables that it adds to the environment, and the variables that it removes."""
 
     words: list[str]
     environ: dict[str, str] = dataclasses.field(default_factory=dict)
     without: Sequence[str] = ()
 
     def __str__(self) -> str:
-        """The command as a shell takes it."""
+        """The command as text for a shell."""
         parts = [f"-u {name}" for name in self.without]
         parts += [f"{name}={shlex.quote(value)}" for name, value in self.environ.items()]
         return " ".join(["env"] * bool(self.without) + parts + [shlex.join(self.words)])
 
 
 def exportable(environ: Mapping[str, str]) -> list[str]:
-    """The variables for ranks on other hosts: all except those of this host, shell and launch."""
+    """The variables for ranks on other hosts: all variables without those of this host, shell and launch."""
     return sorted(name for name in environ if _OWN.fullmatch(name) is None and re.fullmatch(r"\w+", name))
 
 
 def on_rank(program: Sequence[str]) -> list[str]:
     """The command of a rank. launcher/rank.py runs a Python program.
 
-    `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Anything else stays as it
-    is, such as a shell script that starts Python, or Python that reads its program from stdin.
+    `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Every other
+    command is unchanged, for example a shell script that starts Python, or Python that reads its program from stdin.
     """
     python, rest = take_apart(program)
     return [*python, *_RUNNER, *rest] if python else rest
@@ -77,7 +78,7 @@ def on_rank(program: Sequence[str]) -> list[str]:
 def take_apart(program: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words that start Python, and the words that launcher/rank.py takes: a file, -m or -c, and the arguments.
 
-    The first are empty if this is no Python, or a Python whose program launcher/rank.py can't run (-V, -i, stdin).
+    The first list is empty if this is not Python, or if launcher/rank.py can't run the program (-V, -i, stdin).
     """
     words = list(program)
     if not words or _PYTHON.fullmatch(os.path.basename(words[0])) is None:

@@ -12,18 +12,18 @@ from . import LaunchError
 
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
-# host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
+# Forms: host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (one line for each slot, in PBS and LSF).
 _LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
 _SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
-_SLOTS = ("slots", "cpu", "count")  # the same for Open MPI
-# Open MPI's limits, which are above the slots, and Hydra's binding, for which --mpi-args has an option.
+_SLOTS = ("slots", "cpu", "count")  # Open MPI treats these names as the same
+# Settings that are ignored: Open MPI's upper limits, and Hydra's binding, for which --mpi-args has an option.
 _WITHOUT_EFFECT = re.compile(r"(slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding")
 _USER = re.compile(r"user([-_]?name)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host, and how many trainers fit on it."""
+    """A host, and its number of slots."""
 
     name: str
     slots: int
@@ -33,10 +33,10 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
-    """Parses `host1:4,host2:4`. A host without a number has one slot. Slots of a host that comes twice add up.
+    """Parses `host1:4,host2:4`. A host without a number has one slot. If a host comes twice, its slots are added up.
 
     Raises:
-      LaunchError: not of this form, or no host at all; names `option`.
+      LaunchError: `text` does not have this form, or names no host. The error text names `option`.
     """
     if not text.strip():
         raise explained(
@@ -59,7 +59,7 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
     """Parses `cpu1,cpu2`.
 
     Raises:
-      LaunchError: not of this form, or no name at all.
+      LaunchError: `text` does not have this form, or has no name.
     """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
@@ -78,7 +78,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     """Parses the lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
 
     Raises:
-      LaunchError: a line of another form, or no host at all; names `path` and the line.
+      LaunchError: a line has another form, or no line names a host. The error text names `path` and the line.
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -108,7 +108,7 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
     """Parses `host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
 
     Raises:
-      LaunchError: not of this form; names `variable`.
+      LaunchError: `text` does not have this form. The error text names `variable`.
     """
     words = text.split()
     if not words or len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns an arrangement into a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
+"""Turns an arrangement into a command line of Hydra, the launcher of MPICH and of MPIs derived from it. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .command import HIDDEN_DEVICES, Command, Extras
 def command(
     mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras, environ: Mapping[str, str]
 ) -> Command:
-    """The command line. Hydra passes the whole environment on, and binds no process to a core.
+    """The command line. Hydra passes the whole environment to the ranks, and binds no process to a core.
 
-    Options for ssh are added to those of the environment.
+    Options for ssh are added to the options in the environment.
 
     Raises:
-      LaunchError: an option that only Open MPI has.
+      LaunchError: an option works only with Open MPI.
     """
     for option, given in (
         ("--prefix-output-with-timestamp", extras.timestamps),
@@ -48,7 +48,7 @@ def command(
             "-errfile-pattern",
             f"{extras.output_filename}/rank.%r.stderr",
         ]
-    # Hydra fills the hosts in this order, so the order is the placement.
+    # Hydra fills the hosts in this order, so this order decides the placement.
     hosts: list[list[str]] = []
     for group in arrangement.groups:
         if hosts and hosts[-1][0] == group.host:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run: reads the command line, finds the hosts, places the processes, and becomes mpirun.
 
-mpirun replaces the launcher's process. So signals reach it (on Ctrl-C and SIGTERM it ends all ranks on all hosts), and its exit
-status is the launcher's. launcher/rank.py makes that the status of the first rank that fails.
+mpirun replaces the launcher's process, so signals reach mpirun. On Ctrl-C and SIGTERM it ends all ranks on all hosts. The
+exit status of mpirun is the launcher's. launcher/rank.py makes it the status of the first rank that fails.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from .arrangement import Arrangement, arrange, is_oversubscribed
 from .command import Command, exportable, on_rank, take_apart
 from .hosts import Host, parse_hostfile, parse_hosts
 
-_MOST_OF_A_COMMAND = 6 << 20  # Linux's, whatever SC_ARG_MAX says
+_MOST_OF_A_COMMAND = 6 << 20  # the limit of Linux, which SC_ARG_MAX may not show
 _MOST_OF_A_WORD = 128 << 10
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Starts the job. Returns an exit status only where there is nothing to start."""
+    """Starts the job. Returns an exit status only if there is nothing to start."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # --dry-run prints words that are no text unchanged
+        # --dry-run prints words that are not valid text without change
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
@@ -70,10 +71,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
-    """The hosts of the options, else of the batch system, else this machine.
+    """The hosts of the options, otherwise of the batch system, otherwise this machine.
 
     Raises:
-      LaunchError: hosts that can't be understood, or no number of processes.
+      LaunchError: the hosts can't be understood, or the number of processes is unknown.
     """
     if args.hosts is not None and args.hostfile is not None:
         raise explained(
@@ -93,19 +94,19 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
             "How many processes are to train?",
             "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
         )
-    # With --reader-hosts other hosts need a name of this machine.
+    # With --reader-hosts, other hosts need to know a name of this machine.
     return Allocation(
         (Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone"
     )
 
 
 def own_names(given: Iterable[str] = ()) -> set[str]:
-    """The names of this machine. The one with its domain is among them only if `given` has such a name."""
+    """The names of this machine. The full name with the domain is included only if `given` has a name with a domain."""
     name = socket.gethostname()
     short = name.partition(".")[0]
     names = {"localhost", "127.0.0.1", name, short}
     if any(other.startswith(f"{short}.") for other in given if other not in names):
-        names.add(socket.getfqdn())  # which asks the network
+        names.add(socket.getfqdn())  # this asks the network
     return names
 
 
@@ -113,7 +114,7 @@ def mpi_version(mpirun: Sequence[str]) -> str:
     """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, from the output of mpirun --version.
 
     Raises:
-      LaunchError: it isn't there, or is another one.
+      LaunchError: mpirun does not exist, or belongs to another MPI.
     """
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
@@ -151,13 +152,14 @@ def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Seq
     """The command line for the arrangement under that MPI.
 
     Raises:
-      LaunchError: an option that this MPI does not have, or a Python without horovod_data.
+      LaunchError: this MPI does not have an option, or the program's Python lacks horovod_data.
     """
     program = on_rank(args.command)
-    here = own_names()  # under another name MPI may start processes of this machine by ssh, without our environment
+    here = own_names()  # under any other name, MPI may start processes of this machine by ssh, without our environment
     remote = any(host.name not in here for host in arrangement.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    if any(host.name in here for host in arrangement.hosts):  # other hosts may have another Python under this name
+    # skipped for other hosts, because they may have another Python under this name
+    if any(host.name in here for host in arrangement.hosts):
         check_python(args.command, {**os.environ, **extras.environ})
     if "Open MPI" in version:
         oversubscribed = is_oversubscribed(arrangement, usable_cores())
@@ -177,7 +179,7 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
     """Checks that the program's Python has launcher/rank.py, if it is another Python than the launcher's.
 
     Raises:
-      LaunchError: it has not.
+      LaunchError: it does not have launcher/rank.py.
     """
     python, _ = take_apart(program)
     found = shutil.which(python[0], path=environ.get("PATH")) if python else None
@@ -208,7 +210,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     """Becomes mpirun.
 
     Raises:
-      LaunchError: the system does not start it, or there can't be such a folder.
+      LaunchError: the system can't start mpirun, or the output folder can't be made.
     """
     if output_folder:
         try:
@@ -222,7 +224,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # None, or nobody reads it
+        with contextlib.suppress(Exception):  # stdout is None, or a pipe without a reader
             stream.flush()
     try:
         os.execvpe(command.words[0], command.words, environ)
@@ -238,7 +240,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
 
 def _too_long(command: Command, environ: Mapping[str, str]) -> str:
     sizes = [len(os.fsencode(word)) + 1 for word in (*command.words, *map("=".join, environ.items()))]
-    size = sum(sizes) + len(sizes) * ctypes.sizeof(ctypes.c_void_p)  # as Linux counts
+    size = sum(sizes) + len(sizes) * ctypes.sizeof(ctypes.c_void_p)  # the size as Linux computes it
     most = min(os.sysconf("SC_ARG_MAX"), _MOST_OF_A_COMMAND)
     return explain(
         f"{command.words[0]} can't be started: the command has {len(command.words)} words, and with the environment "

@@ -11,15 +11,17 @@ from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
 
-# The same as horovodrun's: the transfer over TCP and shared memory, which works everywhere.
+# The same parameters as in horovodrun: the transfer over TCP and shared memory, which works everywhere.
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
-# Open MPI's daemons notice a lost host after 8 minutes, with these after 6 to 8 seconds. Then mpirun ends the job.
+# Without these, Open MPI's daemons notice a lost host after 8 minutes. With these, after 6 to 8 seconds. Then mpirun
+# ends the job.
 _KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
-# The launcher has counted the slots, and readers need none. This is slot:OVERSUBSCRIBE for a mapping that the user gives.
+# The launcher has counted the slots, and readers need no slot. If the user gives a mapping, this means
+# slot:OVERSUBSCRIBE.
 _OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
-# A rank that waits gives its core to the rank that it waits for.
+# A rank that waits gives its core to the rank for which it waits.
 _YIELD = {"mpi_yield_when_idle": "1"}
-# With so many hosts mpirun's tree of daemons breaks on some systems, as horovodrun knows.
+# With this many hosts, mpirun's tree of daemons fails on some systems. horovodrun has the same limit.
 _MANY_HOSTS = 64
 
 
@@ -34,8 +36,9 @@ def command(
 ) -> Command:
     """The command line.
 
-    MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces that of the environment.
-    Except: options for ssh are added to those of the environment.
+    MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces the parameter
+    of the
+    environment. Except: options for ssh are added to the options in the environment.
 
     Raises:
       LaunchError: an option and `extras.mpi_args` set the same parameter.
@@ -68,7 +71,7 @@ def command(
         words += [":"] * (index > 0)
         words += ["-np", str(sum(group.processes for group in groups))]
         words += ["-host", ",".join(f"{group.host}:{group.processes}" for group in groups)]
-        # Each context needs its own: what one exports does not reach the next.
+        # Each context needs its own words, because the exports of a context do not reach the next context.
         for name in extras.exported:
             words += ["-x", name]
         for name, value in {**arrangement.environ, **extras.environ}.items():
@@ -80,7 +83,7 @@ def command(
 
 
 def _asked_for(extras: Extras, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The MCA parameters of options: for each the option and the value."""
+    """The MCA parameters of options. For each parameter: the option and the value."""
     asked = {}
     if extras.ssh_words:
         value = " ".join([environ.get("OMPI_MCA_plm_rsh_args", ""), *extras.ssh_words]).strip()
@@ -95,7 +98,8 @@ def _placement(extras: Extras) -> list[str]:
     if extras.binding_args:
         return list(extras.binding_args)
     given = " ".join(extras.mpi_args)
-    words = [] if re.search(r"(^|\s)--?bind-to\b", given) else ["--bind-to", "none"]  # a pipeline has many threads
+    # without binding, because a pipeline has many threads
+    words = [] if re.search(r"(^|\s)--?bind-to\b", given) else ["--bind-to", "none"]
     return words if _is_mapped(extras) else [*words, "--map-by", "slot:OVERSUBSCRIBE"]
 
 
@@ -114,10 +118,10 @@ def _has_oob(version: str) -> bool:
 
 
 def _contexts(arrangement: Arrangement) -> list[list[Group]]:
-    """The contexts of mpirun, each with neighbouring groups in the same role.
+    """The contexts of mpirun. Each context has neighbouring groups in the same role.
 
-    If a host is in several groups, each group is a context. Open MPI adds up its slots over all contexts, and the first one would take
-    them.
+    If a host is in several groups, each group is a context. Otherwise the first context would take all slots, because
+    Open MPI adds up the slots of a host over all contexts.
     """
     names = [group.host for group in arrangement.groups]
     if len(set(names)) < len(names):

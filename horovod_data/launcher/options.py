@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of horovod-data-run: its own options, and those of horovodrun where Horovod is installed.
+"""The command line of horovod-data-run: its own options, and horovodrun's options if Horovod is installed.
 
-Horovod's own parser parses its options and its configuration file, and Horovod's own code makes HOROVOD_* variables of them. Our
-options replace those of the same name.
+Horovod's own parser parses its options and its configuration file. Horovod's own code makes HOROVOD_* variables of
+them. Our options replace Horovod's options of the same name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .hosts import parse_names
 
 _USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
                         [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""
-# The variables by which init() knows the readers, and the options that place readers.
+# The variables that tell init() which processes read, and the options that replace them.
 ROLES = {"HOROVOD_DATA_READERS": "--readers R", "HOROVOD_DATA_READERS_PER_NODE": "--readers-per-node 1",
          "HOROVOD_DATA_EMBEDDED": "--readers-per-node 1 --embedded"}  # fmt: skip
-# Options of horovodrun that don't fit a job with a fixed number of MPI processes.
+# Options of horovodrun that are impossible in a job with a fixed number of MPI processes.
 _NOT_OURS = {
     "use_gloo": "--gloo", "use_jsrun": "--jsrun", "tcp_flag": "--tcp", "host_discovery_script": "--host-discovery-script",
     "min_num_proc": "--min-np", "max_num_proc": "--max-np", "slots": "--slots-per-host",
@@ -40,8 +40,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line, without the program's name.
 
     Raises:
-      SystemExit: after --help and --version, and with status 2 where the options make no sense.
-      LaunchError: an option of horovodrun's that has no meaning here, or a value that Horovod's code refuses.
+      SystemExit: after --help and --version. With status 2 if the options are invalid.
+      LaunchError: an option of horovodrun has no meaning here, or Horovod's code refuses a value.
     """
     args = _parse_with_horovod(list(argv))
     if args is None:
@@ -62,10 +62,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
-    """The request of the options. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
+    """What the options ask for. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
 
     Raises:
-      LaunchError: a variable or a list of hosts makes no sense.
+      LaunchError: a variable or a list of hosts is invalid.
     """
     readers, per_node, embedded = args.readers, args.readers_per_node or None, args.embedded
     try:
@@ -82,10 +82,11 @@ def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
 
 
 def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Sequence[str]) -> Extras:
-    """The words and variables for mpirun besides the placement.
+    """The words and variables for mpirun without the placement.
 
     Raises:
-      LaunchError: -x names a variable that is not set, or one that says who reads; a timeline or certificate has no name.
+      LaunchError: -x names a variable that is not set, or a variable that chooses the readers. Or a timeline or
+        certificate has no name.
     """
     timeline = _timeline_of(args)
     variables = _horovod_environ(args)
@@ -94,7 +95,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     if args.report:
         variables["HOROVOD_DATA_REPORT"] = "1"
     if args.progress:
-        # Ranks write into a pipe of mpirun. With these options mpirun changes their lines, so no line can be rewritten.
+        # Ranks write into a pipe of mpirun. With these options, mpirun changes their lines, so a line can't be
+        # rewritten.
         bar = (
             sys.stderr is not None
             and sys.stderr.isatty()
@@ -141,7 +143,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
 
 
 def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
-    """The file of our timeline, if one is wanted. Then Horovod writes its own timeline to a file beside it."""
+    """The file of our timeline, if it is asked for. Then Horovod writes its own timeline to a file beside it."""
     if args.timeline is None:
         return None
     _check_named(args.timeline, "--timeline-filename", "trace.json")
@@ -170,7 +172,7 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
     """The words that start mpirun.
 
     Raises:
-      LaunchError: --mpirun can't be taken apart into words, or has none.
+      LaunchError: --mpirun can't be split into words, or has no words.
     """
     if args.mpirun is None:
         return ["mpirun"]
@@ -183,7 +185,7 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.conflict_handler = "resolve"  # our options replace Horovod's of the same name
+    parser.conflict_handler = "resolve"  # our options replace Horovod's options of the same name
     parser.prog, parser.usage, parser.description = (
         "horovod-data-run",
         _USAGE,
@@ -265,7 +267,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="write who did what when, for Perfetto, to this file, and "
         "Horovod's own timeline to another beside it (docs/timeline.md)",
     )
-    parser.set_defaults(timeline_filename=None)  # Horovod's own option, which only its configuration file can set
+    parser.set_defaults(timeline_filename=None)  # Horovod's own option. Only its configuration file can set it
     add(
         "--certificate",
         metavar="FILE",
@@ -273,17 +275,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--dry-run", action="store_true", help="print the command line, and start nothing")
     add("--verbose", action="store_true", help="say who runs where, and the command line")
-    # Last: it takes everything from the first word that is no option.
+    # Last, because it takes all words from the first word that is not an option.
     add("command", nargs=argparse.REMAINDER, help="the program and its arguments, such as: python train.py")
 
 
 def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
-    """The parsed command line with Horovod's options and ours, checked by Horovod's code. None where Horovod isn't installed.
+    """The command line, parsed with Horovod's options and ours, and checked by Horovod's code. None if Horovod isn't
+    installed.
 
     Horovod makes its parser and parses sys.argv in one function. So parse_args() is replaced while that function runs.
 
     Raises:
-      LaunchError: a value that Horovod's code refuses, or a configuration file that it can't read.
+      LaunchError: Horovod's code refuses a value, or can't read a configuration file.
     """
     try:
         from horovod.runner import launch
@@ -304,7 +307,7 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
     try:
         args: argparse.Namespace = launch.parse_args()
         return args
-    except Exception as error:  # of any class, for example for a wrong configuration file
+    except Exception as error:  # it may be of any class, for example for a wrong configuration file
         if not parsed:
             raise
         path = parsed[0].config_file

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python program on a rank, and ends the job when the program fails where MPI would wait for it.
+"""Runs a Python program on a rank. Ends the job when the program fails in a way for which MPI would wait.
 
     python -m horovod_data.launcher.rank train.py ARGUMENTS...
     python -m horovod_data.launcher.rank -m package.train ARGUMENTS...
     python -m horovod_data.launcher.rank -c CODE ARGUMENTS...
 
-From horovod_data.init() on, horovod_data/ending/exit_status.py does that. This module does it before init(), and for programs
-that never call it. The cases:
+After horovod_data.init(), horovod_data/ending/exit_status.py does this. This module does it before init(), and for
+programs that never call init(). The cases:
 
 - An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(). At exit these call
-  MPI_Finalize, which waits for the other ranks. So the process leaves without MPI_Finalize.
-- The same before MPI_Init: Open MPI's mpirun ends the job. Hydra leaves the other ranks waiting, so this module tells Hydra.
-- os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0. Hydra ends the whole job with status 0, so
-  this module tells it another one.
-- A program that has imported horovod_data and ends with status 0, without init() and without MPI. Ranks that have called
-  init() would wait for it for ever. So the process says which rank it is, and fails.
+  MPI_Finalize, which waits for the other ranks. So the process exits without MPI_Finalize.
+- The same before MPI_Init. Open MPI's mpirun ends the job. Hydra leaves the other ranks waiting, so this module sends
+  Hydra an abort.
+- os._exit between MPI_Init and MPI_Finalize. Open MPI changes status 0 to status 1. Hydra ends the whole job with
+  status 0, so this module sends Hydra another status.
+- A program that has imported horovod_data and ends with status 0, without init() and without MPI. Ranks that have
+  called init() would wait for it without end. So the process logs its rank, and fails.
 
 Hydra listens on a connection that it gave this process (PMI_FD). MPI_Abort uses the same message.
 """
@@ -42,12 +43,12 @@ from ..errors import explain, fork_check, say, show
 from ..job.launch_checks import place_before_mpi
 from ..native.loader import mpi_libraries
 
-# A child process with this much memory may have been the rank: TensorFlow takes more, a tool takes less.
+# A child process with this much memory may have been the rank. TensorFlow takes more memory, a tool takes less.
 _LARGE_KIB = 100_000
-_ASK = {"-h", "--help", "--version"}  # a program that is asked for these ends without init(), on all ranks
+_ASK = {"-h", "--help", "--version"}  # with these options a program ends without init(), on all ranks
 
 _exit, _forked = os._exit, fork_check()
-_is_tool = False  # the program is one of our own, such as the doctor
+_is_tool = False  # True: the program is one of our own, for example the doctor
 
 
 class Hydra:
@@ -66,7 +67,7 @@ class Hydra:
 
     @property
     def is_open(self) -> bool:
-        """Says whether MPI has not been finalised. It may not have been initialised either."""
+        """Says whether MPI has not been finalised. It may also not be initialised yet."""
         return self._identity is not None and self._look() == self._identity
 
     def abort(self, status: int) -> None:
@@ -74,7 +75,8 @@ class Hydra:
         if self.is_open:
             try:
                 os.write(self._descriptor, f"cmd=abort exitcode={status}\n".encode())
-                time.sleep(GRACE_SECONDS)  # Hydra kills this process here; it would count the status of an exit
+                # Hydra kills this process meanwhile; otherwise Hydra would use the status of this process's exit
+                time.sleep(GRACE_SECONDS)
             except OSError:
                 pass
 
@@ -85,7 +87,7 @@ def main() -> None:
     if keras_fit.wanted(os.environ):
         keras_fit.install()
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
-        del sys.modules[name]  # the program may find another horovod_data than this one
+        del sys.modules[name]  # the program's sys.path may lead to another horovod_data
     words = sys.argv[1:]
     global _is_tool
     _is_tool = words[:1] == ["-m"] and words[1:2] != [] and words[1].partition(".")[0] == "horovod_data"
@@ -104,11 +106,12 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    """Runs the words as Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
+    """Runs the words as Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a
+    __main__.py."""
     if words in ([], ["-m"], ["-c"]):
         print("usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]", file=sys.stderr)
         sys.exit(2)
-    # With python -P (from 3.11 on) and python -I no folder stands first in sys.path.
+    # With python -P (from 3.11) and python -I, sys.path does not begin with a folder of the program.
     safe_path = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     if words[:1] == ["-m"]:
         sys.argv[:] = words[1:]
@@ -116,12 +119,12 @@ def _run(words: list[str]) -> None:
         return
     if words[:1] == ["-c"]:
         sys.argv[:], first, text = ["-c", *words[2:]], "", words[1]
-        code = compile(text, "<string>", "exec", dont_inherit=True)  # our future statements
+        code = compile(text, "<string>", "exec", dont_inherit=True)  # without the future statements of this module
     else:
         sys.argv[:], first = words, os.path.dirname(os.path.realpath(words[0]))
         if not os.path.isfile(words[0]) or zipfile.is_zipfile(words[0]):
             if not safe_path:
-                del sys.path[0]  # run_path() puts the folder or archive there
+                del sys.path[0]  # because run_path() puts the folder or archive there
             runpy.run_path(words[0], run_name="__main__")
             return
         path = os.path.abspath(words[0])
@@ -129,7 +132,7 @@ def _run(words: list[str]) -> None:
             code = compile(file.read(), path, "exec", dont_inherit=True)
     if not safe_path:
         sys.path[0] = first
-    main_module = types.ModuleType("__main__")  # stays after the run: threads and exit handlers may look for it
+    main_module = types.ModuleType("__main__")  # keep it after the run, because threads and exit handlers may use it
     main_module.__dict__.update(__builtins__=builtins, __spec__=None)
     if words[0] != "-c":
         main_module.__file__ = path
@@ -138,8 +141,9 @@ def _run(words: list[str]) -> None:
 
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
-    """Called when the program ends with `status`. A failure makes the process leave without waiting for other ranks."""
-    exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # the program's own
+    """Called when the program ends with `status`. After a failure, makes the process exit without a wait for other
+    ranks."""
+    exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # of the program
     if exit_status is not None and exit_status.in_charge():
         return
     if forked := _forked():
@@ -188,7 +192,7 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
                     "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
                     "first."
                 )
-            time.sleep(GRACE_SECONDS)  # Hydra passes on what it has read by then
+            time.sleep(GRACE_SECONDS)  # by then Hydra has passed on the output that it has read
             hydra.abort(status or 1)
             _exit(status or 1)
         _exit(status)
@@ -197,7 +201,7 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
 
 
 def _lacks_init() -> bool:
-    """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs that."""
+    """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs it."""
     if "horovod_data" not in sys.modules or _is_tool or _mpi_initialized() or not _ASK.isdisjoint(sys.argv):
         return False
     # A large child was the rank, perhaps. Until a child has called exec(), its memory includes that of its parent.
@@ -217,7 +221,7 @@ def _lacks_init() -> bool:
 
 
 def _mpi_initialized() -> bool:
-    """Says whether an MPI library in this process has been initialised. MPI allows the question at any time."""
+    """Says whether an MPI library in this process has been initialised. MPI allows this question at any time."""
     answer = ctypes.c_int()
     for path in mpi_libraries():
         ctypes.CDLL(path).MPI_Initialized(ctypes.byref(answer))

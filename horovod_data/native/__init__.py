@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads and calls the C++ library, and wraps the private parts of TensorFlow that we use."""
+"""Loads and calls the C++ library, and wraps the private parts of TensorFlow that the package uses."""

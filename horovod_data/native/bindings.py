@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of csrc/engine/c_api.cc, typed. They raise errors, and long waits return to Python now and then, for Ctrl-C."""
+"""Typed calls of the C functions in csrc/engine/c_api.cc. They raise errors. Long waits return to Python at times, for
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from ..errors import explain, explained, forked
 from . import loader
 
-# A wait of so long is one slice. The Python handler of a signal runs between two slices.
+# The length of one slice of a wait. The Python handler of a signal runs between two slices.
 SLICE_MS = 100
 _PENDING = -1
 _RESOURCE_EXHAUSTED = 8
 
-# The Python class of an absl::StatusCode; any other is a RuntimeError.
+# The Python class for an absl::StatusCode. All other codes become a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 
 
@@ -50,7 +51,7 @@ class State(enum.IntEnum):
 
 
 class ThreadLevel(enum.IntEnum):
-    """MPI's thread levels; NONE while MPI is not initialised."""
+    """MPI's thread levels. NONE while MPI is not initialised."""
 
     NONE = -1
     SINGLE = 0
@@ -69,13 +70,13 @@ class MpiState:
 
     @property
     def usable(self) -> bool:
-        """MPI has been initialised and not yet finalised."""
+        """Says whether MPI has been initialised and not yet finalised."""
         return self.initialized and not self.finalized
 
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """The contribution to an agreement that some ranks of the communicator made alike."""
+    """A contribution to an agreement. `ranks` are the ranks of the communicator that made the same contribution."""
 
     ranks: tuple[int, ...]
     payload: bytes
@@ -98,7 +99,7 @@ _FIELD_TYPES: dict[str, Any] = {
 
 @functools.lru_cache(maxsize=None)
 def _structures() -> dict[str, type[ctypes.Structure]]:
-    """The structures that C++ takes, by name, made from its own description."""
+    """The structures that C++ takes, by name. They are made from the description that C++ gives."""
     made: dict[str, type[ctypes.Structure]] = {}
     for line in _call("structures").decode().splitlines():
         name, size, text = line.split(" ", 2)
@@ -123,12 +124,12 @@ def _structures() -> dict[str, type[ctypes.Structure]]:
 
 
 def check() -> None:
-    """Raises ImportError if the library's structures can't be filled from here."""
+    """Raises ImportError if Python can't fill the library's structures."""
     _structures()
 
 
 def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
-    """A structure with these values. All fields must be given."""
+    """A structure with these values. The call must give all fields."""
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
@@ -140,7 +141,7 @@ def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
     return structure(**values)
 
 
-# Results that are bytes come as a pointer and a length; c_char_p would stop at the first NUL.
+# Results that are bytes come as a pointer and a length, because c_char_p would stop at the first NUL.
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
     "build_info": (c_char_p, []),
@@ -263,14 +264,14 @@ def build_info() -> dict[str, Any]:
 
 
 def mpi_query() -> MpiState:
-    """Says whether MPI has been initialised, by whomever."""
+    """Says whether MPI has been initialised, by this library or by another."""
     initialized, finalized, level = c_int(), c_int(), c_int()
     _check("mpi_query", byref(initialized), byref(finalized), byref(level))
     return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))
 
 
 def mpi_init() -> None:
-    """MPI_Init_thread(MPI_THREAD_MULTIPLE): collective over the launched job."""
+    """Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). Collective over the launched job."""
     _check("mpi_init")
 
 
@@ -289,7 +290,7 @@ def comm_world_ranks(comm: Optional[int]) -> list[int]:
 
 
 def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
-    """Everybody's `mine`, in rank order. Collective on `comm`; blocks."""
+    """Returns the bytes of all ranks, in rank order. Collective on `comm`. Blocks."""
     data, size = c_void_p(), c_size_t()
     _check("comm_exchange", comm, mine, len(mine), byref(data), byref(size))
     return _records(ctypes.string_at(data.value or 0, size.value))
@@ -309,9 +310,9 @@ def start(
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
 
     Args:
-      hosts, reader_index, trainer_index, group: of each rank, as job/layout.py has them.
-      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there until
-        stop() has been called.
+      hosts, reader_index, trainer_index, group: the values of each rank, as in job/layout.py.
+      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
+        until stop() has been called.
     """
     n = len(hosts)
     _check(
@@ -331,17 +332,17 @@ def state() -> State:
 
 
 def leave_channels() -> None:
-    """Closes this trainer's lanes: the others need not wait for it."""
+    """Closes this trainer's lanes, so that other ranks need not wait for it."""
     _check("leave_channels")
 
 
 def bye() -> None:
-    """Closes this trainer's lanes and says that it is done. May be repeated."""
+    """Closes this trainer's lanes, and sends that it is done. May be repeated."""
     _check("bye")
 
 
 def wait_all_bye(seconds: Optional[float] = None) -> bool:
-    """Waits until every trainer has said bye(), at most for `seconds`. Returns whether all have."""
+    """Waits until every trainer has called bye(), at most for `seconds`. Returns whether all have called it."""
     if seconds is not None:
         return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
     _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
@@ -354,42 +355,48 @@ def serves() -> str:
 
 
 def refuse_agreements(why: str) -> None:
-    """From now on this process refuses agreements. The ranks that begin them get `why`."""
+    """From now on this process refuses agreements. Ranks that begin an agreement get the error `why`."""
     _check("refuse_agreements", why.encode())
 
 
 def stop() -> None:
-    """Ends all sources and leaves the transport; after bye() and, on a reader, wait_all_bye()."""
+    """Ends all sources and leaves the transport. Call it after bye() and, on a reader, after wait_all_bye()."""
     _check("stop")
 
 
 def wait_left(seconds: float) -> bool:
-    """After stop(): waits until every process has stopped and the communication thread has ended. Returns whether they have."""
+    """After stop(): waits at most `seconds` until every process has stopped and the communication thread has ended.
+
+    Returns whether they have.
+    """
     return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
 
 
 def hush(on: bool) -> None:
-    """After stop(): the communication thread makes no call of MPI until MPI_Finalize begins, for some seconds at most."""
+    """After stop(): keeps the communication thread from calling MPI until MPI_Finalize begins, at most for some
+    seconds."""
     _call("hush", int(on))
 
 
 def on_finalize(function: int) -> None:
-    """Makes MPI_Finalize, called by the program, call the C function of this address first."""
+    """Makes MPI_Finalize, if the program calls it, first call the C function at this address."""
     _check("on_finalize", function)
 
 
 def call_beside(function: int) -> bool:
-    """Calls the C function of this address on a thread of C++, which may outlive Python. Returns whether a thread was started."""
+    """Calls the C function at this address on a thread of C++, which may outlive Python. Returns whether a thread was
+    started."""
     return bool(_call("call_beside", function) == 0)
 
 
 def join_beside() -> None:
-    """Waits until that call has returned."""
+    """Waits until the function of call_beside() has returned."""
     _wait(lambda: int(_call("join_beside", SLICE_MS)))
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`. Unless it has been `said`, logs which rank did it, and how far it had come."""
+    """Ends the whole job at once with `status`. Unless `said`, logs which rank ended it, and how far the job had
+    come."""
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
@@ -400,23 +407,27 @@ def counters() -> dict[str, int]:
 
 
 def own_times(reset: bool) -> str:
-    """The times of this process, as observe/times.py reads them. `reset`: they begin anew."""
+    """The times of this process, in the form that observe/times.py reads. `reset`: the times start again from 0."""
     return _text("times", int(reset))
 
 
-# One question at a time: a second one discards the answers to the first. Reentrant, because the handler of a signal may ask while its
-# thread asks.
+# One question at a time, because a second question discards the answers to the first. Reentrant, because the handler of
+# a signal may ask while its thread asks.
 _asking = threading.RLock()
 
 
 def all_times(seconds: float) -> str:
-    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is first."""
+    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is
+    first."""
     with _asking:
         return _text("all_times", int(seconds * 1000))
 
 
 def certificates() -> dict[str, dict[str, Any]]:
-    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
+    """On reader 0: the last record of each verified channel, by its name. On other processes {}. Local.
+
+    Raises RuntimeError in a forked child.
+    """
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
     records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]
@@ -432,9 +443,10 @@ def session() -> int:
 
 
 def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
-    """The number of this agreement, and every rank's contribution to it, equal ones joined. Collective on the engine's communicator.
+    """Makes an agreement: returns its number, and the contributions of all ranks. Equal contributions are joined.
 
-    `what` names the call for ranks that wait for it: "distribute_dataset(name='train')".
+    Collective on the engine's communicator. `what` names the call for ranks that wait for it:
+    "distribute_dataset(name='train')".
     """
     number, data, size = c_int64(), c_void_p(), c_size_t()
     _check("agree_begin", mine, len(mine), what.encode(), byref(number))
@@ -447,17 +459,17 @@ def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """A flat tensor of a channel's elements, as C++ takes it."""
+    """A flat tensor of a channel's elements, in the form that C++ takes."""
 
     name: str
     rule: int
     dtype: int  # a DataType of TensorFlow
     row_length: int
-    shape: Optional[Sequence[Optional[int]]]  # None: the rank is not known
+    shape: Optional[Sequence[Optional[int]]]  # None: the number of axes is unknown
 
 
 def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
-    """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
+    """Creates the channel of an agreement in this process. `options`: the fields of ChannelOptions in C++."""
     n = len(components)
     known = [-1 if size is None else size for part in components for size in part.shape or ()]
     _check(
@@ -480,14 +492,14 @@ def channel_use(channel: int) -> None:
 
 
 def channel_unuse(channel: int) -> None:
-    """Takes back a channel_use(). The channel is released when nothing uses it."""
+    """Reverts one channel_use(). The channel is released when it has no more users."""
     _check("channel_unuse", channel)
 
 
 def source_wait(channel: int) -> Optional[tuple[int, int]]:
-    """Reader: waits for the channel's next epoch to deal; None: the channel has ended.
+    """Reader: waits for the channel's next epoch to deal. Returns (epoch, number), or None when the channel has ended.
 
-    Returns (epoch, number): both from 1, but the number goes on from that of an epoch that was restored.
+    Both count from 1. Except: after a restored epoch, `number` continues from that epoch's number.
     """
     epoch, number = c_uint64(), c_uint64()
     _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
@@ -495,5 +507,5 @@ def source_wait(channel: int) -> Optional[tuple[int, int]]:
 
 
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:
-    """Reader: the epoch failed outside the deal op; every trainer gets the error (an absl::StatusCode)."""
+    """Reader: the epoch failed outside the deal op. Every trainer gets the error. `code` is an absl::StatusCode."""
     _check("source_fail", channel, epoch, code, message.encode(errors="backslashreplace"))  # it may quote a file's name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and loads _core.so, the C++ core: once as TensorFlow ops and once as C functions, the same library in memory.
+"""Finds _core.so, the C++ core, and loads it twice: as TensorFlow ops and as C functions. Memory has one copy of it.
 
-Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL, and MPI is content with that: the plugins of
-Open MPI 3 and later and of MPICH name the libraries they need themselves. So our symbols, and the MPI that we were
-built with, stay out of the way of Horovod's and of other extensions.
+Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL, and MPI works with that: the plugins of Open
+MPI 3 and later, and of MPICH, name the libraries that they need. So our symbols, and the MPI of our build, do not
+collide with Horovod and other extensions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..errors import explain, explained
 
 _PATH = Path(__file__).parents[1] / "_core.so"
 _REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
-# The literal in csrc/engine/c_api.cc.
+# Matches the literal in csrc/engine/c_api.cc.
 _BUILD_INFO = re.compile(rb'"tensorflow": *"([\w.+-]+)"')
-# libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12, ...;
-# not libmpi_cxx and the like.
+# Matches libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12. Does not
+# match libmpi_cxx and the like.
 _MPI_LIBRARY = re.compile(r"lib(mpi|mpich|mpi_cray|mpi_ibm|mpi_abi)\.so(\.[\d.]+)?")
 
 
@@ -37,11 +37,12 @@ class Library(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
-    """Loads the core, when a name of horovod_data is first used. It needs no MPI launch and starts nothing.
+    """Loads the core, when a name of horovod_data is first used. It needs no MPI launch and starts no thread or
+    process.
 
     Raises:
-      ImportError: it is not built, was built for another TensorFlow, or a library that it needs is missing. Says which,
-        and the command that helps.
+      ImportError: the core is not built, was built for another TensorFlow, or lacks a library. The text says which, and
+        has the command that helps.
     """
     try:
         import tensorflow as tf
@@ -70,12 +71,13 @@ def load() -> Library:
 
 
 def library_path() -> Path:
-    """The path of the core, also where it has not been built."""
+    """The path of the core, even if it has not been built."""
     return _PATH
 
 
 def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
-    """The MPI libraries in this process, as real paths. More than one can't work, because each sees a job of its own.
+    """The MPI libraries in this process, as real paths. More than one library can't work, because each sees its own
+    job.
 
     Args:
       maps: lines as in /proc/self/maps, which is read if None.
@@ -90,13 +92,14 @@ def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
 
 
 def _built_for(library: Path) -> Optional[str]:
-    """The TensorFlow version in the file, found without loading it: with another TensorFlow it may not load at all."""
+    """The TensorFlow version in the file. It is found without loading the file, which may fail with another
+    TensorFlow."""
     found = _BUILD_INFO.search(library.read_bytes())
     return found[1].decode() if found else None
 
 
 def _same_tensorflow(built: str, running: str) -> bool:
-    """TensorFlow keeps its C++ interface within a minor version only."""
+    """Compares minor versions, because TensorFlow keeps its C++ interface only within a minor version."""
     return built.split(".")[:2] == running.split(".")[:2]
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All private parts of TensorFlow that this package uses. When a new version of TensorFlow breaks something, look here first, and in
-csrc/ops/status.h for the C++ side.
+"""All private parts of TensorFlow that this package uses. If a new version of TensorFlow breaks something, look here
+first.
 
-Seen to work: 2.15 to 2.21.
+For the C++ side, look in csrc/ops/status.h.
+
+They work with TensorFlow 2.15 to 2.21.
 
 | Name | What for |
 |---|---|
@@ -43,8 +45,8 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
-# The methods that ask an iterator for an element or for its state; the methods by which a session runs something, also a callable that was
-# made before; and the method that iter() of a dataset calls first.
+# Three lists of methods. Of an iterator: the methods that give an element or the state. Of a session: the methods that
+# run something, also a callable that was made before. Of a dataset: the method that iter() calls first.
 ITERATOR_CALLS = (
     "_next_internal",
     "get_next_as_optional",
@@ -56,7 +58,7 @@ ITERATOR_CALLS = (
 SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
 
-# Attributes of stages: numbers that decide about its elements, and that are the same on all hosts.
+# Attributes of stages: numbers that affect the stage's elements, and that are the same on all hosts.
 _NUMBERS = (
     "_num_shards",
     "_index",
@@ -74,13 +76,14 @@ _NUMBERS = (
 def begin_without_gpus() -> None:
     """In a TF1 program, begins the eager context without GPUs.
 
-    Only we use that context. It would take all GPUs, whatever visible_device_list the program gives its own sessions, and TensorFlow
-    allows one mapping of GPUs in a process. The context's list of visible devices stays, because sessions without a config ask it.
+    Only this package uses that context. It would take all GPUs, even if the program gives its own sessions a
+    visible_device_list, and TensorFlow allows one mapping of GPUs in a process. The context's list of visible devices
+    stays, because sessions without a config use it.
     """
     if not is_tf1_program():
         return
     runtime = context.context()
-    with contextlib.suppress(RuntimeError):  # it runs already
+    with contextlib.suppress(RuntimeError):  # the context runs already
         visible = runtime.get_visible_devices()
         runtime.set_visible_devices([], "GPU")
         runtime.ensure_initialized()
@@ -105,24 +108,27 @@ def is_eager(tensor: tf.Tensor) -> bool:
 
 
 def resource_of(iterator: OwnedIterator) -> Any:
-    """The resource that is destroyed with the iterator. None: it has none yet."""
+    """The resource that is destroyed with the iterator. None: the iterator has no resource yet."""
     return vars(iterator).get("_iterator_resource")
 
 
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
-    """The dataset of an iterator. None: the iterator was an argument of a tf.function, which knows its resource alone."""
+    """The dataset of an iterator. None: the iterator was an argument of a tf.function, which knows only its
+    resource."""
     return getattr(iterator, "_dataset", None)
 
 
 def keep_functions() -> None:
-    """From now on the runtime keeps functions that are freed. When a forked child ends, the runtime may end before them."""
+    """From now on the runtime keeps functions that are freed. In a forked child, the runtime may end before these
+    functions."""
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """On this thread ops are done when they return, also after tf.config.experimental.set_synchronous_execution(False).
+    """Makes ops on this thread complete before they return, also after
+    tf.config.experimental.set_synchronous_execution(False).
 
     Unlike TensorFlow's execution_mode(), it does not wait for the ops of other threads, which may wait for us.
     """
@@ -139,12 +145,12 @@ def at_once() -> Iterator[None]:
 
 
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
-    filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset, for example, whose _inputs() leaves them out
+    filenames = getattr(stage, "_filenames", None)  # for example of a TextLineDataset, whose _inputs() leaves them out
     return [filenames] if isinstance(filenames, tf.data.Dataset) else stage._inputs()
 
 
 def name(stage: tf.data.Dataset) -> str:
-    """The kind of a stage: the name of its class without `Dataset` and a version of the interface."""
+    """The kind of a stage: the name of its class, without `Dataset` and the version of the interface."""
     return type(stage).__name__.lstrip("_").removesuffix("V1").removesuffix("V2").removesuffix("Dataset")
 
 
@@ -175,7 +181,7 @@ def numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def small_numbers(stage: tf.data.Dataset) -> list[str]:
-    """The values of tensors in captured() that are numbers, 64 at most."""
+    """The values of numeric tensors in captured() that have at most 64 entries."""
     few = [
         tensor
         for tensor in captured(stage)
@@ -187,12 +193,12 @@ def small_numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def unordered(stage: tf.data.Dataset) -> bool:
-    """Says whether a stage was told itself that the order of its elements doesn't matter."""
+    """Says whether a stage has its own option that the order of its elements doesn't matter."""
     if hasattr(stage, "_deterministic"):
         return bool(stage._deterministic == "false")
     if name(stage) != "ParallelInterleave":
         return False
-    try:  # the stage hides the option, but its op has it
+    try:  # the stage hides the option, but its op shows it
         nodes = serialized_graph(stage).node
     except Exception:  # the stage can't be serialised, or is too large
         return False
@@ -221,9 +227,9 @@ _DIVIDE_ANEW = (
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
-    """Says whether a stage may put rows of several input elements together, cut an element, or change the order of elements.
+    """Says whether a stage may join rows of several input elements, cut an element, or change the order of elements.
 
-    `in_order`: the pipeline's options keep the order in stages without an option of their own.
+    `in_order`: the pipeline's options keep the order in stages that have no such option.
     """
     asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
     return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
@@ -234,7 +240,7 @@ def has_functions(stage: tf.data.Dataset) -> bool:
 
 
 def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
-    """The ops in a stage's functions, and in functions that these call, as NodeDefs, without constants."""
+    """The ops in a stage's functions, and in functions that these call, as NodeDefs. Constants are left out."""
     for function in stage._functions():
         graph = function.function.graph
         yield from (op.node_def for op in graph.get_operations() if op.type != "Const")
@@ -248,7 +254,8 @@ def _calls(op: tf.Operation) -> bool:
 
 
 def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
-    """The tensors that a stage holds, that its functions capture, and arrays that have become constants in them."""
+    """The tensors that a stage holds or its functions capture, and the arrays that have become constants in its
+    functions."""
     tensors = [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
     for function in stage._functions():
         tensors += function.function.captured_inputs
@@ -265,7 +272,8 @@ def caches_in_a_file(stage: tf.data.Dataset) -> bool:
 
 
 def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
-    """The name and the two seeds of all that draws random numbers in a stage: itself, and datasets in its functions."""
+    """The name and the two seeds of everything in a stage that draws random numbers: the stage, and datasets in its
+    functions."""
     if hasattr(stage, "_seed"):
         yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
     for function in stage._functions():
@@ -284,12 +292,13 @@ def serialized_graph(dataset: tf.data.Dataset) -> Any:
 
 
 def shard_files(dataset: tf.data.Dataset, shard: int, shards: int) -> tf.data.Dataset:
-    """The elements of every `shards`-th file. Raises tf.errors.OpError where TensorFlow does not see how."""
+    """The elements of every `shards`-th file. Raises tf.errors.OpError if TensorFlow can't divide the files."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
     return distribute._AutoShardDataset(dataset.with_options(options), shards, shard)
 
 
 def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
-    """Bodies of generators and py_functions live as long as the graph that they were made for."""
+    """Keeps the bodies of generators and py_functions for `copy`. They live as long as the graph for which they were
+    made."""
     copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])

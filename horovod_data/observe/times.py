@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a channel goes, on every process: what the C++ core has measured (csrc/channel/times.h), in seconds."""
+"""The measured times of a channel on every process, in seconds. The C++ core measures them (csrc/channel/times.h)."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from ..native import bindings
 
 _NS = 1e-9
 
-# In the order of csrc/engine/engine_times.cc, which says what a line is. Times are nanoseconds.
+# The fields of each line, in the order of csrc/engine/engine_times.cc, which documents them. Times are nanoseconds.
 _OPTIONS = ("batch", "schedule", "prefetch", "number")
 _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
-_OF_NOW = ("untaken", "window")  # a state of this moment, not a sum
+_OF_NOW = ("untaken", "window")  # values of this moment, not sums
 
-Process = Mapping[str, Any]  # what read() makes of the lines of a process
+Process = Mapping[str, Any]  # what read() makes of the lines of one process
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Times of one rank over its epochs: from the first `next()` of each to its end."""
+    """The times of one rank over its epochs. An epoch lasts from its first `next()` to its end. Seconds."""
 
     rank: int
     host: str
     steps: int
     rows: int
-    wait: float  # for batches, inside next()
-    receive: float  # making tensors of them, inside next()
-    step: float  # the program's own, between one next() and the next
-    waits: int  # steps whose batch was not there
-    queued: int  # sum over the steps: batches that were there when one was asked for
-    waited_for: Mapping[int, float]  # by reader
+    wait: float  # waiting for batches, inside next()
+    receive: float  # making tensors of batches, inside next()
+    step: float  # the program's own work, between two calls of next()
+    waits: int  # steps whose batch had not arrived
+    queued: int  # sum over the steps: batches that had arrived when the program asked for one
+    waited_for: Mapping[int, float]  # the part of `wait` for each reader
     epochs: int = 1
-    first: float = 0.0  # part of `wait`: for the first batch of each epoch
+    first: float = 0.0  # the part of `wait` for the first batch of each epoch
     window: int = 0  # steps that may be on their way, now
 
     @property
     def total(self) -> float:
-        """Seconds of its epochs."""
+        """The seconds of its epochs."""
         return self.wait + self.receive + self.step
 
     @property
     def later_share(self) -> float:
-        """The part of its time that it waits for batches that are not an epoch's first."""
+        """The part of its time that it waits for batches, without the first batch of each epoch."""
         return max(0.0, self.wait - self.first) / (self.total - self.first) if self.total > self.first else 0.0
 
     @property
@@ -63,7 +63,8 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Times of one reader over its epochs: from the begin of each until all ranks have taken what was dealt."""
+    """The times of one reader over its epochs. An epoch lasts from its begin until all ranks have taken what was dealt.
+    Seconds."""
 
     reader: int
     host: str
@@ -72,15 +73,15 @@ class Reader:
     steps: int
     pipeline: float  # the user's dataset works
     deal: float  # cutting, copying, sending
-    room: float  # some rank's window is full
-    serve: float  # everything is dealt, and some rank has not taken it yet
-    room_of: Mapping[int, float]  # by the rank whose window was the last to be full
+    room: float  # the window of some rank is full
+    serve: float  # everything is dealt, and not all ranks have taken it
+    room_of: Mapping[int, float]  # the part of `room` for each rank whose credit ended the wait
     room_times_of: Mapping[int, int]
-    untaken: int = 0  # steps (dynamic: elements) that are dealt and that some rank has not taken, now
+    untaken: int = 0  # steps (dynamic: elements) that are dealt and not yet taken by all ranks, now
 
     @property
     def total(self) -> float:
-        """Seconds of its epochs."""
+        """The seconds of its epochs."""
         return self.pipeline + self.deal + self.room + self.serve
 
     @property
@@ -90,7 +91,7 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """All processes' times of one channel, by their numbers."""
+    """The times of one channel on all processes, in the order of their numbers."""
 
     name: str
     dynamic: bool
@@ -100,18 +101,18 @@ class Channel:
 
     @property
     def grouped(self) -> bool:
-        """Whether each reader serves the ranks of its own host (readers_per_node), and no others."""
+        """Says whether each reader serves only the ranks of its own host (readers_per_node)."""
         return len({tuple(one.waited_for) for one in self.trainers}) > 1
 
 
 def own(reset: bool = False) -> dict[str, Any]:
-    """The times of this process. {} before init(). `reset`: they begin anew."""
+    """The times of this process. {} before init(). `reset`: the times start again from 0."""
     processes = read(bindings.own_times(reset))
     return processes[0] if processes else {}
 
 
 def of_all(seconds: float) -> list[dict[str, Any]]:
-    """The times of every process that answers within so many seconds. This process is first."""
+    """The times of every process that answers within `seconds`. This process comes first."""
     return read(bindings.all_times(seconds))
 
 
@@ -212,18 +213,20 @@ def channels(processes: Iterable[Process]) -> list[Channel]:
 
 
 def who(process: Process) -> tuple[int, int]:
-    """Identifies a process of the job: its numbers among trainers and readers."""
+    """Identifies a process of the job by its numbers among trainers and readers."""
     return process["rank"], process["reader"]
 
 
 def numbers(process: Process) -> dict[str, int]:
-    """By channel: its number, which tells several channels of one name apart."""
+    """The number of each channel, by its name. It tells several channels of one name apart."""
     return {name: one["options"]["number"] for name, one in process["channels"].items()}
 
 
 def since(processes: Iterable[Process], before: Mapping[Any, Process]) -> list[dict[str, Any]]:
-    """What each process has added since `before`, which has earlier times of the same processes by who(). A process whose times were
-    reset since then (stats(reset=True)) counts from the reset."""
+    """The growth of each process's times since `before`, which has earlier times of the same processes, by who().
+
+    The times of a process that were reset since then (stats(reset=True)) count from the reset.
+    """
     return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
 
 
@@ -231,7 +234,7 @@ def _since(process: Process, before: Process) -> dict[str, Any]:
     later: dict[str, Any] = {}
     for name, channel in process["channels"].items():
         earlier = before["channels"].get(name, {})
-        if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of that name
+        if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of the same name
             earlier = {}
         roles = {role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
         later[name] = {"options": channel["options"], **roles}
@@ -252,8 +255,11 @@ def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(process: Process) -> dict[str, float]:
-    """The numbers of one process as stats() names them: `train/wait_seconds`. Names are the same on every process, whatever its role,
-    with 0 for a role that it does not have. Except: channels without names, of which a process may have forgotten old ones."""
+    """The numbers of one process with the names of stats(): `train/wait_seconds`.
+
+    Names are the same on every process. Values of a role that the process does not have are 0. Except: a process may
+    have forgotten old channels without names.
+    """
     named: dict[str, float] = {}
     if not process:
         return named

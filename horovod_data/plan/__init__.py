@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of the readers, links and memory that a job needs. __main__.py is a calculator: python -m horovod_data.plan --help
+"""A model of the readers, links and memory that a job needs. __main__.py is a calculator: python -m horovod_data.plan
+--help
 
-Pure arithmetic: no TensorFlow, no MPI. docs/planning.md has the formulas and their assumptions. MB, GB and Gbit are powers of ten,
+Pure arithmetic: no TensorFlow, no MPI. docs/planning.md has the formulas and their assumptions. MB, GB and Gbit are
+  powers of ten,
 as on network cards.
 """
 
@@ -14,19 +16,22 @@ from typing import Any, Optional, Union
 from ..errors import explained, whole
 from ..job.settings import too_many_per_node
 
-# A plan that just keeps up falls behind at the first delay. A recommended one needs at most this part of a step.
+# A plan without slack falls behind at the first delay. So delivery in a recommended plan takes at most this part of a
+# step.
 HEADROOM = 0.8
-# The most dedicated readers that the search tries: switches have no more lines.
+# The most dedicated readers that the search tries, because a switch has no more ports.
 MOST_READERS = 256
 USUAL_RANKS = (8, 64, 512, 4096)
-MOST = (1 << 31) - 1  # of ranks and everything else that is counted: MPI has no more ranks
-# prefetch="auto", as in csrc/channel/window.h. Its bytes are those of HOROVOD_DATA_PREFETCH_MB.
+# The upper limit for ranks and for everything else that is counted. MPI has no more ranks.
+MOST = (1 << 31) - 1
+# prefetch="auto", as in csrc/channel/window.h. PREFETCH_BYTES is the default of HOROVOD_DATA_PREFETCH_MB.
 AUTO = "auto"
 LEAST_STEPS, MOST_STEPS = 2, 64
 PREFETCH_BYTES = 64 << 20
-# Memory of a reader besides its batches. Shared (csrc/arena/segment.h): counters of its slots, and rings for each other rank of its host.
+# Memory of a reader besides its batches. Shared memory (csrc/arena/segment.h): counters of its slots, and rings for
+# each other rank of its host.
 SLOTS_BYTES, RINGS_BYTES = 2 << 20, 320 << 10
-# Private, for each rank that it serves: benchmarks/scale.py.
+# Private memory, for each rank that it serves. Measured by benchmarks/scale.py.
 RANK_BYTES = 16 << 10
 
 
@@ -34,18 +39,22 @@ RANK_BYTES = 16 << 10
 class Costs:
     """Measured costs, each with its source. Other machines have other costs."""
 
-    # Payload over MPI and TCP, as a part of the line's rate: 0.954 Gbit/s at 1 Gbit/s, by benchmarks/hosts.py.
+    # Payload over MPI and TCP, as a part of the link's rate. Measured: 0.954 Gbit/s at 1 Gbit/s, by
+    # benchmarks/hosts.py.
     goodput: float = 0.954
-    # Seconds of a reader for one batch of any size: docs/benchmark_delivery.json, 4 ranks, 4 KiB, default settings, the slowest of its
-    # settings of Horovod: 1 / (9231 steps/s x 4). Four ranks share two cores there, so it is rather too high.
+    # Seconds that a reader takes for one batch of any size. Source: docs/benchmark_delivery.json, 4 ranks, 4 KiB,
+    # default settings,
+    # the slowest of its settings of Horovod: 1 / (9231 steps/s x 4). Four ranks shared two cores, so the value is
+    # rather high.
     seconds_per_batch: float = 27e-6
-    # One reader's copies into shared memory, for all ranks of its host: the same file, 16 MiB, global. Its elements of 64 MiB come
-    # from memory, not from a cache.
+    # One reader's copies into shared memory, for all ranks of its host. Source: the same file, 16 MiB, global. Its
+    # elements of 64 MiB come from memory, not from a cache.
     copy_bytes_per_second: float = 22e9
-    # One communication thread's sends over TCP: delivery.py with OMPI_MCA_btl=tcp,self and HOROVOD_DATA_PAYLOAD=message. There both
-    # ends take 0.5 s of processor time for a GB, half of it the sender.
+    # One communication thread's sends over TCP. Source: delivery.py with OMPI_MCA_btl=tcp,self and
+    # HOROVOD_DATA_PAYLOAD=message. Both sides together take 0.5 s of processor time for a GB, half of it in the sender.
     send_bytes_per_second: float = 4e9
-    # Processor seconds of all processes for each GB: the same two runs, 16 MiB. The work of the pipeline comes on top.
+    # Processor seconds of all processes for each GB. Source: the same two runs, 16 MiB. The work of the pipeline comes
+    # on top.
     cpu_seconds_per_gb_shared: float = 0.09
     cpu_seconds_per_gb_sent: float = 0.5
 
@@ -68,12 +77,13 @@ class Job:
     """The job whose ranks get batches."""
 
     ranks: int  # trainers
-    batch_bytes: float  # of one rank, in one step
-    step_seconds: float  # the computation of a step; 0: the loop only iterates
-    link_gbit: float  # Gbit/s of each host's line, each way, that batches may use
+    batch_bytes: float  # bytes of one rank's batch, in one step
+    step_seconds: float  # seconds of the computation of a step; 0: the loop only iterates
+    link_gbit: float  # Gbit/s of each host's link that batches may use, in each direction
     ranks_per_host: int = 8
     prefetch: Union[int, str] = AUTO  # steps
-    pipeline_bytes_per_second: Optional[float] = None  # of one reader's pipeline; None: more than enough
+    # bytes/s that one reader's pipeline yields; None: more than enough
+    pipeline_bytes_per_second: Optional[float] = None
     prefetch_bytes: float = PREFETCH_BYTES  # with "auto"
 
     def __post_init__(self) -> None:
@@ -89,17 +99,17 @@ class Job:
 
     @property
     def hosts(self) -> int:
-        """Hosts with ranks that train."""
+        """The number of hosts with trainers."""
         return -(-self.ranks // self.ranks_per_host)
 
     @property
     def fullest(self) -> int:
-        """Ranks on the fullest host."""
+        """The number of ranks on the fullest host."""
         return min(self.ranks, self.ranks_per_host)
 
     @property
     def step_bytes(self) -> float:
-        """Bytes of all ranks together, in one step."""
+        """The bytes of all ranks together, in one step."""
         return self.ranks * self.batch_bytes
 
     def window(self, served: int) -> int:
@@ -116,7 +126,7 @@ class Readers:
 
     dedicated: int = 0  # the number of dedicated readers
     per_node: int = 0  # 1: one reader on each host, for the ranks of that host alone
-    own_hosts: bool = True  # each dedicated reader has a host of its own; False: they share the ranks' hosts
+    own_hosts: bool = True  # True: each dedicated reader has its own host; False: they share the ranks' hosts
 
     def __post_init__(self) -> None:
         for name in ("dedicated", "per_node"):
@@ -131,7 +141,7 @@ class Readers:
             raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
 
     def count(self, job: Job) -> int:
-        """Processes that read."""
+        """The number of processes that read."""
         return job.hosts if self.per_node else self.dedicated or 1
 
     def __str__(self) -> str:
@@ -150,33 +160,34 @@ class Prediction:
     """The pace and the memory of a job with given readers."""
 
     steps_per_second: float
-    window: int  # steps that may be on their way, at most
-    bound_by: str  # the key of the longest of `seconds`
-    seconds: dict[str, float]  # of each part of a step; the parts overlap, so the longest is the step
-    keeps_up: bool  # a step takes no longer than its computation
-    leaving_bytes_per_step: float  # that leave a reader's host, on average over the steps
+    window: int  # the most steps that may be on their way
+    bound_by: str  # the key of the longest part in `seconds`
+    # of each part of a step; the parts overlap, so the step takes as long as the longest part
+    seconds: dict[str, float]
+    keeps_up: bool  # delivery of a step takes no longer than its computation
+    leaving_bytes_per_step: float  # bytes that leave a reader's host, on average over the steps
     reader_memory_bytes: float  # of each reader
-    trainer_memory_bytes: float  # of each rank on another host than the reader; 0 if there is none
-    cpu_seconds_per_step: float  # of all processes together, for delivering
+    trainer_memory_bytes: float  # of each rank that is not on the reader's host; 0 if there is none
+    cpu_seconds_per_step: float  # of all processes together, for delivery
 
     @property
     def delivery_seconds(self) -> float:
-        """Seconds of a step if computation took no time."""
+        """Seconds of a step without any computation."""
         return max(seconds for name, seconds in self.seconds.items() if name != "step")
 
 
 def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> Prediction:
-    """Steps per second, and what binds them. Never fails for a valid job."""
+    """Predicts the steps per second, and what limits them. Never fails for a valid job."""
     goodput = job.link_gbit * 1e9 / 8 * costs.goodput
     if readers.per_node:
-        # Every host is a job of its own; all of them go at the same pace.
+        # Every host is a job of its own. All hosts have the same pace.
         served, local, each = job.fullest, job.fullest, 1
     else:
         served, each = job.ranks, max(1, readers.dedicated)
         local = 0 if readers.dedicated and readers.own_hosts else job.fullest
     remote = served - local
-    # Readers take turns, each with a whole step. As many readers are at work at once as the window has steps. Their pipelines run
-    # ahead in their own buffers.
+    # Readers take turns, each with a whole step. The window's steps are the most readers that work at once. Their
+    # pipelines run ahead in their own buffers.
     window = job.window(served)
     at_work = min(each, window)
     lines = at_work if local == 0 else min(at_work, job.hosts)
@@ -191,10 +202,10 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         "reader's link": remote * job.batch_bytes / goodput / lines,
         "trainers' link": received / goodput,
     }
-    bound_by = max(seconds, key=lambda name: seconds[name])  # the first of equal ones: "step"
+    bound_by = max(seconds, key=lambda name: seconds[name])  # the first of equal parts: "step"
     hosts_of_readers = 1 if readers.per_node else each if local == 0 else min(each, job.hosts)
-    held = -(-window // each) + 1  # steps in each reader: its part of the window, and one that waits for room
-    beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share its memory
+    held = -(-window // each) + 1  # steps in each reader: its part of the window, and one step that waits for credit
+    beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share the reader's memory
     kept = RANK_BYTES * served + (SLOTS_BYTES + RINGS_BYTES * beside if beside else 0)
     shared = (job.ranks if readers.per_node else local) * job.batch_bytes
     return Prediction(
@@ -223,7 +234,7 @@ class Plan:
 
     @property
     def relaxed(self) -> bool:
-        """Says whether delivery keeps up, with room to spare."""
+        """Says whether delivery keeps up with some slack (HEADROOM)."""
         return self.prediction.delivery_seconds <= HEADROOM * self.job.step_seconds
 
 
@@ -233,9 +244,10 @@ def judge(job: Job, readers: Readers, costs: Costs = MEASURED) -> Plan:
 
 
 def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Plan]:
-    """The plans for the three layouts, the simplest first: rank 0, the fewest dedicated readers that suffice, readers on every host.
+    """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
+    reader per host.
 
-    If no number of dedicated readers suffices, it takes the fewest that come closest.
+    If no number of dedicated readers suffices, the second plan has the fewest readers that come closest.
     """
     found = [judge(job, Readers(), costs)]
     best: Optional[Plan] = None
@@ -251,7 +263,7 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
 
 
 def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
-    """The first of plans() that keeps up with room to spare. Otherwise the fastest."""
+    """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
     candidates = plans(job, own_hosts, costs)
     return next(
         (plan for plan in candidates if plan.relaxed),

@@ -53,7 +53,7 @@ def _advice(plan: Plan) -> str:
     where = ""
     if readers.dedicated and readers.own_hosts:
         where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
-    # A number switches "auto" off, so it is given only where readers need more steps than "auto" allows.
+    # A number switches "auto" off. So give a number only if readers need more steps than "auto" allows.
     window = "" if plan.job.prefetch == AUTO else f", distribute_dataset(..., prefetch={plan.job.prefetch})"
     text = f"Recommended: {readers}{where}: {how}{window}"
     if plan.relaxed:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts timelines into one: python -m horovod_data.timeline merge OURS HOROVODS -o OUT
+"""Merges timelines into one: python -m horovod_data.timeline merge OURS HOROVODS -o OUT
 
-OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names, or what a killed job has left of it: a
-part of each process. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Both count microseconds from a moment of
-their own, and say when that was by the clock of rank 0's host. Neither TensorFlow nor MPI is needed.
+OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names. For a killed job, OURS are
+the parts that its processes have left. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Each file
+counts microseconds from its own start, and states that start by the clock of rank 0's host. This package needs neither
+TensorFlow nor MPI.
 """
 
 from .files import Timeline, merge, read, read_parts

@@ -22,7 +22,7 @@ def _describe(timeline: Timeline) -> str:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command line. Its exit status: 0, or 2 where something is wrong with files or arguments."""
+    """The command line. Its exit status is 0, or 2 if a file or an argument is wrong."""
     parser = argparse.ArgumentParser("python -m horovod_data.timeline", description="Puts timelines of a job into one.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     merging = commands.add_parser(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timelines in files: of horovod_data, of Horovod, and of the processes of a job that was killed. And their events in one list."""
+"""Timelines in files: of horovod_data, of Horovod, and of the processes of a killed job. Merges their events into one
+list."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from . import parts
 from .parts import FORMAT, START, Part
 
 _MOST = 1e18  # microseconds: 30,000 years
-_ROWS = 1_000_000  # rows of each further file begin with a multiple of it
+_ROWS = 1_000_000  # each further file begins its rows at the next multiple of this number
 
 Event = dict[str, Any]
 
@@ -26,8 +27,8 @@ class Timeline:
     ours: bool
     began: float
     events: list[Event]
-    broken_off: bool  # the job was killed or runs on: its last events are missing
-    left_out: int = 0  # events that found no room
+    broken_off: bool  # True: the job was killed or is still running, so its last events are missing
+    left_out: int = 0  # events that found no room in the process's buffer
 
 
 def read(path: str) -> Timeline:
@@ -35,7 +36,7 @@ def read(path: str) -> Timeline:
 
     Raises:
       OSError: the file can't be read.
-      ValueError: it is no timeline of horovod_data or Horovod, or is damaged. The text says where.
+      ValueError: the file is not a timeline of horovod_data or Horovod, or is damaged. The text says where.
     """
     with open(path, "rb") as file:
         data = file.read()
@@ -44,7 +45,7 @@ def read(path: str) -> Timeline:
     except UnicodeDecodeError as error:
         if error.end < len(data) or not data.lstrip().startswith(b"["):
             raise ValueError(_no_timeline(path, f"byte {error.start} is no text")) from None
-        text = data[: error.start].decode()  # broken off within a letter
+        text = data[: error.start].decode()  # the file ends within a letter
     del data
     if not text.strip():
         raise ValueError(
@@ -67,11 +68,11 @@ def read(path: str) -> Timeline:
 
 
 def read_parts(paths: Sequence[str]) -> list[Timeline]:
-    """The timelines of jobs, from the parts of their processes, in any order.
+    """The timelines of jobs, made from the parts of their processes. The parts may come in any order.
 
     Raises:
       OSError: a file can't be read.
-      ValueError: a file is no part, or no process of a job knew the time before the job was killed.
+      ValueError: a file is not a part. Or the job was killed before any of its processes knew the time.
     """
     jobs: dict[int, list[Part]] = {}  # by the time 0 of reader 0, which identifies a job
     unknown: list[Part] = []
@@ -95,8 +96,9 @@ def read_parts(paths: Sequence[str]) -> list[Timeline]:
 
 
 def merge(timelines: Sequence[Timeline]) -> list[Event]:
-    """The events of all, in the time of the timeline that began first, and in rows of their own. Those of horovod_data come first. Changes
-    the events themselves.
+    """Merges the events of all timelines. The time 0 of the timeline that began first is the time 0 of the result.
+
+    Each timeline has its own rows, and the rows of horovod_data come first. Changes the events in place.
 
     Raises:
       ValueError: there is no timeline.
@@ -104,12 +106,12 @@ def merge(timelines: Sequence[Timeline]) -> list[Event]:
     if not timelines:
         raise ValueError(explain("There is no timeline to merge"))
     ordered = sorted(timelines, key=lambda one: not one.ours)
-    zero = min(one.began for one in ordered)  # Perfetto leaves out what was before time 0
+    zero = min(one.began for one in ordered)  # Perfetto leaves out events before time 0
     return [moved for number, one in enumerate(ordered) for moved in _moved(one, one.began - zero, number)]
 
 
 def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
-    """Its events, so many microseconds later, in rows that no timeline with another number has."""
+    """The events of the timeline, `later` microseconds later, in rows that no timeline with another number has."""
     for event in timeline.events:
         if "ts" in event:
             event["ts"] = round(event["ts"] + later, 3)
@@ -152,7 +154,7 @@ def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
 
 
 def _events(path: str, text: str) -> Iterator[Optional[Event]]:
-    """Each whole event, and None after the last event of a file that has its end."""
+    """Yields each whole event. Yields None last if the file is complete."""
     decoder = json.JSONDecoder()
     at = _skip(text, 0)
     if text[at] != "[":
@@ -168,7 +170,7 @@ def _events(path: str, text: str) -> Iterator[Optional[Event]]:
             event, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             if text[at] == "{" and "}," not in text[getattr(error, "pos", at) :]:
-                return  # the file is broken off here
+                return  # the file is cut off here
             raise ValueError(_no_timeline(path, f"what stands at character {at} is no event ({error})")) from None
         if (
             not isinstance(event, dict)
@@ -199,7 +201,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """That can be added to others."""
+    """Says whether this is a number that can be added to other times."""
     return isinstance(value, (int, float)) and abs(value) < _MOST
 
 

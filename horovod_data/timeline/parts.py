@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a job's timeline. Each process writes one (csrc/timeline/file.h says what is in it). When the job ends, reader 0 makes
-one JSON file of all parts. `python -m horovod_data.timeline merge` does the same for the parts of a job that was killed."""
+"""The parts of a job's timeline. Each process writes one part, whose format is in csrc/timeline/file.h.
+
+When the job ends, reader 0 makes one JSON file of all parts. For a killed job, `python -m horovod_data.timeline merge`
+makes it.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,17 @@ _BLOCK, _CLOCK, _LOST = struct.Struct("<4sI"), struct.Struct("<5q"), struct.Stru
 _EVENT, _COUNT = struct.Struct("<qqQQIi14s??"), struct.Struct("<Q")
 _END = _BLOCK.pack(b"ENDS", 8)
 _KINDS = (b"HEAD", b"CLCK", b"CHAN", b"EVNT", b"LOST", b"ENDS")
-_LINES_OF_A_ROW = 1000  # Perfetto wants numbers of threads that no other process has
-_DRIFT = 1 / 20_000  # clocks of two machines drift apart by some 50 us in a second at most
-_PATIENCE_SECONDS = 5.0  # for the ends of other readers' parts
+_LINES_OF_A_ROW = 1000  # Perfetto wants thread numbers that no other process has
+_DRIFT = 1 / 20_000  # the clocks of two machines drift apart by at most 50 us per second
+_PATIENCE_SECONDS = 5.0  # how long to wait for other readers to end their parts
 
 _path = ""  # of the JSON file, on reader 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Reader 0's clock showed `there` when this process's clock showed `here`, give or take half of `round_trip`. Nanoseconds."""
+    """Reader 0's clock showed `there` when this process's clock showed `here`, in ns. The error is at most half of
+    `round_trip`."""
 
     here: int
     there: int
@@ -40,11 +44,14 @@ class Sample:
 
 
 class Clock:
-    """Reader 0's clock, from samples of it. A quick answer is a good sample. Answers are slow while batches fill the link. Then a quick
-    answer of some seconds before or after is better."""
+    """Reader 0's clock, computed from samples of it.
+
+    A quick answer is a good sample. Answers are slow while batches fill the link. Then a quick answer from some seconds
+    before or after is the better sample.
+    """
 
     def __init__(self, samples: Iterable[Sample]) -> None:
-        """There must be a sample."""
+        """`samples`: one or more, in any order."""
         ordered = sorted(samples, key=lambda one: one.here)
         self.knots = _undominated(_undominated(ordered)[::-1])[::-1]
         self._here, self._there = [one.here for one in self.knots], [one.there for one in self.knots]
@@ -52,7 +59,7 @@ class Clock:
             self._there[i] = max(self._there[i], self._there[i - 1])
 
     def there(self, here: int) -> int:
-        """Returns the time of reader 0's clock, which is never earlier for a later `here`."""
+        """Returns the time of reader 0's clock. The result never decreases when `here` grows."""
         after = bisect.bisect_right(self._here, here)
         if after in (0, len(self._here)):
             nearest = max(after - 1, 0)
@@ -63,7 +70,8 @@ class Clock:
 
 
 def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are better than all earlier ones in this list, whose clocks have drifted since."""
+    """The samples that are better than all earlier samples in this list. An earlier sample gets worse with age, by
+    _DRIFT."""
     kept: list[Sample] = []
     for one in samples:
         if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
@@ -78,7 +86,7 @@ class Part:
         """
         Raises:
           OSError: the file can't be read.
-          ValueError: it is no part of a timeline.
+          ValueError: the file is not a part of a timeline.
         """
         self.path = path
         self.ended = False
@@ -98,7 +106,7 @@ class Part:
                 self.left_out += _LOST.unpack(payload)[0]
             elif kind == b"ENDS" and len(payload) == _COUNT.size:
                 self.ended = True
-                self.left_out = _COUNT.unpack(payload)[0]  # also of events whose LOST found no room
+                self.left_out = _COUNT.unpack(payload)[0]  # also counts events for whose LOST line there was no room
         if len(head) < 6 or head[0] != _PART_FORMAT:
             raise ValueError(f"it begins with {' '.join(head)[:60]!r}, as no part of this version does")
         self.rank, self.reader, self.ranks, self.readers = map(int, head[1:5])
@@ -110,7 +118,7 @@ class Part:
             self.clock = Clock(samples)
 
     def lines(self) -> Iterator[str]:
-        """Its events, each as JSON, with times of reader 0."""
+        """The events of this part, each as JSON, with times of reader 0."""
         line = _line(self.row, 0, False)
         yield _meta("process_name", self.row, line, {"name": self.name})
         yield _meta("process_sort_index", self.row, line, {"sort_index": self.row})
@@ -123,9 +131,9 @@ class Part:
                 "round_trip_in_micros": knot.round_trip / 1000,
             }
             yield _meta("horovod_data clock", self.row, line, clock)
-        channels: dict[int, str] = {}  # by number: the name, as JSON
-        named: set[tuple[int, bool]] = set()  # channels, and whether as a reader
-        begins: dict[Any, str] = {}  # by what lines have in common: their begin
+        channels: dict[int, str] = {}  # by number: the channel's name, as JSON
+        named: set[tuple[int, bool]] = set()  # channels, and True if this process is their reader
+        begins: dict[Any, str] = {}  # the text at the begin of a line, by the values that determine it
         for kind, payload in _blocks(self.path):
             if kind == b"CHAN":
                 channels[int.from_bytes(payload[:4], "little")] = payload[4:].decode(errors="replace")
@@ -136,7 +144,8 @@ class Part:
                     f'"ts":{self._micros(now):.3f},"args":{{"left_out":{count}}}}}'
                 )
             elif kind == b"EVNT":
-                whole = len(payload) // _EVENT.size * _EVENT.size  # the process may have been killed while it wrote
+                # the process may have been killed while it wrote an event
+                whole = len(payload) // _EVENT.size * _EVENT.size
                 for begin, end, epoch, step, channel, whom, name, reads, moment in _EVENT.iter_unpack(payload[:whole]):
                     if (channel, reads) not in named:
                         named.add((channel, reads))
@@ -158,7 +167,7 @@ class Part:
         yield _meta("thread_sort_index", self.row, line, {"sort_index": line})
 
     def _begin(self, channel: int, reads: bool, name: bytes, moment: bool, whom: int, channel_name: str) -> str:
-        """A line up to its numbers."""
+        """The text of a line up to its numbers."""
         event = {
             **({"ph": "i", "s": "t"} if moment else {"ph": "X"}),
             "name": name.rstrip(b"\0").decode(errors="replace"),
@@ -175,13 +184,13 @@ class Part:
 
 
 def is_part(path: str) -> bool:
-    """Tells a part from a JSON file. Raises OSError."""
+    """Says whether a file is a part; otherwise it is a JSON file. Raises OSError."""
     with open(path, "rb") as file:
         return file.read(4) == b"HEAD"
 
 
 def lines(parts: Sequence[Part]) -> Iterator[str]:
-    """The events of a job, from its parts: each as JSON."""
+    """The events of a job, made from its parts, each event as JSON."""
     ordered = sorted(parts, key=lambda one: one.row)
     first = next((one for one in ordered if one.reader == 0), ordered[0])
     line = _line(first.row, 0, False)
@@ -223,12 +232,12 @@ def _meta(name: str, row: int, line: int, args: Mapping[str, Any]) -> str:
 
 
 def part_of(path: str, trainer: int, reader: int) -> str:
-    """The file of a process, beside that of its job. The same as csrc/timeline/timeline.cc has it."""
+    """The file of a process, beside the file of its job. csrc/timeline/timeline.cc makes the same name."""
     return f"{path}.rank{trainer}" if trainer >= 0 else f"{path}.reader{reader}"
 
 
 def begin(path: str) -> None:
-    """Empties the file of the job, and removes the parts that an earlier job has left. Raises OSError or ValueError."""
+    """Empties the file of the job, and removes the parts of an earlier job. Raises OSError or ValueError."""
     global _path
     _path = os.path.abspath(path)
     with open(_path, "wb"):
@@ -240,9 +249,12 @@ def begin(path: str) -> None:
 
 
 def finish(processes: Mapping[tuple[int, int], str]) -> None:
-    """Merges the parts of these processes, and removes them. `processes`: by numbers among trainers and readers, their names.
+    """Merges the parts of these processes, and removes the parts.
 
-    Parts on hosts that do not share this file system are missing. One line says so, and all parts stay for a later merge.
+    `processes`: the name of each process, by its numbers among trainers and readers.
+
+    Parts on hosts that do not share this file system are missing. Then a log line says so, and all parts stay for a
+    later merge.
     """
     files = {part_of(_path, *numbers): name for numbers, name in processes.items()}
     try:

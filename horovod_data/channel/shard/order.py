@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
+"""Checks whether a pipeline yields the same elements in the same order on all readers, as far as its stages show.
 
-The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but some pipelines have none.
+The fingerprint of its graph (channel/shard/fingerprint.py) shows more, but some pipelines have no fingerprint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from ...native import tensorflow_private as private
 
-# Ops that draw random numbers have one of these in their names. Ops without state ("Stateless") have their seeds as inputs.
+# The name of an op that draws random numbers contains one of these. Ops without state ("Stateless") have their seeds as
+# inputs.
 _RANDOM = (
     "Random",
     "Multinomial",
@@ -39,7 +40,7 @@ class Outline:
 def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
     kinds, seeds = hashlib.sha256(), hashlib.sha256()
     for stage in chain:
-        # Functions come in no order, and some have numbers in their names that differ from process to process.
+        # Functions come in any order. Some have numbers in their names that differ from process to process.
         ops = sorted(node.op for node in private.function_nodes(stage) if not node.op.startswith("__"))
         kinds.update(repr([private.name(stage), private.numbers(stage), private.small_numbers(stage), ops]).encode())
         # Zeros stand for seeds that each process draws for itself. All other seeds must be equal on all readers.
@@ -72,7 +73,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
             # Zeros stand for seeds that TensorFlow draws anew.
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
                 yield f"{who} has no seed"
-        # A random number in a function changes one element alone, unless it decides which elements there are.
+        # A random number in a function changes only one element, unless the function decides which elements exist.
         if id(stage) in decided:
             for node in _random(stage):
                 if _seeds_of(node) == [0, 0]:
@@ -80,7 +81,8 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
 
 
 def _decided(chain: list[tf.data.Dataset]) -> set[int]:
-    """The ids of stages about whose elements a function decides: a function of the stage, or of a later one. Maps decide nothing."""
+    """The ids of stages whose elements are selected by a function of the stage, or of a later one. Maps select
+    nothing."""
     decided: set[int] = set()
     work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
     while work:
@@ -98,5 +100,5 @@ def _random(stage: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _seeds_of(node: Any) -> list[int]:
-    """The two seeds of an op. An op that keeps its state in a variable has none: zeros."""
+    """The two seeds of an op. An op that keeps its state in a variable has no seeds, and gives zeros."""
     return [node.attr[name].i if name in node.attr else 0 for name in ("seed", "seed2")]

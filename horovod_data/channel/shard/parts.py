@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """shard="auto": several readers of one pipeline divide its files between them, or its elements.
 
-tf.data's AutoShard divides the files. But it divides them also where a stage counts (take(10) would give ten elements of each
-reader), and it divides elements also where each reader has another order. Those cases are found here.
+tf.data's AutoShard divides the files. Two cases are wrong there, and are found here. If a stage counts, files must not
+be
+divided: take(10) would give ten elements of each reader. If each reader has another order, elements can't be divided.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from ...native import tensorflow_private as private
 from ..receiver import stages
 from .order import Outline, outline_of, unordered
 
-# Stages that treat some of the files as they treat all of them: the names of their classes without `Dataset`.
+# Stages that give the same result for a part of the files as for all files: the names of their classes without
+# `Dataset`.
 _ALIKE = frozenset({
     "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
     "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
     "TextLine", "Unbatch"})  # fmt: skip
 
 
-# tf.data divides the files before such a stage, wherever it stands.
+# Stages that AutoShard moves: it divides the files before such a stage, wherever the stage stands.
 _MOVED = frozenset({"Shuffle"})
 _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
 
@@ -65,9 +67,8 @@ def _digest(names: Sequence[bytes]) -> str:
 def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     """This reader's part.
 
-    Raises:
-      ValueError: the order of the elements, which have to be divided, is not the same on all readers; or they would write one cache
-        file together.
+    ValueError: the elements have to be divided and their order differs between readers, or the readers would write the
+      same cache file.
     """
     chain = list(stages(dataset))
     if any(private.caches_in_a_file(stage) for stage in chain):
@@ -98,7 +99,7 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
 def check_parts(
     parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
-    """Raises ValueError, with the same text on every rank, where the readers' parts don't make up one whole.
+    """Raises ValueError, with the same text on every rank, if the readers' parts don't make up one whole.
 
     The first three arguments are lists by reader.
     """
@@ -141,7 +142,7 @@ def check_parts(
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:
-    """The files to divide, in their order. Or none, and the reason."""
+    """The files to divide, in their order, and an empty text. Or no files, and the reason."""
     sources = []
     for stage in chain:
         if not list(private.inputs(stage)):
@@ -156,8 +157,8 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
     count = int(sources[0].cardinality())
     if count < readers:
         return (), f"{count} files for {readers} readers" if count >= 0 else "nobody knows how many files there are"
-    # The stages before the one that reads files work on names, which all readers must have in one order. With one source and no
-    # stage that joins several the pipeline is a chain.
+    # The stages before the stage that reads files work on names, and all readers must have these names in one order.
+    # The pipeline is a chain, because it has one source and no stage that joins several.
     names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]
     if next(_unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
         return (), "names of files have another order on each reader"

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three ways to show how far the epochs are, on stderr: a line every so many seconds, for files; bars on a terminal, if tqdm is
-installed; otherwise one line there, which is rewritten."""
+"""Three ways to show on stderr how far the epochs are.
+
+- Lines: for files, a new line every few seconds.
+- Bars: on a terminal, if tqdm is installed.
+- OneLine: on a terminal without tqdm, one line that is rewritten.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,18 @@ _REFRESH_SECONDS = 0.5
 
 
 class Shown(NamedTuple):
-    """What is shown of a channel whose epoch is under way."""
+    """The texts and numbers that are shown for a channel whose epoch is running."""
 
     text: str  # "epoch 2: 45 %, 450 of 1,000 steps, 3,200 rows/s on rank 0"
     waits: str  # "ranks wait 71 % for the pipeline", or empty
-    number: int  # of the epoch
+    number: int  # the epoch's number
     steps: int
     whole: Optional[int]  # all steps of the epoch. None: not known
-    guessed: bool  # whether `whole` is that of the last epoch
+    guessed: bool  # `whole` is the number of steps of the last epoch
     rate: str
 
     def short(self) -> str:
-        """For a terminal: "~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline"."""
+        """A short text for a terminal: "~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline"."""
         about = "~" * self.guessed
         far = f"{self.steps:,}"
         if self.whole:
@@ -34,26 +38,26 @@ class Shown(NamedTuple):
 
 
 class Display(Protocol):
-    """The watch's thread calls end() for each epoch that has ended, and then show(), at each look."""
+    """At each look, the watch's thread calls end() for each epoch that has ended, and then show()."""
 
     def show(self, channels: Mapping[str, Shown], at: float) -> None:
-        """`channels`: by name, those whose epochs are under way. May be empty. `at`: seconds of a steady clock."""
+        """`channels`: the channels whose epochs are running, by name; may be empty. `at`: seconds of a steady clock."""
 
     def end(self, name: str, line: str) -> None:
         """Writes the last line of an epoch of this channel."""
 
     def close(self) -> None:
-        """Leaves the terminal clean. The last call."""
+        """Leaves the terminal clean. It is the last call."""
 
     def forget(self) -> None:
-        """In a forked child: what is shown belongs to its parent."""
+        """Called in a forked child. Clears nothing on the terminal, because the display belongs to the parent."""
 
 
 def make(how: str, seconds: float) -> Display:
-    """`how`: one of settings.PROGRESS. `seconds`: from line to line."""
+    """Chooses a display. `how`: a value of settings.PROGRESS. `seconds`: the time from line to line."""
     try:
         terminal = sys.stderr.isatty()
-    except (AttributeError, OSError, ValueError):  # there is none, it is closed, or it is an object of the program
+    except (AttributeError, OSError, ValueError):  # there is no stderr, it is closed, or it is an object of the program
         terminal = False
     if how != "bar" and not terminal:
         return Lines(seconds)
@@ -64,20 +68,20 @@ def make(how: str, seconds: float) -> Display:
 
 
 def line_of(name: str, text: str, waits: str = "") -> str:
-    """A line for people, which programs may look for."""
+    """A line that people can read and programs can search for."""
     return f"horovod_data: channel {name}, {text}{f'; {waits}' if waits else ''}"
 
 
 class Lines:
-    """Writes a line for each channel whose epoch is under way, every so many seconds."""
+    """Writes a line for each channel whose epoch is running, every `seconds` seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._due: dict[str, float] = {}
-        self._steps: dict[str, int] = {}  # at the last line
+        self._steps: dict[str, int] = {}  # the steps at the last line
 
     def show(self, channels: Mapping[str, Shown], at: float) -> None:
-        """A channel that stands still has no line while another channel moves, because programs validate in mid-epoch."""
+        """Omits a channel that stands still while another channel moves, because programs validate in mid-epoch."""
         self._due = {name: self._due.get(name, at + self._seconds) for name in channels}
         moved = {name for name, shown in channels.items() if shown.steps != self._steps.get(name)}
         for name, shown in channels.items():
@@ -98,7 +102,7 @@ class Lines:
 
 
 class OneLine:
-    """Rewrites one line, which shows all channels whose epochs are under way."""
+    """Rewrites one line, which shows all channels whose epochs are running."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -134,12 +138,13 @@ class OneLine:
 
 
 class Bars:
-    """A bar of tqdm for each channel whose epoch is under way. tqdm keeps bars apart, also from the program's own."""
+    """Shows a tqdm bar for each channel whose epoch is running. tqdm also keeps them apart from the program's own
+    bars."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
 
-        # Without tqdm's own thread, which refreshes bars: our thread does.
+        # Without tqdm's own thread, which refreshes bars. Our thread refreshes them.
         self._kind: Any = type("Bar", (tqdm,), {"monitor_interval": 0})
         self._bars: dict[str, Any] = {}
         self._next = 0.0
@@ -194,5 +199,5 @@ class Bars:
 
 
 def _columns() -> int:
-    """Of the terminal, also if only the launcher's stderr is a terminal."""
+    """The columns of the terminal. It also works if only the launcher's stderr is a terminal."""
     return shutil.get_terminal_size().columns

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The epochs of one channel, computed from looks at the numbers of rank 0. Pure arithmetic.
 
-A look gives the rows and steps of the epoch under way (`Tally`), and those of all epochs together (`Total`). Looks come a few times per
-second, and epochs may be shorter. The difference of the totals says what a look has missed.
+A look gives the rows and steps of the running epoch (`Tally`), and the sums over all epochs (`Total`). Looks come a few
+times per second, and epochs may be shorter. The difference of two totals shows what happened between two looks.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import collections
 import dataclasses
 from typing import NamedTuple, Optional
 
-# A rate is computed over the last so many seconds, and over one step at least.
+# A rate is computed over these last seconds, and over at least one step.
 _WINDOW = 5.0
 
 
 class Tally(NamedTuple):
-    """Counts of the epoch under way, or of the last epoch. Exact at the epoch's end."""
+    """Counts of the running epoch, or of the last epoch. They are exact at the epoch's end."""
 
-    epoch: int  # from 1. 0: there was none
+    epoch: int  # from 1; 0: there was no epoch
     steps: int
     rows: int
 
 
 class Total(NamedTuple):
-    """Counts of all epochs. They only grow, unless stats(reset=True) makes them 0."""
+    """Counts of all epochs. They only grow. Except: stats(reset=True) sets them to 0."""
 
     steps: int
     rows: int
     seconds: float
 
     def since(self, then: Total) -> Total:
-        if self.steps < then.steps or self.seconds < then.seconds:  # it was reset
+        if self.steps < then.steps or self.seconds < then.seconds:  # it was reset between the two looks
             return self
         return Total(self.steps - then.steps, self.rows - then.rows, self.seconds - then.seconds)
 
@@ -45,7 +45,7 @@ class Ended:
     steps: int
     rows: int
     seconds: float
-    expected: Optional[int]  # steps of each epoch. None: not known beforehand
+    expected: Optional[int]  # steps of each epoch; None: unknown before its end
 
     def text(self) -> str:
         each = f"epoch {self.first}" if self.first == self.last else f"epochs {self.first} to {self.last}"
@@ -60,14 +60,14 @@ class Epochs:
     """The epochs of a channel."""
 
     def __init__(self, expected: Optional[int] = None) -> None:
-        """`expected`: steps of an epoch. None: its cardinality is not known."""
+        """`expected`: the steps of an epoch. None: its cardinality is unknown."""
         self.expected = expected
         self.under_way = False
         self.number = self.steps = self.rows = 0
-        self.seconds = 0.0  # of the epoch under way
-        self._before: Optional[int] = None  # steps of the last epoch that has ended
+        self.seconds = 0.0  # of the running epoch
+        self._before: Optional[int] = None  # the steps of the last epoch that has ended
         self._total = Total(0, 0, 0.0)
-        # When, steps and rows: of the looks that found more steps than the look before.
+        # (time, steps, rows) of each look that found more steps than the look before.
         self._looks: collections.deque[tuple[float, int, int]] = collections.deque()
         self._at = 0.0
 
@@ -77,13 +77,13 @@ class Epochs:
         self._total = total
         ended = []
         if tally.epoch == self.number and tally.steps >= self.steps:
-            over = self.under_way and grown.seconds == 0  # the time of an epoch goes on until its end
+            over = self.under_way and grown.seconds == 0  # the time of an epoch grows until its end
             self.seconds += grown.seconds
             self.steps, self.rows = tally.steps, tally.rows
             if over:
                 ended.append(self._end(self.number, 0, 0, 0.0))
-        else:  # another epoch, or a new channel of this name, which counts from 0
-            # The part of the growth that came before the epoch now under way.
+        else:  # another epoch, or a new channel of the same name, which counts from 0
+            # The part of the growth that came before the running epoch.
             steps, rows = max(0, grown.steps - tally.steps), max(0, grown.rows - tally.rows)
             part = steps / grown.steps if grown.steps else float(self.under_way)
             last = max(self.number, tally.epoch - 1)
@@ -101,11 +101,12 @@ class Epochs:
         return ended
 
     def over(self) -> list[Ended]:
-        """The channel is gone: the epoch under way ends as it is."""
+        """Ends the running epoch as it is, because the channel no longer exists."""
         return [self._end(self.number, 0, 0, 0.0)] if self.under_way else []
 
     def _end(self, last: int, steps: int, rows: int, seconds: float) -> Ended:
-        """Ends the epoch under way and the epochs after it up to `last`, which have had so much more than was known."""
+        """Ends the running epoch and all later epochs up to `last`. Together they had these additional steps, rows and
+        seconds."""
         first = self.number if self.under_way else self.number + 1
         mine = (self.steps, self.rows, self.seconds) if self.under_way else (0, 0, 0.0)
         ended = Ended(first, last, mine[0] + steps, mine[1] + rows, mine[2] + seconds, self.expected)
@@ -116,27 +117,27 @@ class Epochs:
 
     @property
     def whole(self) -> Optional[int]:
-        """Steps of the epoch under way: as expected, or else as many as the last epoch had. None: not known."""
+        """The steps of the running epoch: the expected number, or the number of the last epoch. None: unknown."""
         if self.expected is not None:
             return self.expected
         return self._before if self._before and self._before >= self.steps else None
 
     @property
     def guessed(self) -> bool:
-        """Whether `whole` is that of the last epoch."""
+        """Says whether `whole` is the number of the last epoch."""
         return self.expected is None
 
     def rate(self) -> float:
-        """Rows per second of the last seconds."""
+        """The rows per second over the last _WINDOW seconds."""
         if len(self._looks) < 2:
             return self.rows / self.seconds if self.seconds > 0 else 0.0
         (began, steps_then, had), (last, steps, has) = self._looks[0], self._looks[-1]
         of_a_step = (last - began) / (steps - steps_then)
-        until = max(last, self._at - of_a_step)  # a step that takes longer than those before lowers the rate
+        until = max(last, self._at - of_a_step)  # a step that takes longer than earlier steps lowers the rate
         return (has - had) / (until - began)
 
     def text(self) -> str:
-        """How far the epoch under way is."""
+        """A text that says how far the running epoch is."""
         whole = self.whole
         if not whole:
             far = _count(self.steps, "step")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HOROVOD_DATA_PROGRESS: a thread of rank 0 that reads the channels' numbers a few times per second, and shows them.
 
-Only rank 0 of the trainers has this thread, because programs write their own lines there, too. The other processes' times say who waits
-for whom. This process asks for them in the background, at most as often as it writes a new line. No step waits for the thread, and the
-thread waits for no step.
+Only trainer rank 0 has this thread, because programs usually print on rank 0. The times of the other processes show
+which ranks wait for which processes. This process asks for these times in the background, at most once per new line. No
+step waits for the thread, and the thread waits for no step.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from . import display
 from .epochs import Ended, Epochs, Tally, Total, rows_per_second
 
 _LOOK_SECONDS = 0.25
-# Other processes are asked again when their answers are as old as the first, and as the second times the number of processes.
+# Other processes are asked again when their answers are older than both limits. The second is multiplied by their
+# number.
 _FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
-# A process that has not answered by then keeps its last answer. The second is for the end of the job.
+# If a process has not answered after this time, its last answer stays valid. The second value is for the end of the
+# job.
 _PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
-# In an epoch under way, "who waits" is about the last so many seconds, and about one step at least.
+# In a running epoch, the wait shares are about these last seconds, and about at least one step.
 _LATELY_SECONDS = 10.0
-# A terminal that takes no output must not keep the job from its end.
+# A terminal that takes no output must not delay the end of the job for longer than this.
 _JOIN_SECONDS = 2.0
 
-_Times = Mapping[tuple[int, int], times.Process]  # by times.who()
+_Times = Mapping[tuple[int, int], times.Process]  # the key is times.who()
 _UNKNOWN = -1
 _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
 
 def start(how: str, seconds: float) -> None:
-    """Starts the thread. On rank 0, once the job runs. `how`: one of settings.PROGRESS."""
+    """Starts the thread on rank 0, after the job has begun. `how`: a value of settings.PROGRESS."""
     global _watch
     if how == "0" or sys.stderr is None:
         return
     watch = Watch(display.make(how, seconds))
     try:
         start_thread(watch.thread)
-    except RuntimeError as error:  # the job runs without it
+    except RuntimeError as error:  # the job runs without progress lines
         say(f"no progress is shown: {error}")
         return
     _watch = watch
@@ -54,20 +56,21 @@ def start(how: str, seconds: float) -> None:
 
 
 def stop() -> None:
-    """Writes the last lines, and ends the thread. Call it while the job runs, because other processes are asked a last time."""
+    """Writes the last lines, and ends the thread. Call it while the job runs, because it asks the other processes once
+    more."""
     if _watch is not None and not _watch.forked():
         _watch.stop()
 
 
 def renew(channel: str) -> None:
-    """Keeps the numbers of the last channel of this name, because the channel that is about to be made replaces them."""
+    """Keeps the numbers of the last channel of this name. Call it before a new channel replaces that channel."""
     expected = _expected.get(channel, _UNKNOWN)
     if _watch is not None and expected != _UNKNOWN and not _watch.forked() and (own := times.own()):
         _watch.replaced.append((own, {channel: expected}))
 
 
 def expect(channel: str, steps: int) -> None:
-    """The channel is made. `steps`: of an epoch, as tf.data counts them."""
+    """Notes that the channel was made. `steps`: the steps of an epoch, as tf.data counts them."""
     if _watch is not None:
         _expected[channel] = steps if steps >= 0 else None
 
@@ -81,26 +84,28 @@ def _of(name: str, all_times: _Times) -> _Times:
 
 
 class Watch:
-    """The thread, and what it knows."""
+    """The thread and its data."""
 
     def __init__(self, shown_by: display.Display) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
         self.forked = fork_check()
-        # Own times before a channel was replaced by a new one of its name, and the steps that the old one's epochs have.
+        # Own times before a new channel of the same name replaced a channel, and the expected steps of the old
+        # channel's epochs.
         self.replaced: collections.deque[tuple[times.Process, Mapping[str, Optional[int]]]] = collections.deque()
         self._display = shown_by
         self._stopped = threading.Event()
-        self._showing = threading.Lock()  # held while nobody may fork: a child would inherit what a display locks
+        # held while the program must not fork, because a child would inherit the display's locks
+        self._showing = threading.Lock()
         self._held = False
         # By channel:
         self._epochs: dict[str, Epochs] = {}
         self._numbers: dict[str, int] = {}  # tells channels of one name apart
-        self._begun: dict[str, _Times] = {}  # the times when its epoch began
+        self._begun: dict[str, _Times] = {}  # the times at the begin of the channel's epoch
         self._lately: dict[
             str, collections.deque[tuple[float, int, _Times]]
-        ] = {}  # when, rank 0's steps, the times then
+        ] = {}  # (time, rank 0's steps, the times of all processes)
         self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
-        self._asked = 0.0  # when
+        self._asked = 0.0  # time of the last question
 
     def _run(self) -> None:
         try:
@@ -108,7 +113,7 @@ class Watch:
                 if bindings.state() is not bindings.State.RUNNING:
                     return
                 self._look(_PATIENCE_SECONDS)
-            for _ in range(2):  # an epoch is over when the second look finds no more time spent in it
+            for _ in range(2):  # an epoch is over when the second look finds no more time in it
                 if bindings.state() is bindings.State.RUNNING:
                     self._look(_LAST_PATIENCE_SECONDS)
             with self._showing:
@@ -117,7 +122,7 @@ class Watch:
             return
 
     def stop(self) -> None:
-        """Returns when the last line is written."""
+        """Ends the thread. Returns when the last line is written, or after _JOIN_SECONDS."""
         self._stopped.set()
         self.thread.join(_JOIN_SECONDS)
 
@@ -126,7 +131,7 @@ class Watch:
         ended: list[tuple[str, Ended]] = []
         while True:
             own = times.own()
-            if not self.replaced:  # all that is in there came before `own`
+            if not self.replaced:  # otherwise `replaced` may have newer times than `own`
                 break
             while self.replaced:
                 before, expected = self.replaced.popleft()
@@ -156,7 +161,8 @@ class Watch:
     def _seen(
         self, now: float, own: times.Process, expected: Mapping[str, Optional[int]] = {}
     ) -> list[tuple[str, Ended]]:
-        """The epochs that have ended in these times of rank 0. `expected`: steps of an epoch, for channels that are replaced."""
+        """The epochs that have ended in these times of rank 0. `expected`: the steps of an epoch, for channels that are
+        replaced."""
         ended: list[tuple[str, Ended]] = []
         numbers = times.numbers(own)
         for name, one in times.trainers(own).items():
@@ -182,7 +188,7 @@ class Watch:
         return ended
 
     def _due(self, now: float, at_once: bool, running: bool) -> bool:
-        """Whether to ask the other processes again. Answers of many processes cost something."""
+        """Says whether to ask the other processes again. Answers of many processes are expensive."""
         least = _FRESH_SECONDS_OF_EACH * len(self._times)
         return (at_once and now - self._asked >= least) or (running and now - self._asked >= max(_FRESH_SECONDS, least))
 
@@ -203,8 +209,8 @@ class Watch:
         )
 
     def _waits(self, name: str, before: _Times) -> str:
-        """Who has waited for whom since then."""
-        if name not in self._epochs:  # the core has forgotten its times
+        """A text that says which ranks have waited for what since `before`."""
+        if name not in self._epochs:  # the core has forgotten the channel's times
             return ""
         for channel in times.channels(times.since(self._times.values(), before)):
             if channel.name == name:
@@ -214,7 +220,7 @@ class Watch:
     # ---- Forks.
 
     def before_fork(self) -> None:
-        # With a limit, because a write that is stuck must not keep the program from forking.
+        # With a time limit, because a blocked write must not keep the program from forking.
         self._held = self._showing.acquire(timeout=_JOIN_SECONDS)
 
     def after_fork(self) -> None:
@@ -222,6 +228,6 @@ class Watch:
             self._showing.release()
 
     def in_child(self) -> None:
-        """A child has no such thread, and must not close its parent's bars."""
-        self.after_fork()  # the child may fork, too
+        """Frees the locks. A child has no such thread, and must not close its parent's bars."""
+        self.after_fork()  # because the child may fork, too
         self._display.forget()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for whom: what follows from the times of all processes (verdict.py), and both as text (report.py)."""
+"""report(): verdict.py derives from the times of all processes which ranks wait for what. report.py makes the text."""

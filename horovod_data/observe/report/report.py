@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report(): where the time of every channel goes, as a table and one sentence."""
+"""report(): shows where the time of every channel goes, as a table and one sentence."""
 
 from __future__ import annotations
 
@@ -33,17 +33,24 @@ class TimesReport:
 
 
 def report() -> TimesReport:
-    """Prints where the time of every channel goes, on all ranks, as a table, and one sentence that says what it comes to.
+    """Prints where the time of every channel goes, on all ranks: a table, and one sentence (the verdict).
 
-    Not collective: any process may call it at any time. The others answer in the background. The report leaves out a process that
-    does not answer within five seconds. Times count from the making of the channel, or from `stats(reset=True)` on the process.
+    Not collective: any process may call it at any time. The other processes answer in the background. The report leaves
+      out a
+    process that does not answer within five seconds. Times count from the making of the channel, or from
+    `stats(reset=True)` on the process.
 
-    For each rank: steps, the time of a step, and its parts (waiting for batches, making tensors of them, the program's own work), and the
-    mean number of batches in the queue when the program asked for one. For each reader the parts of its time: the pipeline's work;
-    cutting, copying and sending; waiting for room in the window of a rank.
+    The table has:
+
+    - For each rank: the steps, the time of a step, its parts, and the mean number of batches in the queue when the
+      program asked
+      for a batch. The parts are: waiting for batches, making tensors of them, the program's own work.
+    - For each reader: the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
+      for credit of a rank.
 
     Returns:
-      The printed report with its numbers: `.channels["train"].trainers[0].wait` (seconds), `.verdicts["train"].bound_by`
+      The printed report with its numbers: `.channels["train"].trainers[0].wait` (seconds),
+        `.verdicts["train"].bound_by`
       ("trainer", "reader", "link" or "rank"), `.gain`.
 
     Raises:
@@ -55,14 +62,14 @@ def report() -> TimesReport:
         raise explained(
             RuntimeError, "report() was called before horovod_data.init()", "Call horovod_data.init() first"
         )
-    if bindings.state() is bindings.State.SHUT_DOWN:  # no process answers any more
+    if bindings.state() is bindings.State.SHUT_DOWN:  # processes no longer answer
         raise explained(
             RuntimeError,
             "report() was called after horovod_data.shutdown()",
             "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
         )
     made = make(times.of_all(_PATIENCE_SECONDS))
-    with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed, or is a pipe without a reader
         try:
             print(made, flush=True)
         except UnicodeEncodeError:  # stdout's encoding lacks letters of a channel's name
@@ -72,13 +79,13 @@ def report() -> TimesReport:
 
 
 def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
-    """The report of the processes that times.of_all() returns."""
+    """Makes the report from the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
     return TimesReport(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
-    """Prints the report on stderr. Reader 0 does that when all ranks are done, with HOROVOD_DATA_REPORT=1."""
+    """Prints the report on stderr. With HOROVOD_DATA_REPORT=1, reader 0 calls it when all ranks are done."""
     show(str(make(times.of_all(_PATIENCE_SECONDS))))
 
 
@@ -120,7 +127,7 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
 
 
 def _shown(ranks: Sequence[times.Trainer]) -> Sequence[times.Trainer]:
-    """All ranks. If there are very many, those that waited most and least."""
+    """All ranks. If there are more than 16: the ranks that waited most and least."""
     most = 16
     if len(ranks) <= most:
         return ranks

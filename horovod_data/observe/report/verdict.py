@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict of report(): one sentence on what a channel's ranks wait for, and what would change that. Pure arithmetic."""
+"""The verdict of report(): one sentence on what a channel's ranks wait for, and what would change that. Pure
+arithmetic."""
 
 from __future__ import annotations
 
@@ -11,27 +12,28 @@ from typing import Optional, Sequence
 from ... import plan
 from ..times import Channel, Reader, Trainer
 
-# If ranks wait for less than this part of a step, they are bound by their own work.
+# A rank that waits for less than this part of a step is limited by its own work.
 LITTLE = 0.05
-# A rank is slow if it hardly waits, and the others wait for at least so many times as long.
+# A rank is slow if the other ranks wait at least this many times as long as it waits.
 _SLOWER = 3.0
-# A reader that takes so many times as long for a step as the other readers is named.
+# A reader is named as slow if a step takes it at least this many times as long as the other readers.
 _SLOW_READER = 1.5
-# Advice that gains less is left out.
+# Advice needs at least this gain (a factor).
 _WORTH = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The sentence, and its parts. `gain` is how many times as fast a step would be with the advice; None: there is no advice."""
+    """The sentence, and its parts. `gain`: how many times as fast a step would be with the advice. None: there is no
+    advice."""
 
     bound_by: str  # "trainer", "reader", "link" or "rank"
     text: str
-    wait_share: float  # of a step, mean over the ranks
-    rank: Optional[int] = None  # the slow one
-    readers: Optional[int] = None  # dedicated ones that are advised
+    wait_share: float  # the part of a step spent waiting, mean over the ranks
+    rank: Optional[int] = None  # the slow rank
+    readers: Optional[int] = None  # the number of dedicated readers that is advised
     gain: Optional[float] = None
-    awaited: str = "pipeline"  # the thing that waiting ranks wait for
+    awaited: str = "pipeline"  # what waiting ranks wait for
 
     def brief(self, ranks: int) -> str:
         """The verdict in a few words, for progress lines."""
@@ -58,7 +60,7 @@ def judge(channel: Channel) -> Verdict:
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
     if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
-        # Within one host there is no link. Elsewhere ranks and reader may have waited at different times.
+        # Within one host there is no link. With hosts, ranks and reader may have waited at different times.
         text = (
             f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
             "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
@@ -68,7 +70,7 @@ def judge(channel: Channel) -> Verdict:
 
 
 def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdict]:
-    """The verdict on a rank that takes its batches late. Where all step together, the other ranks wait for it, and it does not wait."""
+    """The verdict on a rank that takes its batches late. If all ranks step together, the other ranks wait for it."""
     if len(trainers) < 2 or channel.dynamic:
         return None
     most = max(one.later_share for one in trainers)
@@ -78,12 +80,12 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     room = {one.rank: sum(reader.room_of.get(one.rank, 0.0) for reader in channel.readers) for one in trainers}
     whole = sum(room.values())
     if theirs < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
-        return None  # the readers don't wait for ranks, so all wait for the pipelines
+        return None  # the readers don't wait for ranks, so all ranks wait for the pipelines
     if sum(room[one.rank] for one in slow) < 0.5 * whole:
         return None
     worst = max(slow, key=lambda one: room[one.rank])
     if worst.step / worst.steps < _WORTH * min(one.step / one.steps for one in others):
-        return None  # its steps are as short as theirs: it waits less because it is nearer to the data
+        return None  # its steps are as short as theirs, so it waits less because it is nearer to the data
     wait = fmean((one.wait - one.first) / one.steps for one in others)
     at_theirs = max(_own(others), _pace(channel))
     gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
@@ -169,17 +171,18 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Read
         prefetch=max(channel.prefetch, readers.dedicated),
         pipeline_bytes_per_second=ranks / busy,
     )
-    costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # is in `busy`
+    costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # the cost of batches is already in `busy`
     return 1 / plan.predict(job, readers, costs).steps_per_second
 
 
 def _busy(channel: Channel) -> float:
-    """Seconds that a reader takes for one of its own steps: its pipeline's, and for dealing.
+    """Seconds that a reader takes for one of its own steps, in its pipeline and for dealing.
 
-    Static readers take turns, so the slowest one's count. Dynamic ones deal whenever they can, so it is the mean.
+    Static readers take turns, so the slowest reader counts. Dynamic readers deal whenever they can, so the mean counts.
     """
     if channel.dynamic:
-        steps = sum(one.steps for one in channel.readers) / len(channel.trainers)  # a step there is one rank's element
+        # in dynamic channels, a reader counts the element of one rank as a step
+        steps = sum(one.steps for one in channel.readers) / len(channel.trainers)
         return sum(_seconds(one, channel) for one in channel.readers) / steps if steps else 0.0
     return max((_seconds_per_step(one, channel) for one in channel.readers), default=0.0)
 
@@ -194,7 +197,8 @@ def _seconds_per_step(reader: Reader, channel: Channel) -> float:
 
 
 def _slow_reader(channel: Channel) -> Optional[tuple[Reader, float, float]]:
-    """The reader that sets the pace of readers that take turns, with its seconds for a step and the mean of the others'."""
+    """The slowest of several readers that take turns: the reader, its seconds per step, the mean of the other readers'
+    seconds."""
     if channel.dynamic or channel.grouped or len(channel.readers) < 2:
         return None
     slow = max(channel.readers, key=lambda one: _seconds_per_step(one, channel))
@@ -204,14 +208,14 @@ def _slow_reader(channel: Channel) -> Optional[tuple[Reader, float, float]]:
 
 
 def _pace(channel: Channel) -> float:
-    """Seconds of a step if only the readers took time: they take turns, or each serves its own host."""
+    """Seconds of a step if only the readers took time. They take turns, or each reader serves its own host."""
     if channel.grouped:
         return max(((one.pipeline + one.deal) / one.steps for one in channel.readers if one.steps), default=0.0)
     return _busy(channel) / max(1, len(channel.readers))
 
 
 def _own(trainers: Sequence[Trainer]) -> float:
-    """Seconds of a step of the slowest rank if it never waited."""
+    """Seconds of a step of the slowest rank, without its waits."""
     return max((one.step + one.receive) / one.steps for one in trainers)
 
 
@@ -223,7 +227,9 @@ def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
 def _filling(channel: Channel) -> float:
     """Seconds in which pipelines filled their buffers before the first batch of an epoch.
 
-    The rest of the wait for a first batch has other causes: a link full of other ranks' batches, or ranks that still end the last epoch.
+    The rest of the wait for a first batch has other causes: a link full of other ranks' batches, or ranks that are
+      still in the
+    last epoch.
     """
     worked = max((one.pipeline for one in channel.readers), default=0.0)
     return min([worked, *(one.first for one in channel.trainers if one.steps)])
