@@ -198,7 +198,7 @@ def _fits(spec: Any, known: Any) -> bool:
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
-    """Raises TypeError unless this is a dataset, a function, or None where it is not needed."""
+    """Raises TypeError unless this is a dataset, a function, or None if it is not needed."""
     if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn):
         return
     if dataset_or_fn is None:
@@ -297,7 +297,7 @@ def _graph_deal(
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-        # A session makes the dataset anew for each epoch.
+        # A session makes a new dataset for each epoch.
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())

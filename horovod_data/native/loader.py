@@ -92,8 +92,10 @@ def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
 
 
 def _built_for(library: Path) -> Optional[str]:
-    """The TensorFlow version in the file. It is found without loading the file, which may fail with another
-    TensorFlow."""
+    """The TensorFlow version in the file.
+
+    It is found without loading the file, which may fail with another TensorFlow.
+    """
     found = _BUILD_INFO.search(library.read_bytes())
     return found[1].decode() if found else None
 

@@ -113,14 +113,18 @@ def resource_of(iterator: OwnedIterator) -> Any:
 
 
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
-    """The dataset of an iterator. None: the iterator was an argument of a tf.function, which knows only its
-    resource."""
+    """The dataset of an iterator.
+
+    None: the iterator was an argument of a tf.function, which knows only its resource.
+    """
     return getattr(iterator, "_dataset", None)
 
 
 def keep_functions() -> None:
-    """From now on the runtime keeps functions that are freed. In a forked child, the runtime may end before these
-    functions."""
+    """From now on the runtime keeps functions that are freed.
+
+    In a forked child, the runtime may end before these functions.
+    """
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 
@@ -279,6 +283,8 @@ def shard_files(dataset: tf.data.Dataset, shard: int, shards: int) -> tf.data.Da
 
 
 def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
-    """Keeps the bodies of generators and py_functions for `copy`. They live as long as the graph for which they were
-    made."""
+    """Keeps the bodies of generators and py_functions for `copy`.
+
+    They live as long as the graph for which they were made.
+    """
     copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])
