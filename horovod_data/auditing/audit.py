@@ -41,8 +41,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     prints the report to stderr, and report() returns it on every rank.
 
     Memory of a rank: 16 bytes for each row that it saw, and 16 bytes for each row that it counts (all rows / N). Rows
-    of the reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, the
-    keys of the rows that it saw are held up to five times, and 100 MiB more.
+    of the reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, it
+    holds the keys of the rows that it saw up to five times, and needs 100 MiB more.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
