@@ -275,10 +275,9 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
 def _graph_deal(
     graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor
 ) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
-    """For a dataset of a TF1 graph: a function that deals an epoch, a function that closes the session, the dataset's
-    length.
+    """Prepares a dataset of a TF1 graph.
 
-    The session runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel.
+    Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel.
     So the channel must not keep that graph alive.
     """
     needed: set[str] = set()

@@ -45,8 +45,8 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
-# Three lists of methods. Of an iterator: the methods that give an element or the state. Of a session: the methods that
-# run something, also a callable that was made before. Of a dataset: the method that iter() calls first.
+# ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
+# that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls first.
 ITERATOR_CALLS = (
     "_next_internal",
     "get_next_as_optional",

@@ -41,9 +41,9 @@ def report() -> TimesReport:
 
     The table has:
 
-    - For each rank: the steps, the time of a step, its parts, and the mean number of batches in the queue when the
-      program asked
-      for a batch. The parts are: waiting for batches, making tensors of them, the program's own work.
+    - For each rank: the steps, the time of a step and its parts, and the queue. The parts are: waiting for batches,
+      making tensors of them, the program's own work. The queue is the mean number of batches that had arrived when the
+      program asked for a batch.
     - For each reader: the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
       for credit of a rank.
 

@@ -231,8 +231,8 @@ def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
 def _filling(channel: Channel) -> float:
     """Seconds in which pipelines filled their buffers before the first batch of an epoch.
 
-    The rest of the wait for a first batch has other causes: a link full of other ranks' batches, or ranks that are
-    still in the last epoch.
+    The rest of the wait for a first batch has other causes. The link may be full of other ranks' batches, or ranks may
+    still be in the last epoch.
     """
     worked = max((one.pipeline for one in channel.readers), default=0.0)
     return min([worked, *(one.first for one in channel.trainers if one.steps)])
