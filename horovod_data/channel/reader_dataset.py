@@ -277,8 +277,9 @@ def _graph_deal(
 ) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
     """Prepares a dataset of a TF1 graph.
 
-    Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel.
-    So the channel must not keep that graph alive.
+    Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session
+    runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel. So the
+    channel must not keep that graph alive.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]

@@ -13,8 +13,8 @@ So a failure ends the job by MPI_Abort, with the same status. There are three wa
 - Any other end is a normal exit, which does shutdown().
 
 Two exits are not noted. One is a sys.exit that the program imported by name before init(), before Python 3.12. The
-other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the status, but it runs after
-the atexit handlers of Python.
+other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the
+status, but it runs after the atexit handlers of Python.
 
 The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
 """

@@ -127,7 +127,8 @@ def hear_of_horovods_end() -> None:
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
     """Makes shutdown() call `last` after it has left its channels and before it leaves the job.
 
-    The oldest `last` comes first. `last` gets a function. It must call this function before a longer wait for other ranks.
+    The oldest `last` comes first. `last` gets a function. It must call this function before a longer wait for other
+    ranks.
     """
     _last_things.append(last)
 

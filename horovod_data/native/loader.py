@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds _core.so, the C++ core, and loads it twice: as TensorFlow ops and as C functions. Memory has one copy of it.
 
-Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL. MPI works with that, because its plugins name the
-libraries that they need (Open MPI 3 and later, and MPICH). So our symbols, and the MPI of our build, do not collide
+Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL. MPI works with that, because its plugins name
+the libraries that they need (Open MPI 3 and later, and MPICH). So our symbols, and the MPI of our build, do not collide
 with Horovod and other extensions.
 """
 

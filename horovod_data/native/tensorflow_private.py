@@ -46,7 +46,8 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensor
 from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
 # ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
-# that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls first.
+# that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
+# first.
 ITERATOR_CALLS = (
     "_next_internal",
     "get_next_as_optional",
