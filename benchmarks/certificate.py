@@ -21,8 +21,10 @@ CASES = [(1 << 20, 10.0), (4 << 10, 10.0), (1 << 20, 0.0), (4 << 10, 0.0)]  # by
 
 
 def ratio(result: dict[str, Any]) -> float:
-    """The median of the rounds' ratios. Ratios are needed because the machine's own pace drifts by more than the
-    cost."""
+    """The median of the rounds' ratios.
+
+    Ratios are needed because the machine's own pace drifts by more than the cost.
+    """
     return float(statistics.median(on / off for on, off in zip(result["on"], result["off"])))
 
 

@@ -42,8 +42,10 @@ def grid(results: Results, key: str, name: Any) -> list[str]:
 
 
 def steepest(results: Results, key: str, way: str) -> tuple[float, Any]:
-    """The largest growth of a batch's cost from one value to the next, beyond the growth of its bytes. And the
-    value."""
+    """The largest growth of a batch's cost from one value to the next, beyond the growth of its bytes.
+
+    And the value.
+    """
     line = [r for r in results if r["name"] == way and not r["error"]]
     steps = [
         (microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), b[key]) for a, b in zip(line, line[1:])

@@ -136,8 +136,10 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 
 def described(only: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """For each contestant: NAME, ABOUT and LARGEST. A separate process reads them, because importing them starts
-    MPI."""
+    """For each contestant: NAME, ABOUT and LARGEST.
+
+    A separate process reads them, because importing them starts MPI.
+    """
     script = (
         "import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
         "for r in rivals.ALL}))"

@@ -28,8 +28,10 @@ def prose(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table, between blank lines. The first column is aligned to the left, figures to the
-    right."""
+    """The lines of a Markdown table, between blank lines.
+
+    The first column is aligned to the left, figures to the right.
+    """
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
 

@@ -3,8 +3,7 @@
 
 The numbers come from configs/dlio/workload/{cosmoflow,resnet50,unet3d}_h100.yaml in github.com/mlcommons/storage,
 commit caa90c9. github.com/argonne-lcf/dlio_benchmark, commit e1919d7, has the same. Values that they lack are DLIO's
-defaults.
-Three choices are ours: `files`, which limits the space; `aim`; all records of a profile have the mean length.
+defaults. Three choices are ours: `files`, which limits the space; `aim`; all records of a profile have the mean length.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     python benchmarks/tensorboard_picture.py --out docs            # publishes it
 
 Needs tensorboard, and a chromium (Debian: `apt-get install chromium`). In the first half of the job, a step of the
-  pipeline
-takes longer than a step of the ranks. In the second half it is the reverse. Each rank writes its scalars 50 times.
+pipeline takes longer than a step of the ranks. In the second half it is the reverse. Each rank writes its scalars 50
+times.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ AIM = 0.98
 
 
 def beside(ours: dict[str, Any], other: dict[str, Any]) -> float:
-    """The median of the rounds' ratios. Ratios are needed because the machine's own pace drifts by more than the
-    difference."""
+    """The median of the rounds' ratios.
+
+    Ratios are needed because the machine's own pace drifts by more than the difference.
+    """
     return float(statistics.median(a / b for a, b in zip(ours["images"], other["images"])))
 
 

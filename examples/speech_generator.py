@@ -5,8 +5,7 @@ toolkits.
     mpirun -np 3 python examples/speech_generator.py
 
 TensorFlow 1 graph mode: one iterator over two channels, initialised again in every epoch. Batches are dicts of tensors
-  whose
-shapes differ from batch to batch. Only rank 0 runs the generator.
+whose shapes differ from batch to batch. Only rank 0 runs the generator.
 """
 
 import sys

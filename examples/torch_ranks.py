@@ -83,8 +83,10 @@ def train(batches, distributed: bool):
 
 
 def coordinator() -> str:
-    """The address where PyTorch's processes meet: rank 0's host, and a free port. Rank 0 sends it to the other
-    ranks."""
+    """The address where PyTorch's processes meet: rank 0's host, and a free port.
+
+    Rank 0 sends it to the other ranks.
+    """
     offer = None
     if hvdata.rank() == 0:
         with socket.socket() as free:

@@ -112,7 +112,8 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
     def __init__(self, log_dir: str, channel: Optional[str] = None, update_freq: Union[str, int] = "epoch") -> None:
         """
         Args:
-          log_dir, channel: the same as in DeliveryScalars.
+          log_dir: TensorBoard's folder, as in DeliveryScalars.
+          channel: the name of a channel, as in DeliveryScalars. None stands for all channels.
           update_freq: "epoch", "batch", or a number of batches, as in Keras' TensorBoard callback.
 
         Raises:

@@ -130,8 +130,10 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
 
 
 def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
-    """Compares the records of one epoch in two files. Yields (which records, whether they are equal, compare()'s
-    sentence)."""
+    """Compares the records of one epoch in two files.
+
+    Yields (which records, whether they are equal, compare()'s sentence).
+    """
     if len(ours) != len(
         theirs
     ):  # one run was interrupted more often. In each file, the last record is that of the whole epoch
@@ -148,8 +150,10 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
 
 
 def _goes_on(records: Sequence[Record]) -> bool:
-    """Says whether the second record has all elements of the first, which is not complete. Then its run continued the
-    first."""
+    """Says whether the second record has all elements of the first, which is not complete.
+
+    Then its run continued the first.
+    """
     return (
         len(records) > 1
         and records[0]["verdict"] == "not complete"
@@ -188,8 +192,7 @@ def _step(record: Record, element: int) -> Optional[int]:
     None: the steps have different sizes, because the epoch was restored on another number of ranks.
 
     Elements of several readers are listed in turns: element 0 of each reader, then element 1 of each reader. The steps
-      of readers
-    take turns too. Except: if each host has its own reader, all readers make one step together.
+    of readers take turns too. Except: if each host has its own reader, all readers make one step together.
     """
     readers, fixed = max(int(record.get("readers", 1)), 1), record["schedule"] == "static"
     apart = readers > 1 and bool(record.get("readers_per_node", False))

@@ -76,8 +76,10 @@ def show_any_text() -> None:
 
 
 def without_place(text: str, where: Optional[str] = None) -> str:
-    """A text of explain() without its place, so that another text can quote it. `where` None: the place of this
-    process."""
+    """A text of explain() without its place, so that another text can quote it.
+
+    `where` None: the place of this process.
+    """
     return text.removeprefix(placed(_here if where is None else where, ""))
 
 
@@ -90,8 +92,10 @@ def text_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> list[str]:
-    """The class and the text of an error, for other ranks. A text given to sys.exit() is quoted, and a status is
-    not."""
+    """The class and the text of an error, for other ranks.
+
+    A text given to sys.exit() is quoted, and a status is not.
+    """
     text = text_of(error)
     quoted = isinstance(error, SystemExit) and error.code is not None and not isinstance(error.code, int)
     return [type(error).__name__, repr(text) if quoted else text]

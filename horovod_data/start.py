@@ -109,7 +109,7 @@ def _join(
     mpi: str,
     ctrl_c: signals.Held,
 ) -> None:
-    """Meets the other processes, and starts Horovod (where it is installed) and the engine. Collective."""
+    """Meets the other processes, and starts Horovod (if it is installed) and the engine. Collective."""
     address = _address(comm)
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()

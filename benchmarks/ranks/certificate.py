@@ -2,8 +2,7 @@
 """Steps of a given time with a batch, verified and not verified, in turns.
 
 Settings: bytes (a list), milliseconds (of a step; 0: none), steps (of a round and way). The step is a sleep, because a
-  step on a
-GPU leaves the processor free.
+step on a GPU leaves the processor free.
 """
 
 from __future__ import annotations

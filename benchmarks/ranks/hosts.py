@@ -79,8 +79,10 @@ def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
 
 
 def only_iterate(job: Job, batch: Batch, steps: int, file: Path) -> Callable[[], None]:
-    """Every rank takes ready-made elements of its own, and nothing is delivered. The simulated hosts share memory,
-    where ranks meet."""
+    """Every rank takes ready-made elements of its own, and nothing is delivered.
+
+    The simulated hosts share memory, where ranks meet.
+    """
     ranks = InStep(job.comm, file)
     dataset = batch.own().take(steps)
     begun = 0

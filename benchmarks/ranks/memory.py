@@ -2,8 +2,7 @@
 """Memory of every rank while a global batch is delivered.
 
 Settings: pipelines, rows, row_bytes, prefetch (0: default settings), seconds, keep. `keep`: seconds that a rank keeps
-  each
-element, so that the reader is ahead.
+each element, so that the reader is ahead.
 
 A thread measures two values all the time. Private memory is RssAnon. This process's part of shared memory is Pss_Shmem.
 There a page that n processes map counts 1/n in each process, so the sum over ranks is the memory of the host.

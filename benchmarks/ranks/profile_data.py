@@ -22,8 +22,10 @@ MOST = 8  # the most parallel calls, because each holds a batch
 
 
 def write(profile: Profile, directory: Path) -> None:
-    """Writes files of random bytes. They are on the disk when it returns, so that no write-back disturbs a
-    measurement."""
+    """Writes files of random bytes.
+
+    They are on the disk when it returns, so that no write-back disturbs a measurement.
+    """
     random = np.random.default_rng(1)
     for number in range(profile.files):
         path = directory / f"{number:04}.{profile.format}"
@@ -135,8 +137,10 @@ class Stored(_Samples):
 
 
 def _begin_of_data(npz: str) -> int:
-    """The place where the numbers of `x` begin in the file. It is the same in all files that np.savez wrote with one
-    shape."""
+    """The place where the numbers of `x` begin in the file.
+
+    It is the same in all files that np.savez wrote with one shape.
+    """
     with zipfile.ZipFile(npz) as archive, archive.open("x.npy") as member, open(npz, "rb") as file:
         np.lib.format.read_magic(member)
         np.lib.format.read_array_header_1_0(member)

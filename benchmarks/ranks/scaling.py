@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many batches per second reach all trainers, if every reader's pipeline needs a fixed time for each batch.
 
-Settings: way ("ours", with the readers set in the environment; or "broadcast"), pace (seconds that a pipeline sleeps
-  for each
-rank's batch), bytes (of one rank's batch), steps (of a round, for all readers together).
+Settings:
+
+- way: "ours", with the readers set in the environment; or "broadcast"
+- pace: seconds that a pipeline sleeps for each rank's batch
+- bytes: of one rank's batch
+- steps: of a round, for all readers together
 """
 
 from __future__ import annotations

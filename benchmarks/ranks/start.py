@@ -38,8 +38,10 @@ def start(horovod: bool = False) -> tuple[Job, dict[str, Any]]:
 
 @contextlib.contextmanager
 def horovod_running() -> Iterator[None]:
-    """Runs Horovod only during a measurement, in a job that started without it. Its threads sometimes spin on cores of
-    other ranks."""
+    """Runs Horovod only during a measurement, in a job that started without it.
+
+    Its threads sometimes spin on cores of other ranks.
+    """
     import horovod.tensorflow as hvd  # only after start()
 
     hvd.init()

@@ -2,16 +2,14 @@
 """Accelerator utilisation of MLPerf Storage's profiles, for all ways to feed the ranks, measured as in DLIO.
 
 Settings: profiles (their keys), shrink (samples and computation so many times smaller), least (timed steps of an
-  epoch),
-directory.
+epoch), directory.
 
 A round of a way is an epoch of a new pipeline, so nothing is buffered during other ways' turns. The loop is DLIO's
-(_train in
-main.py, compute_metrics_train in utils/statscounter.py): a rank takes its batch, sleeps for the accelerator's
-  computation time,
-and meets the other ranks. Utilisation is the sleep time over the whole time, without the first step. Each rank measures
-it by its own clock, and the result is the mean. DLIO leaves out a rank's first step up to the barrier. Here the barrier
-is also left out, because epochs are short, and a rank's late first batch would count on all other ranks.
+(_train in main.py, compute_metrics_train in utils/statscounter.py): a rank takes its batch, sleeps for the
+accelerator's computation time, and meets the other ranks. Utilisation is the sleep time over the whole time, without
+the first step. Each rank measures it by its own clock, and the result is the mean. DLIO leaves out a rank's first step
+up to the barrier. Here the barrier is also left out, because epochs are short, and a rank's late first batch would
+count on all other ranks.
 """
 
 from __future__ import annotations

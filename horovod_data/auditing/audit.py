@@ -30,9 +30,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     tf.data pipeline with `shard`, a DataLoader of PyTorch, a Keras sequence, a generator.
 
     Collective among trainers: every rank makes the same calls in the same order, and passes its own loader. An
-      iteration is
-    an epoch, and all ranks make the same number of iterations. Ranks may make different numbers of steps. An epoch
-    ends:
+    iteration is an epoch, and all ranks make the same number of iterations. Ranks may make different numbers of steps.
+    An epoch ends:
 
     - where the loader ends, or where the program leaves the loop;
     - at the latest when the next iteration begins;
@@ -42,9 +41,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     prints the report to stderr, and report() returns it on every rank.
 
     Memory of a rank: 16 bytes for each row that it saw, and 16 bytes for each row that it counts (all rows / N). Rows
-      of the
-    reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, the keys of
-    the rows that it saw are held up to five times, and 100 MiB more.
+    of the reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, it
+    holds the keys of the rows that it saw up to five times, and needs 100 MiB more.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
@@ -53,24 +51,20 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         Otherwise the name or place of a component (`"id"`, `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`),
         or a function of the element.
         The key is an array with one entry for each row: whole numbers, texts, or anything else whose axis 0 is the
-          rows. It
-        may be a tuple of such arrays, which form the key together. If it is a single value, the element is one row.
-        Without a key, the rows are counted along axis 0 if all components have an axis 0 of the same length. Otherwise
-        the element is one row.
+        rows. It may be a tuple of such arrays, which form the key together. If it is a single value, the element is one
+        row. Without a key, the rows are counted along axis 0 if all components have an axis 0 of the same length.
+        Otherwise the element is one row.
       reference: the expected rows. Only rank 0's reference counts. It is read once, in this call, on rank 0. Other
-        ranks may
-        pass None. None on rank 0: rows that were never seen are unknown. It is one of these:
+        ranks may pass None. None on rank 0: rows that were never seen are unknown. It is one of these:
         a number of rows; keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); a dataset
         or another iterable of elements, from which keys are made, also an object with only `__getitem__` and `__len__`;
         a function that returns one of these.
 
     Returns:
-      An object that yields the same elements, and has report(), reports and end_epoch() (see Audit). For a
-      tf.data.Dataset: a dataset with the same element_spec and cardinality, which also works in model.fit. For an
-        iterator or a generator: an
-      iterator. For a Keras sequence: a sequence. For anything else: an iterable. On a dedicated reader, which takes no
-        part:
-      the argument itself.
+      An object that yields the same elements, and has report(), reports and end_epoch() (see Audit).
+      For a tf.data.Dataset: a dataset with the same element_spec and cardinality, which also works in model.fit.
+      For an iterator or a generator: an iterator. For a Keras sequence: a sequence. For anything else: an iterable.
+      On a dedicated reader, which takes no part: the argument itself.
 
     Raises:
       TypeError, ValueError: an argument is wrong, or the ranks disagree. Every rank raises it, with the rank that

@@ -190,8 +190,10 @@ def _first_of(found: list[Found]) -> list[Found]:
 
 
 def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found]:
-    """The first of the chosen keys. First numbers, by their value, and then digests, by their place in the
-    reference."""
+    """The first of the chosen keys.
+
+    First numbers, by their value, and then digests, by their place in the reference.
+    """
     which = np.flatnonzero(chosen)
     numbers = keys[which, 0] == INTEGER
     by = np.where(numbers, keys[which, 1] ^ np.uint64(1 << 63), places[which].astype(np.uint64))

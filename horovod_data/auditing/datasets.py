@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits tf.data's datasets. A map records each element. It stands between stages that note the begin and the end of an
-iteration."""
+"""Audits tf.data's datasets.
+
+A map records each element. It stands between stages that note the begin and the end of an iteration.
+"""
 
 from __future__ import annotations
 

@@ -72,8 +72,10 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
 
 
 def audited_iterable(given: Any, recorder: Recorder) -> Audit:
-    """An audited iterator if `given` has a next(), otherwise an audited iterable. It has a length if `given` has a
-    length."""
+    """An audited iterator if `given` has a next(), otherwise an audited iterable.
+
+    It has a length if `given` has a length.
+    """
     kind = AuditedIterator if hasattr(given, "__next__") else AuditedIterable
     sized: Any = {"__len__": lambda self: len(self._inner)} if hasattr(given, "__len__") else {}
     made: Audit = type(kind.__name__, (kind,), sized)(given, recorder)
@@ -195,6 +197,8 @@ class ReadAhead:
         self._recorder.close()
 
     def end(self, failed: bool) -> None:
-        """Call it when the training is over. `failed`: an error ended it. If the iterator has raised an error, it is
-        that error."""
+        """Call it when the training is over.
+
+        `failed`: an error ended it. If the iterator has raised an error, it is that error.
+        """
         self._recorder.end(-1, self._error if failed else None, left=True)

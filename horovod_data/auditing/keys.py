@@ -165,8 +165,10 @@ def _described(value: Any, why: str) -> str:
 
 
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
-    """The keys of a tuple of arrays. Each row's key is made of its entries in all arrays. A tuple of single values has
-    one key for each value."""
+    """The keys of a tuple of arrays.
+
+    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value.
+    """
     parts = _parts(value)
     if all(_is_single(part) for part in parts):
         if len(parts) > 1 and len(parts) != _known_rows(element):
@@ -185,8 +187,10 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
 
 
 def _parts(value: tuple[Any, ...]) -> list[Any]:
-    """The parts of a tuple. A tuple inside of it has several parts, too. Except: a tuple of texts is one part, because
-    PyTorch collates the texts of a batch into a tuple."""
+    """The parts of a tuple. A tuple inside of it has several parts, too.
+
+    Except: a tuple of texts is one part, because PyTorch collates the texts of a batch into a tuple.
+    """
     parts: list[Any] = []
     for part in value:
         if isinstance(part, tuple):
@@ -216,8 +220,10 @@ def _shapes(element: Any) -> list[Any]:
 
 
 def _check_number(element: Any, keys: int) -> None:
-    """Raises ValueError if an element can't have `keys` rows. An element may be a list of rows, and rows may stand
-    along axis 1."""
+    """Raises ValueError if an element can't have `keys` rows.
+
+    An element may be a list of rows, and rows may stand along axis 1.
+    """
     rows = _known_rows(element)
     if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return
@@ -253,8 +259,10 @@ def shown(word0: int, word1: int) -> Union[int, str]:
 
 
 def part_of(words: Array) -> Array:
-    """uint16 [rows]: each key's part of PARTS. Every part has about the same number of keys. Each rank counts the keys
-    of some parts, a few parts at a time."""
+    """uint16 [rows]: each key's part of PARTS.
+
+    Every part has about the same number of keys. Each rank counts the keys of some parts, a few parts at a time.
+    """
     mixed = words[:, 1] ^ (words[:, 0] * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # the end of splitmix64
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -170,8 +170,10 @@ class Recorder:
     """
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
-        """`settle`, `announce`: the arguments of Reporter. `partial`: the epoch that is running at the end of the
-        program counts, even if it is not a numbered iteration."""
+        """`settle`, `announce`: the arguments of Reporter.
+
+        `partial`: the epoch that is running at the end of the program counts, even if it is not a numbered iteration.
+        """
         self.name, self._key, self._announce, self._partial = name, key, announce, partial
         # The garbage collector may end a generator's epoch at any place, so also under this lock.
         self._lock = threading.RLock()
@@ -190,8 +192,10 @@ class Recorder:
             self.close_for_good()
 
     def forgive(self) -> None:
-        """From now on an element whose keys can't be made is passed on without an error. Its epoch keeps the error, and
-        ends there."""
+        """From now on an element whose keys can't be made is passed on without an error.
+
+        Its epoch keeps the error, and ends there.
+        """
         self._forgiving = True
 
     def begin(self) -> int:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected rows: a number, keys, or elements. Rank 0 reads them once, and sends each key to the rank that counts
-it."""
+"""The expected rows: a number, keys, or elements.
+
+Rank 0 reads them once, and sends each key to the rank that counts it.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,7 @@ class Reference(NamedTuple):
     """The reference of an audit.
 
     `rows`: the number of its rows. None: there is no reference. `part`: the keys that this rank counts, in the form
-    that count()
-    takes. None: only the number is known. `names`: on rank 0, the names of keys that are text.
+    that count() takes. None: only the number is known. `names`: on rank 0, the names of keys that are text.
     """
 
     rows: Optional[int] = None
@@ -185,8 +186,10 @@ def _is_function(given: Any) -> bool:
 
 
 def _is_map(given: Any) -> bool:
-    """Says whether its elements have numbers but it has no `__iter__`, like PyTorch's datasets and Keras 3's. Some of
-    these raise no IndexError at their end, so Python can't find the end."""
+    """Says whether its elements have numbers but it has no `__iter__`, like PyTorch's datasets and Keras 3's.
+
+    Some of these raise no IndexError at their end, so Python can't find the end.
+    """
     names = ("__getitem__", "__len__")
     found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
     return found and not isinstance(given, type)

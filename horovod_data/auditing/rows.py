@@ -324,8 +324,10 @@ def _dtype_for(leaf: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Array:
-    """A list as an array, with its texts as objects. In an array of numpy's texts, each entry would be as long as the
-    longest."""
+    """A list as an array, with its texts as objects.
+
+    In an array of numpy's texts, each entry would be as long as the longest.
+    """
     if _holds_texts(values):
         return np.array(values, object)
     return np.asarray(values) if values else np.empty(0, np.int64)
@@ -336,8 +338,10 @@ def _holds_texts(values: Any) -> bool:
 
 
 def _whole_numbers(values: Array) -> Optional[Array]:
-    """An array of objects as an array of Python's whole numbers. None: some entries are not whole numbers, or there are
-    none."""
+    """An array of objects as an array of Python's whole numbers.
+
+    None: some entries are not whole numbers, or there are none.
+    """
     try:
         flat = [operator.index(one) for one in values.ravel().tolist()]
     except TypeError:

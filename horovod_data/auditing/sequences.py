@@ -18,8 +18,10 @@ from .record import Recorder
 
 
 def sequence_class(given: Any) -> Any:
-    """The class of Keras from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: it is no
-    sequence."""
+    """The class of Keras from which this object's class is derived: Sequence, or PyDataset in Keras 3.
+
+    None: it is no sequence.
+    """
     for base in type(given).__mro__:
         packages = base.__module__.split(".")
         if base.__name__ in ("Sequence", "PyDataset") and ("keras" in packages or "tf_keras" in packages):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what all ranks said in a call that they make together. An error of one rank is raised on all."""
+"""Compares the data of all ranks in a call that they make together. An error of one rank is raised on all."""
 
 from __future__ import annotations
 

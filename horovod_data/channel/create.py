@@ -45,8 +45,8 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     """Makes a channel. The caller becomes a user of it. Collective: all ranks make their channels in the same order.
 
     Every rank takes part in the agreement, also after its own work has failed. So all ranks raise that error.
-    `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have
-    made the channel.
+    `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have made
+    the channel.
     """
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
@@ -178,8 +178,10 @@ def _component(part: elements.Component) -> bindings.Component:
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
-    """The bytes that may be on their way. The limit is a quarter of a reader's shared memory, which serves all
-    channels."""
+    """The bytes that may be on their way.
+
+    The limit is a quarter of a reader's shared memory, which serves all channels.
+    """
     return min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
 
 

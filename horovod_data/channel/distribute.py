@@ -42,7 +42,7 @@ def distribute_dataset(
     prefetch_mb: Optional[float] = None,
     shard: Optional[str] = None,
 ) -> tf.data.Dataset:
-    """Deals the elements of the reader's dataset to all ranks. Each rank gets its own elements, and no others.
+    """Deals the elements of the reader's dataset to all ranks. Each rank gets its own elements only.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
     Only the dataset (or function) of readers is used. Each iteration of the returned dataset is a new epoch: one pass
@@ -70,24 +70,25 @@ def distribute_dataset(
       prefetch: the steps that may be on their way to a rank, beyond its current step. They don't change the order of
         rows, or which rank gets a row.
         "auto": as many as help, 2 to 64, bounded in bytes.
-        A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most
-        prefetch shares.
+        A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most prefetch
+        shares.
       prefetch_mb: with prefetch="auto", the MiB of batches that the reader may have on their way for this channel. All
         ranks divide them. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. The
         limit is a quarter of a reader's HOROVOD_DATA_ARENA_MB. It is an error if prefetch is a number.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.
         "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or
-        elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers, and no later stage
-        counts elements. Otherwise every reader reads everything, and delivers its part of the elements. Parts that
-        don't make up one whole are an error, for example with another order on each reader. Except: datasets that a
-        function makes for later epochs are not compared, so they must be the same on all readers.
+        elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers,
+        and no later stage counts elements. Otherwise every reader reads everything, and delivers its part of the
+        elements. Parts that don't make up one whole are an error, for example with another order on each reader.
+        Except: datasets that a function makes for later epochs are not compared, so they must be the same on all
+        readers.
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.
       verify: True: every row is hashed where the pipeline yields it, and again where a rank gets it. A row that is
-        lost, repeated, altered, or on the wrong rank is an error on every rank (DataLossError). At the end of an
-        epoch, a log line and a record in the file HOROVOD_DATA_CERTIFICATE certify it (docs/certificate.md).
+        lost, repeated, altered, or on the wrong rank is an error on every rank (DataLossError). At the end of an epoch,
+        a log line and a record in the file HOROVOD_DATA_CERTIFICATE certify it (docs/certificate.md).
         HOROVOD_DATA_VERIFY=1 verifies every channel.
       name: the channel's name in messages. While a TF1 graph is built, a name that exists in another graph stands for
         the same channel.
@@ -113,7 +114,7 @@ def distribute_dataset(
     - tf.errors.*: an error of the reader's pipeline, with its place (channel, epoch, step, reader and host).
     - UnavailableError: a process was lost.
     - DeadlineExceededError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
-    - FailedPreconditionError: after shutdown(), or when a newer iterator of the dataset has ended this iterator's epoch.
+    - FailedPreconditionError: after shutdown(), or when a newer iterator of the dataset has ended this epoch.
     """
     given = locals()  # inside a tf.function AutoGraph adds local names later
     state.current("distribute_dataset()")

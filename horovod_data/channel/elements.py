@@ -2,8 +2,7 @@
 """The component tensors of an element, their names, and the specs of the shares that trainers get.
 
 The C++ core knows plain tensors only. A map on the reader takes ragged and sparse tensors apart, and a map on the
-trainers puts them
-together. None is part of the structure: it has no tensor.
+trainers puts them together. None is part of the structure: it has no tensor.
 """
 
 from __future__ import annotations
@@ -67,8 +66,10 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def by_place(spec: Any) -> Any:
-    """Converts `spec` for TensorFlow's proto of a structure. Places (as text) replace the keys of dicts, None the spec
-    of None."""
+    """Converts `spec` for TensorFlow's proto of a structure.
+
+    Places (as text) replace the keys of dicts, None the spec of None.
+    """
     if is_none(spec):
         return None
     if isinstance(spec, dict):
@@ -187,8 +188,10 @@ def components(spec: Any) -> list[Component]:
 
 
 def weight_component(spec: Any) -> int:
-    """The component whose rows have the weights of remainder="pad". It belongs to the first leaf, which knows its
-    rows."""
+    """The component whose rows have the weights of remainder="pad".
+
+    It belongs to the first leaf, which knows its rows.
+    """
     first = leaves(spec)[0][1]
     if isinstance(first, tf.SparseTensorSpec):
         return 2

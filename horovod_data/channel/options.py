@@ -39,7 +39,7 @@ class Options:
     """The arguments. The fields have the names and defaults of the parameters of distribute_dataset().
 
     Raises:
-      TypeError, ValueError: an argument is wrong by itself, or contradicts another one.
+      TypeError, ValueError: an argument is wrong by itself, or contradicts another argument.
     """
 
     batch: str

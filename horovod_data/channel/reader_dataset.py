@@ -200,7 +200,7 @@ def _fits(spec: Any, known: Any) -> bool:
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
-    """Raises TypeError unless this is a dataset, a function, or None where it is not needed."""
+    """Raises TypeError unless this is a dataset, a function, or None if it is not needed."""
     if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn):
         return
     if dataset_or_fn is None:
@@ -277,11 +277,11 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
 def _graph_deal(
     graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor
 ) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
-    """For a dataset of a TF1 graph: a function that deals an epoch, a function that closes the session, the dataset's
-    length.
+    """Prepares a dataset of a TF1 graph.
 
-    The session runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel.
-    So the channel must not keep that graph alive.
+    Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session
+    runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel. So the
+    channel must not keep that graph alive.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]
@@ -299,7 +299,7 @@ def _graph_deal(
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-        # A session makes the dataset anew for each epoch.
+        # A session makes a new dataset for each epoch.
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())

@@ -39,8 +39,7 @@ class Dealer:
     """The thread that runs the epochs of a channel as trainers open them.
 
     The thread starts before the ranks agree on the channel, so all ranks get the error if it can't be started. It lives
-    as
-    long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
+    as long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
     Between epochs it waits in C++.
 
     Raises:
@@ -100,7 +99,7 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
-        with contextlib.suppress(Exception):  # a class of the user's may have no such attribute
+        with contextlib.suppress(Exception):  # a class of the user may lack the attribute
             code = int(error.error_code)
             return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN

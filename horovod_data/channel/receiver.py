@@ -71,14 +71,16 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.
     # too early. Then the end of an iterator takes up to a minute.
     settings.autotune.enabled = False
     dataset = dataset.with_options(settings)
-    if not private.tf2():  # programs with TF1 behaviour use make_one_shot_iterator() and its like
+    if not private.tf2():  # programs with TF1 behaviour use make_one_shot_iterator() and similar methods
         dataset = private.DatasetV1Adapter(dataset)
     return dataset
 
 
 def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The stages of a pipeline, each once. Not recursive: a pipeline may have more stages than Python's stack
-    allows."""
+    """The stages of a pipeline, each once.
+
+    Not recursive: a pipeline may have more stages than Python's stack allows.
+    """
     seen: dict[int, tf.data.Dataset] = {}
     waiting = [dataset]
     while waiting:
@@ -112,6 +114,8 @@ def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> 
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:
-    """The stages of a pipeline that receive from a channel. Except: it does not see a stage that a function
-    captures."""
+    """The stages of a pipeline that receive from a channel.
+
+    Except: it does not see a stage that a function captures.
+    """
     return [stage for stage in stages(dataset) if isinstance(stage, _ReceiverDataset)]

@@ -22,7 +22,7 @@ SCATTER, GATHER, GATHER_GRADIENT = "", "\0G", "\0B"
 
 
 def checked(call: str, root: Any, name: Optional[str]) -> tuple[state.Job, int]:
-    """For a call that trainers make: the job, and the root as a number.
+    """Checks a call that trainers make. Returns the job, and the root as a number.
 
     Raises:
       RuntimeError: there is no job, or this is a dedicated reader.

@@ -18,8 +18,7 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
     only.
 
     Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in
-      TF1
-    graphs. Each rank may give any number of rows, also 0. A call returns when the root has all parts and they fit
+    TF1 graphs. Each rank may give any number of rows, also 0. A call returns when the root has all parts and they fit
     together. Calls without a name are matched in the order of the program, as in scatter(). Calls with a name are
     matched by name.
 

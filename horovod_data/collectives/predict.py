@@ -41,8 +41,7 @@ def predict(
     """Distributes a dataset, predicts on every rank, and gives rank 0 each row's output once, in the reader's order.
 
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares
-      are
-    those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
+    are those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
 
     With several readers, the order is the order of the steps, because readers take turns. If the readers divide
     elements and batch="global", this is the order of the dataset. With batch="per_rank" each step has elements of one
@@ -66,8 +65,7 @@ def predict(
 
     Returns:
       On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. On
-        other
-      ranks None.
+      other ranks None.
 
     Raises:
       TypeError, ValueError: wrong arguments. The dataset never ends, or has no rows. The outputs don't have one row for

@@ -140,8 +140,10 @@ class Rounds:
         self._got: list[list[Any]] = []  # on rank 0, in order: for each rank and step, the leaves of its rows
 
     def gather(self, outputs: Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
-        """Sends this rank's outputs to rank 0, and takes its answer. Raises the first error of any rank. Collective
-        among trainers."""
+        """Sends this rank's outputs to rank 0, and takes its answer.
+
+        Raises the first error of any rank. Collective among trainers.
+        """
         try:
             answer, failure = self._exchange(outputs, step, ended, failure)
             if failure is not None:

@@ -14,11 +14,10 @@ from . import call_order, operands
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
-    """Gives every rank its rows of the root's tensor, and no others.
+    """Gives every rank only its own rows of the root's tensor.
 
     Collective among trainers: every rank calls it with the same root and name. It works eagerly, in tf.function and in
-      TF1
-    graphs. The root waits until all ranks have made the call.
+    TF1 graphs. The root waits until all ranks have made the call.
 
     Calls without a name are matched in the order of the program, also inside tf.function, however often a rank traces
     it. Calls with a name are matched by name. So a TF1 graph, or several threads, may have several calls at once, in
@@ -69,8 +68,10 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
 
 
 def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple[tf.Tensor, tf.Tensor]:
-    """The tensor, and the number of rows of each rank. On ranks other than the root: their tensor or an empty one, and
-    no numbers."""
+    """The tensor, and the number of rows of each rank.
+
+    On ranks other than the root: their tensor or an empty one, and no numbers.
+    """
     if dtype is not None:
         try:
             dtype = tf.as_dtype(dtype)

@@ -99,8 +99,10 @@ def alone(given: argparse.Namespace) -> list[Finding]:
 
 
 def in_job(seconds: float) -> Optional[list[Finding]]:
-    """The findings about the job of which this process is a rank. Collective over that job. None: only rank 0
-    reports."""
+    """The findings about the job of which this process is a rank.
+
+    Collective over that job. None: only rank 0 reports.
+    """
     mine = machine.check() + sharing.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")

@@ -236,7 +236,7 @@ def for_job(environ: Mapping[str, str]) -> dict[str, str]:
 
     Ranks go to different hosts first, because the self-test measures lanes between hosts. Variables of horovod_data are
     left out: a wrong variable has its own finding, and must not fail the job as well. Ranks set the variables that they
-      need.
+    need.
     """
     given = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

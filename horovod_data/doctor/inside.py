@@ -88,8 +88,10 @@ def look_at_mpi4py() -> None:
 
 
 def mpi_text() -> str:
-    """The MPI library's description of itself, in which MPICH names its device. Empty if there is not exactly one
-    library."""
+    """The MPI library's description of itself, in which MPICH names its device.
+
+    Empty if there is not exactly one library.
+    """
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:
         return ""

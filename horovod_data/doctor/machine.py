@@ -24,8 +24,10 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """The finding about cores. `usable`: for this process; `present`: of the machine; `quota`: of the container, in
-    cores."""
+    """The finding about cores.
+
+    `usable`: for this process; `present`: of the machine; `quota`: of the container, in cores.
+    """
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
         return warning(

@@ -228,8 +228,10 @@ def _bytes_per_second(dataset: Any, seconds: float) -> float:
 
 
 def _stderr() -> str:
-    """This process's stderr so far, if the doctor has it in a file. In the self-test the launcher has it, and this is
-    empty."""
+    """This process's stderr so far, if the doctor has it in a file.
+
+    In the self-test the launcher has it, and this is empty.
+    """
     try:
         return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     except OSError:

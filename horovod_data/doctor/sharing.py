@@ -69,8 +69,10 @@ def dev_shm(path: str, ranks: int) -> list[Finding]:
 
 
 def try_arena() -> str:
-    """Sends a sealed memfd to another process over an abstract socket, as the arena does. Returns what failed, or
-    ""."""
+    """Sends a sealed memfd to another process over an abstract socket, as the arena does.
+
+    Returns what failed, or "".
+    """
     size = 1 << 20
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -103,8 +105,10 @@ def try_arena() -> str:
 
 
 def _accept(server: socket.socket, pid: int) -> socket.socket:
-    """Accepts the connection of process `pid`. Other processes of the host may connect, too. The server's timeout ends
-    the wait."""
+    """Accepts the connection of process `pid`.
+
+    Other processes of the host may connect, too. The server's timeout ends the wait.
+    """
     deadline = time.monotonic() + (server.gettimeout() or 0)
     while time.monotonic() < deadline:
         peer, _ = server.accept()

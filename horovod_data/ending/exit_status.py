@@ -12,10 +12,9 @@ So a failure ends the job by MPI_Abort, with the same status. There are three wa
   Our sys.exit makes an object.)
 - Any other end is a normal exit, which does shutdown().
 
-Two exits are not noted: before Python 3.12, a sys.exit that the program imported by name before init(), and a subclass
-  of
-SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the status, but it runs after the
-atexit handlers of Python.
+Two exits are not noted. One is a sys.exit that the program imported by name before init(), before Python 3.12. The
+other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the
+status, but it runs after the atexit handlers of Python.
 
 The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
 """
@@ -255,8 +254,10 @@ def _running() -> bool:
 
 
 def _uncaught() -> bool:
-    """Says whether an exception ended the program and Python called another excepthook. Python sets sys.last_value
-    first."""
+    """Says whether an exception ended the program and Python called another excepthook.
+
+    Python sets sys.last_value first.
+    """
     value = getattr(sys, "last_value", None)
     trace = getattr(value, "__traceback__", None)
     return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()

@@ -42,8 +42,10 @@ def place(horovod: Any) -> Optional[tuple[int, int]]:
 
 
 def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str, where: str) -> None:
-    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD). Checks that its ranks and sizes are the same as
-    ours."""
+    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD).
+
+    Checks that its ranks and sizes are the same as ours.
+    """
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
             raise explained(
@@ -68,8 +70,10 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 def refuse(where: str) -> None:
-    """Makes hvd.init() raise on this dedicated reader, in all modules of Horovod. Otherwise it would wait without
-    end."""
+    """Makes hvd.init() raise on this dedicated reader, in all modules of Horovod.
+
+    Otherwise it would wait without end.
+    """
     try:
         from horovod.common.basics import HorovodBasics
     except Exception:  # not installed, or unusable
@@ -147,7 +151,9 @@ def begin_to_end() -> None:
 
 
 def join_end() -> None:
-    """Waits for the end that begin_to_end() began. Except: it does not wait if Horovod ends MPI, which waits for other
-    ranks."""
+    """Waits for the end that begin_to_end() began.
+
+    Except: it does not wait if Horovod ends MPI, which waits for other ranks.
+    """
     if _here is not None and _here.ending and not _here.ends_mpi:
         bindings.join_beside()

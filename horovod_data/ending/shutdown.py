@@ -34,7 +34,7 @@ def shutdown() -> None:
 
     Not collective: ranks may call it at any time, in any order. This process can't join the job again. MPI and Horovod
     continue to run. Except: at exit Horovod ends within a second, because other ranks may wait for this rank in a
-      collective.
+    collective.
 
     - A trainer sends the readers that it is done, and returns at once. Its iterators end. If it has an audit(), it
       first makes the report of the last epoch, together with the other ranks.
@@ -129,7 +129,10 @@ def _serve_on(job: Job) -> None:
 
 
 def end() -> bool:
-    """Does shutdown() when the program ends, before MPI_Finalize. Returns whether the communication thread has ended."""
+    """Does shutdown() at the end of the program, before MPI_Finalize.
+
+    Returns whether the communication thread has ended.
+    """
     if joined() is None and handshake.under_way():
         # init() was interrupted here. The other ranks have this rank in their job, and would wait for it.
         say(explain("The program ends in the middle of horovod_data.init(), and the job with it", where=""))
@@ -141,27 +144,31 @@ def end() -> bool:
 def _report(job: Job) -> None:
     try:
         report.at_end()
-    except Exception as error:  # a failed report is no reason to fail, because the job has ended well
+    except Exception as error:  # a failed report does not fail the process, because the job has ended well
         say(explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where))
 
 
 def hear_of_horovods_end() -> None:
-    """Called by hvd.shutdown(), before it does our shutdown(). Logs an error that the program handles at this
-    moment."""
+    """Called by hvd.shutdown(), before it does our shutdown().
+
+    Logs an error that the program handles at this moment.
+    """
     if (job := joined()) is not None and not job.ended and (error := _error_under_way()) is not None:
         _say_behind("hvd.shutdown()", error)
 
 
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
-    """Makes shutdown() call `last` after it has left its channels and before it leaves the job. The oldest `last` comes
-    first.
+    """Makes shutdown() call `last` after it has left its channels and before it leaves the job.
 
-    `last` gets a function. It must call this function before a longer wait for other ranks.
+    The oldest `last` comes first. `last` gets a function. It must call this function before a longer wait for other
+    ranks.
     """
     _last_things.append(last)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:
-    """Makes shutdown() call `ending` after all sources have ended. The newest comes first. It is for joining
-    threads."""
+    """Makes shutdown() call `ending` after all sources have ended.
+
+    The newest comes first. It is for joining threads.
+    """
     _endings.append(ending)

@@ -21,8 +21,10 @@ from ..start import init
 
 
 class _Producer:
-    """The provider for the generator of one RETURNN dataset. For the generator, its dataset is always the current
-    one."""
+    """The provider for the generator of one RETURNN dataset.
+
+    For the generator, its dataset is always the current one.
+    """
 
     def __init__(self, context: Any) -> None:
         self._provider = context.parent
@@ -128,8 +130,10 @@ def _get_returnn_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _prepared(context: Any, dataset: Any) -> Any:
-    """The dataset, changed so that it prepares its epoch's order at the begin of each epoch. On trainers the Engine
-    does that."""
+    """The dataset, changed so that it prepares its epoch's order at the begin of each epoch.
+
+    On trainers the Engine does that.
+    """
     import tensorflow as tf
     from returnn.engine.base import EngineBase
 

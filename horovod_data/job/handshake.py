@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first exchange between all processes of a job, in init(). They compare versions, settings, and what Horovod
-counts."""
+"""The first exchange between all processes of a job, in init().
+
+They compare versions, settings, and what Horovod counts.
+"""
 
 from __future__ import annotations
 

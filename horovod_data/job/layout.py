@@ -32,14 +32,18 @@ class Layout:
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
     def name(self, rank: int, host: str) -> str:
-        """The `where` of a process. A trainer has its rank, a dedicated reader its number. The C++ core uses the same
-        form."""
+        """The `where` of a process.
+
+        A trainer has its rank, a dedicated reader its number. The C++ core uses the same form.
+        """
         trainer = self.trainer_index[rank]
         return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
 
     def audience(self, rank: int) -> tuple[int, ...]:
-        """The trainers of the group of `rank`, as ranks of the communicator. A global batch is cut for these
-        trainers."""
+        """The trainers of the group of `rank`, as ranks of the communicator.
+
+        A global batch is cut for these trainers.
+        """
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
 

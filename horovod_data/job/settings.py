@@ -141,8 +141,10 @@ def read_roles(
 
 
 def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
-    """The error text for several readers on a host. The arguments: the wrong setting, and the two right ways to write
-    it."""
+    """The error text for several readers on a host.
+
+    The arguments: the wrong setting, and the two right ways to write it.
+    """
     return explain(
         f"{given}: a host can have one reader of its own",
         f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
@@ -180,8 +182,10 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Says whether all channels are verified, also channels with verify=False. Raises ValueError as read_settings()
-    does."""
+    """Says whether all channels are verified, also channels with verify=False.
+
+    Raises ValueError as read_settings() does.
+    """
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 

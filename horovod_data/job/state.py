@@ -61,8 +61,10 @@ def begin(job: Job) -> None:
 
 
 def joined() -> Optional[Job]:
-    """The job that this process has joined. It also answers after the job's end and in a forked child. None before
-    init()."""
+    """The job that this process has joined.
+
+    It also answers after the job's end and in a forked child. None before init().
+    """
     return _job
 
 

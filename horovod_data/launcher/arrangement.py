@@ -20,7 +20,7 @@ _OPTIONS = {"readers": "--readers", "readers_per_node": "--readers-per-node", "e
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user asks for. `np` None stands for one trainer per slot."""
+    """The user's request. `np` None means one trainer per slot."""
 
     np: Optional[int]
     readers: Optional[int] = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run: reads the command line, finds the hosts, places the processes, and becomes mpirun.
 
-mpirun replaces the launcher's process, so signals reach mpirun. On Ctrl-C and SIGTERM it ends all ranks on all hosts. The
-exit status of mpirun is the launcher's. launcher/rank.py makes it the status of the first rank that fails.
+mpirun replaces the launcher's process, so signals reach mpirun. On Ctrl-C and SIGTERM it ends all ranks on all hosts.
+The exit status of mpirun is the launcher's. launcher/rank.py makes it the status of the first rank that fails.
 """
 
 from __future__ import annotations

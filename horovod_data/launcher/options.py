@@ -62,7 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
-    """What the options ask for. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
+    """The request in the options. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
 
     Raises:
       LaunchError: a variable or a list of hosts is invalid.

@@ -141,8 +141,10 @@ def _run(words: list[str]) -> None:
 
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
-    """Called when the program ends with `status`. After a failure, makes the process exit without a wait for other
-    ranks."""
+    """Called when the program ends with `status`.
+
+    After a failure, makes the process exit without a wait for other ranks.
+    """
     exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # of the program
     if exit_status is not None and exit_status.in_charge():
         return

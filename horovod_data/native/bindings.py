@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed calls of the C functions in csrc/engine/c_api.cc. They raise errors. Long waits return to Python at times, for
-Ctrl-C."""
+"""Typed calls of the C functions in csrc/engine/c_api.cc.
+
+They raise errors. Long waits return to Python at times, for Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -384,8 +386,10 @@ def on_finalize(function: int) -> None:
 
 
 def call_beside(function: int) -> bool:
-    """Calls the C function at this address on a thread of C++, which may outlive Python. Returns whether a thread was
-    started."""
+    """Calls the C function at this address on a thread of C++, which may outlive Python.
+
+    Returns whether a thread was started.
+    """
     return bool(_call("call_beside", function) == 0)
 
 
@@ -395,8 +399,10 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`. Unless `said`, logs which rank ended it, and how far the job had
-    come."""
+    """Ends the whole job at once with `status`.
+
+    Unless `said`, logs which rank ended it, and how far the job had come.
+    """
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
@@ -417,8 +423,10 @@ _asking = threading.RLock()
 
 
 def all_times(seconds: float) -> str:
-    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is
-    first."""
+    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads.
+
+    This process is first.
+    """
     with _asking:
         return _text("all_times", int(seconds * 1000))
 

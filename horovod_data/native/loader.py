@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds _core.so, the C++ core, and loads it twice: as TensorFlow ops and as C functions. Memory has one copy of it.
 
-Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL, and MPI works with that: the plugins of Open
-MPI 3 and later, and of MPICH, name the libraries that they need. So our symbols, and the MPI of our build, do not
-collide with Horovod and other extensions.
+Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL. MPI works with that, because its plugins name
+the libraries that they need (Open MPI 3 and later, and MPICH). So our symbols, and the MPI of our build, do not collide
+with Horovod and other extensions.
 """
 
 from __future__ import annotations
@@ -92,8 +92,10 @@ def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
 
 
 def _built_for(library: Path) -> Optional[str]:
-    """The TensorFlow version in the file. It is found without loading the file, which may fail with another
-    TensorFlow."""
+    """The TensorFlow version in the file.
+
+    It is found without loading the file, which may fail with another TensorFlow.
+    """
     found = _BUILD_INFO.search(library.read_bytes())
     return found[1].decode() if found else None
 

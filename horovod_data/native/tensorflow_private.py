@@ -45,8 +45,9 @@ from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
-# Three lists of methods. Of an iterator: the methods that give an element or the state. Of a session: the methods that
-# run something, also a callable that was made before. Of a dataset: the method that iter() calls first.
+# ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
+# that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
+# first.
 ITERATOR_CALLS = (
     "_next_internal",
     "get_next_as_optional",
@@ -113,14 +114,18 @@ def resource_of(iterator: OwnedIterator) -> Any:
 
 
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
-    """The dataset of an iterator. None: the iterator was an argument of a tf.function, which knows only its
-    resource."""
+    """The dataset of an iterator.
+
+    None: the iterator was an argument of a tf.function, which knows only its resource.
+    """
     return getattr(iterator, "_dataset", None)
 
 
 def keep_functions() -> None:
-    """From now on the runtime keeps functions that are freed. In a forked child, the runtime may end before these
-    functions."""
+    """From now on the runtime keeps functions that are freed.
+
+    In a forked child, the runtime may end before these functions.
+    """
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 
@@ -299,6 +304,8 @@ def shard_files(dataset: tf.data.Dataset, shard: int, shards: int) -> tf.data.Da
 
 
 def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
-    """Keeps the bodies of generators and py_functions for `copy`. They live as long as the graph for which they were
-    made."""
+    """Keeps the bodies of generators and py_functions for `copy`.
+
+    They live as long as the graph for which they were made.
+    """
     copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])

@@ -63,8 +63,10 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """The times of one reader over its epochs. An epoch lasts from its begin until all ranks have taken what was dealt.
-    Seconds."""
+    """The times of one reader over its epochs.
+
+    An epoch lasts from its begin until all ranks have taken what was dealt. Seconds.
+    """
 
     reader: int
     host: str

@@ -3,8 +3,7 @@
 --help
 
 Pure arithmetic: no TensorFlow, no MPI. docs/planning.md has the formulas and their assumptions. MB, GB and Gbit are
-  powers of ten,
-as on network cards.
+powers of ten, as on network cards.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ class Costs:
     # benchmarks/hosts.py.
     goodput: float = 0.954
     # Seconds that a reader takes for one batch of any size. Source: docs/benchmark_delivery.json, 4 ranks, 4 KiB,
-    # default settings,
-    # the slowest of its settings of Horovod: 1 / (9231 steps/s x 4). Four ranks shared two cores, so the value is
-    # rather high.
+    # default settings, the slowest of its settings of Horovod: 1 / (9231 steps/s x 4). Four ranks shared two cores, so
+    # the value is rather high.
     seconds_per_batch: float = 27e-6
     # One reader's copies into shared memory, for all ranks of its host. Source: the same file, 16 MiB, global. Its
     # elements of 64 MiB come from memory, not from a cache.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timelines in files: of horovod_data, of Horovod, and of the processes of a killed job. Merges their events into one
-list."""
+"""Timelines in files: of horovod_data, of Horovod, and of the processes of a killed job.
+
+Merges their events into one list.
+"""
 
 from __future__ import annotations
 

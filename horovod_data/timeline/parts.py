@@ -35,8 +35,10 @@ _path = ""  # of the JSON file, on reader 0
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Reader 0's clock showed `there` when this process's clock showed `here`, in ns. The error is at most half of
-    `round_trip`."""
+    """Reader 0's clock showed `there` when this process's clock showed `here`, in ns.
+
+    The error is at most half of `round_trip`.
+    """
 
     here: int
     there: int
@@ -70,8 +72,10 @@ class Clock:
 
 
 def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are better than all earlier samples in this list. An earlier sample gets worse with age, by
-    _DRIFT."""
+    """The samples that are better than all earlier samples in this list.
+
+    An earlier sample gets worse with age, by _DRIFT.
+    """
     kept: list[Sample] = []
     for one in samples:
         if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:

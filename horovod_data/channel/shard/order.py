@@ -70,7 +70,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
         for who, seeds in private.seeds(stage):
             if private.name(stage) in moved and " in a function" not in who:
                 continue
-            # Zeros stand for seeds that TensorFlow draws anew.
+            # Zeros mean that TensorFlow draws new seeds.
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
                 yield f"{who} has no seed"
         # A random number in a function changes only one element, unless the function decides which elements exist.
@@ -81,8 +81,10 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
 
 
 def _decided(chain: list[tf.data.Dataset]) -> set[int]:
-    """The ids of stages whose elements are selected by a function of the stage, or of a later one. Maps select
-    nothing."""
+    """The ids of stages whose elements are selected by a function of the stage, or of a later one.
+
+    Maps select nothing.
+    """
     decided: set[int] = set()
     work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
     while work:

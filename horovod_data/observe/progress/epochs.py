@@ -105,8 +105,10 @@ class Epochs:
         return [self._end(self.number, 0, 0, 0.0)] if self.under_way else []
 
     def _end(self, last: int, steps: int, rows: int, seconds: float) -> Ended:
-        """Ends the running epoch and all later epochs up to `last`. Together they had these additional steps, rows and
-        seconds."""
+        """Ends the running epoch and all later epochs up to `last`.
+
+        Together they had these additional steps, rows and seconds.
+        """
         first = self.number if self.under_way else self.number + 1
         mine = (self.steps, self.rows, self.seconds) if self.under_way else (0, 0, 0.0)
         ended = Ended(first, last, mine[0] + steps, mine[1] + rows, mine[2] + seconds, self.expected)

@@ -56,8 +56,10 @@ def start(how: str, seconds: float) -> None:
 
 
 def stop() -> None:
-    """Writes the last lines, and ends the thread. Call it while the job runs, because it asks the other processes once
-    more."""
+    """Writes the last lines, and ends the thread.
+
+    Call it while the job runs, because it asks the other processes once more.
+    """
     if _watch is not None and not _watch.forked():
         _watch.stop()
 
@@ -161,8 +163,10 @@ class Watch:
     def _seen(
         self, now: float, own: times.Process, expected: Mapping[str, Optional[int]] = {}
     ) -> list[tuple[str, Ended]]:
-        """The epochs that have ended in these times of rank 0. `expected`: the steps of an epoch, for channels that are
-        replaced."""
+        """The epochs that have ended in these times of rank 0.
+
+        `expected`: the steps of an epoch, for channels that are replaced.
+        """
         ended: list[tuple[str, Ended]] = []
         numbers = times.numbers(own)
         for name, one in times.trainers(own).items():

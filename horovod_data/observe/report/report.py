@@ -36,22 +36,20 @@ def report() -> TimesReport:
     """Prints where the time of every channel goes, on all ranks: a table, and one sentence (the verdict).
 
     Not collective: any process may call it at any time. The other processes answer in the background. The report leaves
-      out a
-    process that does not answer within five seconds. Times count from the making of the channel, or from
+    out a process that does not answer within five seconds. Times count from the making of the channel, or from
     `stats(reset=True)` on the process.
 
     The table has:
 
-    - For each rank: the steps, the time of a step, its parts, and the mean number of batches in the queue when the
-      program asked
-      for a batch. The parts are: waiting for batches, making tensors of them, the program's own work.
+    - For each rank: the steps, the time of a step and its parts, and the queue. The parts are: waiting for batches,
+      making tensors of them, the program's own work. The queue is the mean number of batches that had arrived when the
+      program asked for a batch.
     - For each reader: the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
       for credit of a rank.
 
     Returns:
       The printed report with its numbers: `.channels["train"].trainers[0].wait` (seconds),
-        `.verdicts["train"].bound_by`
-      ("trainer", "reader", "link" or "rank"), `.gain`.
+      `.verdicts["train"].bound_by` ("trainer", "reader", "link" or "rank"), `.gain`.
 
     Raises:
       RuntimeError: before init(), after shutdown(), or in a forked child.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict of report(): one sentence on what a channel's ranks wait for, and what would change that. Pure
-arithmetic."""
+"""The verdict of report(): one sentence on what a channel's ranks wait for, and what would change that.
+
+Pure arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ _WORTH = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The sentence, and its parts. `gain`: how many times as fast a step would be with the advice. None: there is no
-    advice."""
+    """The sentence, and its parts.
+
+    `gain`: how many times as fast a step would be with the advice. None: there is no advice.
+    """
 
     bound_by: str  # "trainer", "reader", "link" or "rank"
     text: str
@@ -60,7 +64,7 @@ def judge(channel: Channel) -> Verdict:
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
     if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
-        # Within one host there is no link. With hosts, ranks and reader may have waited at different times.
+        # Within one host there is no link. With several hosts, ranks and reader may have waited at different times.
         text = (
             f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
             "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
@@ -227,9 +231,8 @@ def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
 def _filling(channel: Channel) -> float:
     """Seconds in which pipelines filled their buffers before the first batch of an epoch.
 
-    The rest of the wait for a first batch has other causes: a link full of other ranks' batches, or ranks that are
-      still in the
-    last epoch.
+    The rest of the wait for a first batch has other causes. The link may be full of other ranks' batches, or ranks may
+    still be in the last epoch.
     """
     worked = max((one.pipeline for one in channel.readers), default=0.0)
     return min([worked, *(one.first for one in channel.trainers if one.steps)])
