@@ -65,7 +65,7 @@ void ReaderEpoch::SendDropped() const {
 
 // ---- Lanes.
 
-void ReaderEpoch::Start(const plan::Resumption& at, proof::Past past) {
+void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   started_ = true;
   turn_ = at.turn;
   tail_taken_ = at.tail_taken;

@@ -77,7 +77,7 @@ class ReaderEpoch : private LaneOutput {
   // ---- The dealer's calls.
 
   // Opens the lanes. `past`: the account of the earlier runs, in a verified channel.
-  void Start(const plan::Resumption& at, proof::Past past);
+  void Start(const plan::Resumption& at, const proof::Past& past);
   // Returns the next task, or nothing while credit is missing. `save`: a trainer wants a state.
   std::optional<Task> Next(bool save);
   // Before a wait. WantEnough: the dealer wants credit for Credit::Enough() steps. WantOne: one step is enough.

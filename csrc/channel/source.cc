@@ -88,9 +88,9 @@ void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
   End();
 }
 
-void Source::Start(const plan::Resumption& at, proof::Past past) {
+void Source::Start(const plan::Resumption& at, const proof::Past& past) {
   MutexLock lock(&mu_);
-  epoch_->Start(at, std::move(past));
+  epoch_->Start(at, past);
   const auto go = goes_.find(begun_);  // another reader was faster
   if (go != goes_.end()) epoch_->OnGo(go->second);
   goes_.erase(goes_.begin(), goes_.upper_bound(begun_));

@@ -69,7 +69,7 @@ class Source {
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
 
-  void Start(const plan::Resumption& at, proof::Past past = {});
+  void Start(const plan::Resumption& at, const proof::Past& past = {});
   // Waits until the dealer must pull a step (kPull), a trainer wants a state (kSave), or the epoch is over (kStop).
   Task Await();
   void Deal(Step step);

@@ -53,7 +53,7 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t posi
   past.from = *from;
   past.verified = verified;
   past.again = remaining.again;
-  book.GoOn(std::move(past));
+  book.GoOn(past);
   for (const uint64_t element : remaining.again) Deal(element, schedule, &book);
   for (uint64_t element = holding.pulled; element < holding.pulled + 4; ++element) {
     if (remaining.skip.count(element) > 0)

@@ -226,7 +226,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
       Caught([&] { return resumes ? checkpoint.Resume(restores, due, &resumption, &past) : input.Start(due); });
   restores.clear();  // the state of each rank may be as large as a shuffle's buffer
   if (!status.ok()) past = {};
-  source->Start(resumption, std::move(past));
+  source->Start(resumption, past);
   Dealer dealer(source, &input, &checkpoint, post);
   if (!status.ok() && !resumes)
     dealer.Finish(status);

@@ -164,7 +164,7 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   Make(4);
   TakeTwoAndLeave(1);
   EXPECT_EQ(source_->Await(), Task::kPull);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "a truncated record"}, true);
   EXPECT_NE(CapturedLines().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
   source_->End();

@@ -356,7 +356,7 @@ TEST(OneJob, WhoWaitsForWhom) {
   options.timeout = 4;
   Job job(options, Job::Elements(100));
   Iteration alone(&job, 0);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   EXPECT_FALSE(alone.Take());
   const std::string log = AnySeconds(CapturedLines());
   EXPECT_EQ(alone.numbers.size(), 2u);

@@ -257,7 +257,7 @@ TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
     if (KindOf(h) == Kind::kWhy) Say(0, Make(Kind::kBecause, h.epoch, 0, 0, "it sleeps"));
   };
   SinkIterator iterator;
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const Outcome outcome = Next(&iterator);
   EXPECT_EQ(AnySeconds(CapturedLines()),
             "horovod_data: [rank 1 on node1, channel train, epoch 1, step 0] has waited N s for step 0 from reader 0 "

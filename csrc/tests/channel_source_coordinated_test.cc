@@ -28,7 +28,7 @@ class GroupedTest : public SourceTest {
                     MakeHeader(0, epoch, wire::Go{notice, Turn(step), outcome.code, outcome.message}));
   }
   std::string LogOf(const std::function<void()>& what) {
-    testing::internal::CaptureStderr();
+    CaptureLines();
     what();
     return CapturedLines();
   }

@@ -127,7 +127,7 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   Begin(1);
   Leave(0, 1, false);
   source_->Finish({});
-  testing::internal::CaptureStderr();
+  CaptureLines();
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
   EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
@@ -153,7 +153,7 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
     source_->Deal(MakeStep(k, 2, 2));
   }
   Sent();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "broken"}, true);
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
@@ -171,7 +171,7 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   OpenAll(1, 9);
   Begin(1);
   Sent();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "no such checkpoint"});
   EXPECT_EQ(CapturedLines(), "");
   const std::string end =
@@ -200,7 +200,7 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   source_->Start({4, 4}, 2);
   ASSERT_EQ(source_->Await(), Task::kPull);
   source_->Deal(MakeStep(4, 2, 2));
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "broken"}, true);
   const std::string log = CapturedLines();
   EXPECT_NE(log.find("step 3 of its own] broken. "), std::string::npos) << log;
@@ -213,7 +213,7 @@ TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
   Begin(1);
   for (int i = 0; i < 4; ++i) source_->Dropped(i, 1);
   Deal();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "broken"}, true);
   const std::string log = CapturedLines();
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
@@ -224,7 +224,7 @@ TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; ++k) Deal(0);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "broken"}, true);
   const std::string log = CapturedLines();
   EXPECT_NE(log.find("6 of its 10 elements are lost"), std::string::npos) << log;
@@ -238,7 +238,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   Begin(1);
   ASSERT_EQ(source_->Await(), Task::kPull);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kCancelled, "cancelled"}, true);  // the pull that the last one's leaving cancelled
   EXPECT_EQ(CapturedLines(), "");
 }
@@ -249,7 +249,7 @@ TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
   SourceTest::Make(config, MakeWorld(1, 2, 2, true));
   OpenAll(1, 9);
   Begin(1);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({kInternal, "broken"}, true);
   const std::string log = CapturedLines();
   EXPECT_NE(log.find("at least 1 of its elements is lost"), std::string::npos) << log;

@@ -123,7 +123,7 @@ TEST_F(SourceTest, WhoeverShutsCanAwaitTheDealersEnd) {
 TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
   source_->Depart(1);
   source_->OnOpen(0, 1, 2);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   Begin(1);
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
@@ -134,7 +134,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
   source_->Dropped(1, 1);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({});
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
@@ -147,7 +147,7 @@ TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
   source_->Dropped(0, 1);
-  testing::internal::CaptureStderr();
+  CaptureLines();
   source_->Finish({});
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
@@ -163,7 +163,7 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     Deal();
     source_->Dropped(1, 0);
     source_->Dropped(1, 0);
-    testing::internal::CaptureStderr();
+    CaptureLines();
     if (fails) source_->Finish({kInternal, "broken"});
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
     EXPECT_EQ(source_->Linger(), Task::kStop);
@@ -370,7 +370,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
   Begin(1);
   Deal();
   const auto log_of_a_wait = [this] {
-    testing::internal::CaptureStderr();
+    CaptureLines();
     std::thread then([this] {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       source_->OnTaken(1, 1, source_->Steps(), source_->Steps() + 1);
@@ -393,7 +393,7 @@ TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
   source_->OnOpen(1, 1, 1);
   Begin(1);
   Deal();
-  testing::internal::CaptureStderr();
+  CaptureLines();
   std::thread then([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     source_->OnTaken(0, 1, 1, 2);

@@ -40,7 +40,7 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
   for (const auto& [path, why] :
        {std::pair<std::string, const char*>{path_ + "/in/no/folder", "No such file or directory"},
         {"/dev/full", "No space left on device"}}) {
-    testing::internal::CaptureStderr();
+    CaptureLines();
     TimelineFile file(path, "[rank 1 on a] ");
     file.Append("a");
     file.Append("b");
@@ -53,7 +53,7 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
 
 // As code that makes a daemon of a program does; its next files get these numbers.
 TEST_F(TimelineFileTest, AFileOfTheProgramsIsLeftAlone) {
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const int first = dup(0);
   close(first);
   TimelineFile file(path_, "");
