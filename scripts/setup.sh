@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs. Each stage logs what it does. A stage that was done before ends at once.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv
-#                                mpi4py horovod returnn twine recipes op tf_keras jax torch docs browser patches
+#   scripts/setup.sh STAGE...
+#   STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op tf_keras jax torch docs browser patches
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), and
 # MPICC (the MPI to use; PATH must have its mpirun).
 set -euo pipefail

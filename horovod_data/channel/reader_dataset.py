@@ -87,7 +87,8 @@ class Reading:
         if anew is not None and count != _INFINITE:
             count = _UNKNOWN  # another epoch may have more or fewer
         fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
-        steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
+        with eagerly():
+            steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
         return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew), lambda: None)
 
 
