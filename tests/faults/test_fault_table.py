@@ -42,7 +42,6 @@ def faults_and_places():
     "SIGTERM-reader-4-embedded-inline",
     "SIGKILL-trainer-4-embedded-inline",
     "memory-reader-2-embedded-arena",
-    "closed files-trainer-2-embedded-arena",
 )
 @pytest.mark.parametrize("fault, victim, where", list(faults_and_places()))
 def test_a_fault_that_ends_the_job(fault, victim, where, tried):
