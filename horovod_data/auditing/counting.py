@@ -201,8 +201,8 @@ def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found
     return [(int(keys[i, 0]), int(keys[i, 1]), int(places[i]), int(seen[i])) for i in first]
 
 
-def positions(words: Array, wanted: tuple[int, int], most: int = 3) -> list[int]:
-    """The first places of a key among a rank's own keys."""
-    same = (words[:, 0] == np.uint64(wanted[0])) & (words[:, 1] == np.uint64(wanted[1]))
-    found: list[int] = np.flatnonzero(same)[:most].tolist()
+def positions(words: Array, word0: int, word1: int) -> list[int]:
+    """The first three places of a key among a rank's own keys."""
+    same = (words[:, 0] == np.uint64(word0)) & (words[:, 1] == np.uint64(word1))
+    found: list[int] = np.flatnonzero(same)[:3].tolist()
     return found

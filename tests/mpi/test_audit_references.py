@@ -191,34 +191,11 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
     assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
 
 
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
-def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
-    """numpy makes floats of a list of them, of which many are the same."""
-
-    def of(rank):
-        return [2**63 + 1000 * rank + i for i in range(3)] + [5 + 100 * rank]
-
-    every, mine = [one for rank in range(comm.size) for one in of(rank)], of(comm.rank)
-    given = [[np.uint64(one) for one in mine] if numpys else mine]
-    for reference, never in ((None, None), (set(every), 0), ([*every, 2**70], 1)):
-        report = passed(comm, hvdata.audit(given, key=lambda rows: rows, reference=reference))
-        assert (report.times, report.never, report.unknown) == (
-            {1: len(every)},
-            never,
-            None if reference is None else 0,
-        )
-    assert [example.key for example in report.never_seen] == [str(2**70)]
-
-
 @pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("reference, text", [
-    ({1.0, 2.0}, "The rows' keys are whole numbers, those of the reference texts, floating-point numbers or other arrays"),
-    ({"1", "2"}, "The rows' keys are whole numbers, those of the reference texts"), ({100, 101}, None)],
-    ids=["floats", "texts", "other numbers"])  # fmt: skip
-def test_keys_of_another_kind_than_the_references(hvdata, comm, reference, text):
+@pytest.mark.parametrize("reference", [{1.0, 2.0}, {"1", "2"}, {100, 101}], ids=["floats", "texts", "other numbers"])
+def test_nothing_that_came_is_in_the_reference(hvdata, comm, reference):
     said = str(passed(comm, hvdata.audit([[1, 2]], key=lambda rows: rows, reference=reference)))
-    assert ("Nothing that came is in the reference." in said) == (text is not None) and (text or "") in said, said
+    assert "Nothing that came is in the reference. Keys are the same only in one kind" in said.replace("\n", " "), said
 
 
 @pytest.mark.ranks(1, 2)
