@@ -65,12 +65,9 @@ def test_gloo(missing):
     assert "`horovodrun --mpi -np 4 python train.py` or `mpirun -np 4 python train.py`" in text
 
 
-def test_threads_disabled():
+def test_no_threads():
     text = text_of(launch_checks.check_before_mpi, {"HOROVOD_MPI_THREADS_DISABLE": "1"}, OPEN_MPI)
     assert "Unset HOROVOD_MPI_THREADS_DISABLE" in text
-
-
-def test_thread_levels():
     for level, name in enumerate(["SINGLE", "FUNNELED", "SERIALIZED"]):
         text = text_of(launch_checks.check_thread_level, level, False, OPEN_MPI)
         assert f"MPI_THREAD_{name}, but horovod_data needs MPI_THREAD_MULTIPLE" in text

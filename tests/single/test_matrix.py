@@ -123,22 +123,22 @@ def test_pythons_are_found_by_what_they_are(tmp_path, monkeypatch):
     assert matrix.find_python("3.99", {}) == str(home / "python")
 
 
+MPIS = {
+    "mpirun (Open MPI) 4.1.4\n": ("Open MPI", "4.1.4"),
+    "HYDRA build details:\n    Version:                                 4.0.2\n": ("MPICH", "4.0.2"),
+}
+
+
 def test_reasons_are_short_and_summaries_add_up():
     said = "collected\n257 passed, 1 skipped in 60.1s (0:01:00)\n...\n====== 3 passed in 2.0s ======\n"
     assert matrix.summary(said) == "260 passed, 1 skipped"
     assert matrix.reason(said + "== 1 failed, 2 passed in 3.0s ==\n", CELL) == "fails: 1 failed, 2 passed"
     missing = "ERROR: No matching distribution found for tensorflow-cpu==2.21.0\n"
     assert matrix.reason(missing, CELL) == "no wheel of TensorFlow 2.21.0 for Python 3.12"
+    for text, version in MPIS.items():
+        assert matrix.mpi_version(text) == version
     built = "  error: subprocess-exited\na.cc:3: fatal error: mpi.h: No such file\nb.cc:1: error: other\nERROR: Failed to build\n"
     assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
-
-
-@pytest.mark.parametrize("said, version", [
-    ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
-    ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
-])  # fmt: skip
-def test_mpis(said, version):
-    assert matrix.mpi_version(said) == version
 
 
 def test_unknown_cells_are_refused(capsys):
