@@ -107,7 +107,9 @@ class AuditedIterator(AuditedIterable):
         return self
 
     def __next__(self) -> Any:
-        return next(self._loop if self._loop is not None else iter(self)._loop)
+        if self._loop is None:
+            self._loop = recorded(self._inner, self._recorder)
+        return next(self._loop)
 
 
 def _begins_anew(given: Any) -> bool:

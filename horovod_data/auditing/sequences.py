@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterator
 
 from ..errors import explain, fork_check
 from .iterables import Audit, recorded
@@ -38,12 +38,6 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
     forked = fork_check()
     lock = threading.Lock()
     fetched: set[int] = set()  # the batches of the running epoch; each epoch has its own set
-
-    def looped(elements: Iterable[Any]) -> Iterator[Any]:
-        nonlocal fetched
-        with lock:
-            fetched = set()
-        yield from recorded(elements, recorder)
 
     class AuditedSequence(Audit, base):
         _recorder, _inner = recorder, given
@@ -96,23 +90,13 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
+            nonlocal fetched
+            with lock:
+                fetched = set()
             numbers = range(len(given)) if hasattr(given, "__len__") else itertools.count()
-            return looped(given[index] for index in numbers)
+            yield from recorded((given[index] for index in numbers), recorder)
 
-    class AuditedEndless(AuditedSequence):
-        """Also has a next(), like the iterators of Keras' image generators."""
-
-        _loop: Optional[Iterator[Any]] = None  # the iteration of the calls of next()
-
-        def __iter__(self) -> Iterator[Any]:
-            self._loop = None
-            return looped(given)
-
-        def __next__(self) -> Any:
-            self._loop = looped(given) if self._loop is None else self._loop
-            return next(self._loop)
-
-    return (AuditedEndless if hasattr(given, "__next__") else AuditedSequence)()
+    return AuditedSequence()
 
 
 def _between_passes() -> bool:

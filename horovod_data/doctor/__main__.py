@@ -20,7 +20,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from ..errors import show_any_text
 from ..job import launch_checks
-from . import environment, libraries, machine, selftest, sharing
+from . import environment, libraries, machine, selftest
 from .findings import Finding, as_json, as_text, error, ok, status
 
 _HEAD_START = 10.0  # seconds; another rank's status ends the job, so rank 0 reports before other ranks exit
@@ -78,10 +78,10 @@ def _command(text: str) -> list[str]:
 
 def alone(given: argparse.Namespace) -> list[Finding]:
     """The findings about this machine, and about jobs that are started here."""
-    found = machine.check() + sharing.check()  # first, because these fork, and a process with threads must not fork
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
-    found += libraries.check(looks, environment.only_srun(os.environ)) + environment.check(os.environ, mpi)
+    found = machine.check() + libraries.check(looks, environment.only_srun(os.environ))
+    found += environment.check(os.environ, mpi)
     if given.no_self_test:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:
@@ -103,7 +103,7 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
 
     Collective over that job. None: only rank 0 reports.
     """
-    mine = machine.check() + sharing.check() + environment.ours(os.environ)
+    mine = machine.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")
     if ranks is None and told.get("done") and not told.ended:

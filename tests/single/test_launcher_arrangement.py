@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horovod_data.job.layout import make_layout
 from horovod_data.launcher import LaunchError, hydra, open_mpi
-from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
+from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
 
@@ -183,12 +183,6 @@ def test_a_short_name_and_a_long_one_of_one_host():
 
 def test_a_host_that_trains_nobody_has_no_reader():
     assert ranks_of(arrange(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
-
-
-def test_oversubscribed_counts_readers():
-    arrangement = arrange(Request(4, readers=1), (Host("a", 4),))
-    assert is_oversubscribed(arrangement, cores=4) and not is_oversubscribed(arrangement, cores=5)
-    assert not is_oversubscribed(arrange(Request(4), TWO), cores=2)
 
 
 @pytest.mark.parametrize("request_, text", [
