@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/kubernetes/mpijob.yaml is what the launcher understands. (Its form was checked against the operator's schema by hand.)"""
+"""The launcher understands examples/kubernetes/mpijob.yaml. Its form was checked by hand against the operator's schema."""
 
 from pathlib import Path
 
