@@ -91,7 +91,6 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         key,
         lambda epoch: settle(exchange, epoch, known, key is None),
         announce=exchange.rank == 0,
-        partial=sequence is None,
     )
     shutdown.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):

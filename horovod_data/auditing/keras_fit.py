@@ -144,7 +144,7 @@ def _audited_x(arguments: Mapping[str, Any]) -> Any:
 
     def audit(given: Any) -> Any:
         made = horovod_data.audit(given)
-        made._recorder.forgive()  # nothing is raised within the program's fit, because the report has the error
+        made._recorder.forgiving = True  # nothing is raised within the program's fit, because the report has the error
         return made
 
     x, y = arguments.get("x"), arguments.get("y")

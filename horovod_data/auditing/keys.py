@@ -77,7 +77,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     Raises:
       TypeError: the value is not an array.
     """
-    given = value
+    kind = type(value).__name__
     if isinstance(value, (tuple, set, frozenset, range)):
         value = list(value)
     try:
@@ -85,7 +85,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
             return Keys(row_digests(value))
         array, dtype = array_of(value)
     except NoArray as error:
-        what = f"{what} is {_described(given, str(error))}, and no array of one kind"
+        what = f"{what} is a {kind}, and no array of one kind{f' ({error})' if str(error) else ''}"
         to_do = "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several"
         raise explained(TypeError, what, f"{to_do} values that are a key together") from None
     if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
@@ -93,7 +93,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     values = np.atleast_1d(array)
     if dtype == "string":
         names = [bytes_of(text) for text in values.tolist()]
-        return Keys(digests(names, "string"), names)
+        return Keys(digests(names), names)
     words = np.full((len(values), 2), INTEGER, np.uint64)
     if values.dtype == np.uint64:
         words[values >= np.uint64(1 << 63), 0] = LARGE_INTEGER
@@ -103,26 +103,19 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     return Keys(words)
 
 
-def _described(value: Any, why: str) -> str:
-    """Describes a value in an error text: its type, and the types of its entries."""
-    if isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim):
-        of = ", ".join(list(dict.fromkeys(type(one).__name__ for one in value))[:4])
-        return f"a {type(value).__name__} of {of}"
-    return f"a {type(value).__name__}" + (f" ({why})" if why else "")
-
-
 # ---- Keys of several parts, and the number of keys.
 
 
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     """The keys of a tuple of arrays.
 
-    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value.
+    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value. A tuple
+    inside of it is an array, because PyTorch collates the texts of a batch into a tuple.
     """
-    parts = _parts(value)
+    parts = [list(part) if isinstance(part, tuple) else part for part in value]
     if all(map(_is_single, parts)):
         if len(parts) > 1 and len(parts) != _known_rows(element):
-            what = f"the key is {_described(value, '')}: are they one key together, or the keys of {len(parts)} rows?"
+            what = f"the key is a tuple: are its values one key together, or the keys of {len(parts)} rows?"
             to_do = "Make one text of several values that are a key together; let the keys of several rows be a list"
             raise explained(TypeError, what, f"{to_do} or an array")
         return given_keys(value)
@@ -134,20 +127,6 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
         what = f"the key is a tuple of parts of different lengths: {', '.join(told)}"
         raise ValueError(explain(what, "Let each part of a key have one entry for each row"))
     return Keys(row_digests(np.concatenate(made, axis=1)))
-
-
-def _parts(value: tuple[Any, ...]) -> list[Any]:
-    """The parts of a tuple. A tuple inside of it has several parts, too.
-
-    Except: a tuple of texts is one part, because PyTorch collates the texts of a batch into a tuple.
-    """
-    parts: list[Any] = []
-    for part in value:
-        if isinstance(part, tuple):
-            parts += [list(part)] if all(isinstance(one, (str, bytes)) for one in part) else _parts(part)
-        else:
-            parts.append(part)
-    return parts
 
 
 def _is_single(value: Any) -> bool:

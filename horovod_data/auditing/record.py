@@ -71,9 +71,8 @@ class Names:
 class Epoch:
     """One epoch: 16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
 
-    def __init__(self, number: int, partial: bool = True):
-        """`partial`: True: it counts as an epoch even if it is broken off."""
-        self.number, self.partial = number, partial
+    def __init__(self, number: int):
+        self.number = number
         self.error: Optional[str] = None  # the error that ended it
         self.whole = False  # it ended where the loader ended
         self.names = Names()
@@ -111,14 +110,10 @@ class Recorder:
     with close(). Elements that an iteration yields after close() belong to the next epoch.
     """
 
-    def __init__(
-        self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool = False, partial: bool = True
-    ):
-        """`settle`: makes the report of an epoch, collectively. `announce`: print it.
-
-        `partial`: the epoch that is running at the end of the program counts, even if it is not a numbered iteration.
-        """
-        self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
+    def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool = False):
+        """`settle`: makes the report of an epoch, collectively. `announce`: print it."""
+        self.name, self._key, self._settle, self._announce = name, key, settle, announce
+        self.forgiving = False  # True: an element whose keys can't be made is passed on. Its epoch keeps the error
         # The garbage collector may end a generator's epoch at any place, so also under this lock.
         self._lock = threading.RLock()
         self._epoch: Optional[Epoch] = None
@@ -126,7 +121,6 @@ class Recorder:
         # random, because a restored iterator has a number of another process
         self._numbers = itertools.count(random.getrandbits(61))
         self._older: set[int] = set()
-        self._forgiving = False
         self._forked = fork_check()
         self._made: list[Future[Report]] = []  # of each epoch that has ended
         self._over = False  # after close_for_good()
@@ -137,18 +131,10 @@ class Recorder:
 
     # ---- The epochs.
 
-    def forgive(self) -> None:
-        """From now on an element whose keys can't be made is passed on without an error.
-
-        Its epoch keeps the error, and ends there.
-        """
-        self._forgiving = True
-
     def begin(self) -> int:
         """Begins an iteration, and returns its number."""
         with self._lock:
-            self._close_if_partial()
-            self._epoch = None  # an epoch that isn't partial does not count, because its end was not reached
+            self._close()
             self._older.add(self._iteration)
             self._iteration = next(self._numbers)
             self._open()
@@ -158,10 +144,11 @@ class Recorder:
         """Adds one step of an iteration. `of` as in keys(). Raises the errors of add()."""
         self.add(iteration, self.keys(element, of))
 
-    def keys(self, element: Any, of: str = "element") -> Union[Keys, Exception]:
+    def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
         """The keys of an element, or the error that says why it has none.
 
-        `of`: "element", or "key" if `element` is the value of the user's key.
+        `of`: "element", or "key" if `element` is the value of the user's key. `which`: names the element in errors.
+        Empty: the next step.
         """
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
@@ -170,19 +157,19 @@ class Recorder:
                 epoch, step = (self._epoch.number, self._epoch.steps + 1) if self._epoch else (len(self._made) + 1, 1)
             why = f"{type(error).__name__}: {without_place(str(error))}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
-            where = f"{self.name}, epoch {epoch}, step {step}"
+            where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
             error.args = (explain(f"{where}: the keys of the rows can't be made: {why}", to_do),)
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
-        """Adds one step of an iteration, with its keys. An iteration below 0 is none of those that begin() numbers.
+        """Adds one step of an iteration, with its keys.
 
         Raises:
           RuntimeError: a newer iteration of the same audit has begun.
-          Exception: `keys`, if it is an error and forgive() was not called. The error ends the epoch.
+          Exception: `keys`, if it is an error and errors are not forgiven. The error ends the epoch.
         """
         with self._lock:
-            if iteration >= 0 and iteration in self._older:
+            if iteration in self._older:
                 what = "two iterations go on at the same time, and the older one was asked for an element"
                 to_do = "An audit is of one iteration at a time: call audit() for each"
                 raise explained(RuntimeError, f"{self.name}: {what}", to_do)
@@ -191,7 +178,7 @@ class Recorder:
             if isinstance(keys, Keys):
                 if epoch.error is None:
                     epoch.add(keys)
-            elif self._forgiving:
+            elif self.forgiving:
                 epoch.error = epoch.error or _named(keys)
             else:
                 self._close(keys)
@@ -211,7 +198,7 @@ class Recorder:
     def close_for_good(self) -> None:
         """Ends the running epoch. The epochs so far get their reports. Later epochs get no report."""
         with self._lock:
-            self._close_if_partial()
+            self._close()
             self._over = True
             self._ended.put(None)
 
@@ -223,12 +210,8 @@ class Recorder:
 
     def _open(self) -> Epoch:
         if self._epoch is None:
-            self._epoch = Epoch(len(self._made) + 1, self._partial or self._iteration >= 0)
+            self._epoch = Epoch(len(self._made) + 1)
         return self._epoch
-
-    def _close_if_partial(self) -> None:
-        if self._epoch is not None and self._epoch.partial:
-            self._close()
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         epoch, self._epoch = self._epoch, None
@@ -262,7 +245,7 @@ class Recorder:
         if self._forked():  # before the lock, because a thread may have held the lock when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._lock:
-            self._close_if_partial()
+            self._close()
             if not self._made:
                 to_do = "Iterate first: a rank without rows does it as well"
                 raise explained(RuntimeError, f"{self.name}: report() was called before the first epoch", to_do)

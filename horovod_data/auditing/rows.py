@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of an element, and their digests. Pure.
 
-A loader yields nests (tuples, lists, mappings, records) of components. Each component becomes a Column: an array whose
-axis 0 is the rows. The digest of a row is made of its kinds (dtype and shape) and its bytes in all columns. If a
-component's rows differ in shape, each row has its own columns.
+A loader yields nests (tuples, lists, mappings, records) of components. Most components are arrays whose axis 0 is the
+rows. The digest of a row is made of its kind (dtype and shape) and its bytes in all components.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
+from itertools import chain
+from typing import Any, Iterable, Iterator, Optional, Union
 
 import numpy as np
 
@@ -26,39 +26,6 @@ class NoArray(TypeError):
     """A component that is not an array. Its text says why, and may be empty."""
 
 
-class Column(NamedTuple):
-    """One component of an element, with its rows along axis 0. `dtype` is the name that array_of() returns."""
-
-    array: Array
-    dtype: str
-
-    @property
-    def kind(self) -> str:
-        """The dtype and shape of a row, as one text."""
-        return self.dtype + "x".join(map(str, self.array.shape[1:]))
-
-    def rows(self) -> Iterable[bytes]:
-        """The bytes of each row. They are made one row at a time, because an element may be a whole data set."""
-        if self.dtype != "string":
-            return (row.tobytes() for row in self.array)
-        alone = (self.array[i : i + 1].ravel().tolist() for i in range(len(self.array)))
-        return (_framed(map(bytes_of, texts)) for texts in alone)
-
-    def row(self, i: int) -> list[Column]:
-        """The columns of row i as an element of its own."""
-        return [Column(self.array[i : i + 1], self.dtype)]
-
-
-class Uneven(NamedTuple):
-    """A component whose rows may differ in shape. Each row has columns of its own."""
-
-    parts: Any
-    path: str
-
-    def row(self, i: int) -> list[Column]:
-        return _columns_of_row(self.parts[i], f"{self.path}[{i}]")
-
-
 def row_digests(element: Any) -> Array:
     """uint64 [rows, 2]: the digests of an element's rows.
 
@@ -67,13 +34,15 @@ def row_digests(element: Any) -> Array:
     """
     rows = rows_of(element)
     if rows is None:
-        return _digests(_columns_of_row(element), 1)
-    found = [_column(leaf, path) for path, leaf in leaves(element) if not _is_empty(leaf)]
-    columns = [column for column in found if isinstance(column, Column)]
-    if len(columns) == len(found):
-        return _digests(columns, rows)
-    each = ([one for column in found for one in column.row(i)] for i in range(rows))
-    return np.concatenate([np.empty((0, 2), np.uint64), *(_digests(row, 1) for row in each)])
+        return digests([_row(element)])
+    components = [_rows(leaf, path) for path, leaf in leaves(element) if not _is_empty(leaf)]
+    return digests(map(b"".join, zip(*components)))
+
+
+def digests(rows: Iterable[bytes]) -> Array:
+    """uint64 [rows, 2]: the BLAKE2b digest of each row."""
+    joined = b"".join([blake2b(row, digest_size=16).digest() for row in rows])
+    return np.frombuffer(joined, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
 def rows_of(element: Any) -> Optional[int]:
@@ -82,19 +51,6 @@ def rows_of(element: Any) -> Optional[int]:
     components = [leaf for _, leaf in found if not _is_empty(leaf)]
     counts = {length(leaf) for leaf in components} if components else {0} if found else {None}
     return counts.pop() if len(counts) == 1 else None
-
-
-def _digests(columns: Sequence[Column], rows: int) -> Array:
-    join = _framed if any(column.dtype == "string" for column in columns) else b"".join
-    each: Iterable[Any] = zip(*(column.rows() for column in columns)) if columns else [()] * rows
-    return digests(map(join, each), ";".join(column.kind for column in columns))
-
-
-def digests(rows: Iterable[bytes], kind: str) -> Array:
-    """uint64 [rows, 2]: for each row, the BLAKE2b digest of its bytes and of `kind`."""
-    person = blake2b(kind.encode(), digest_size=16).digest()
-    joined = b"".join([blake2b(row, digest_size=16, person=person).digest() for row in rows])
-    return np.frombuffer(joined, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
@@ -181,30 +137,44 @@ def length(leaf: Any) -> Optional[int]:
     return int(shape[0]) if len(shape) else None
 
 
-# ---- A component as a column.
+# ---- The bytes of rows.
 
 
-def _columns_of_row(row: Any, path: str = "") -> list[Column]:
-    """The columns of an element that is one row. The same row in a batch of one has the same columns."""
-    made = [_column(leaf, where, single=True) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
-    return [column for column in made if isinstance(column, Column)]
+def _rows(leaf: Any, path: str) -> Iterator[bytes]:
+    """The bytes of each row of a component. Before an array's bytes stand its dtype and shape.
 
-
-def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]:
-    """The column of a component. `path`: of the component, for errors. `single`: the component is one row."""
+    They are made one row at a time, because an element may be a whole data set.
+    """
     if hasattr(leaf, "dense_shape"):
-        return Uneven(_rows_of_sparse(leaf), path)
-    if hasattr(leaf, "nested_row_splits") or (isinstance(leaf, list) and not single and _depth(leaf) > 1):
-        return Uneven(leaf, path)
+        leaf = _rows_of_sparse(leaf)
+    elif not hasattr(leaf, "nested_row_splits") and not (isinstance(leaf, list) and _depth(leaf) > 1):
+        return _rows_of_array(*_array(leaf, path))
+    return (_row(leaf[i], f"{path}[{i}]") for i in range(length(leaf) or 0))
+
+
+def _row(row: Any, path: str = "") -> bytes:
+    """The bytes of an element, or of a part of it, that is one row. They are those of the same row in a batch."""
+    arrays = [_array(leaf, where) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
+    return b"".join(chain.from_iterable(_rows_of_array(array[None], dtype) for array, dtype in arrays))
+
+
+def _rows_of_array(array: Array, dtype: str) -> Iterator[bytes]:
+    kind = f"{dtype}{array.shape[1:]}".encode()
+    if dtype != "string":
+        return (kind + row.tobytes() for row in array)
+    texts = (array[i : i + 1].ravel().tolist() for i in range(len(array)))
+    return (kind + _framed(map(bytes_of, row)) for row in texts)
+
+
+def _array(leaf: Any, path: str) -> tuple[Array, str]:
     try:
-        array, dtype = array_of(leaf)
+        return array_of(leaf)
     except NoArray as error:
         where = f"component {path} of the element" if path else "the element"
         why = f" ({error})" if str(error) else ""
         what = f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}"
         to_do = "Pass key=, a function that returns one key for each row of an element"
         raise TypeError(explain(what, to_do)) from None
-    return Column(array[None] if single else array, dtype)
 
 
 def _rows_of_sparse(leaf: Any) -> list[Any]:

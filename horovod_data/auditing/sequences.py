@@ -33,11 +33,15 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
     """A Keras sequence of the same batches. Each batch counts once in an epoch.
 
     Keras looks at the first batch before it begins, so that batch comes twice. Batches that Keras has fetched for an
-    epoch that it never begins do not count.
+    epoch that it never begins do not count. So the recorder gets the batches at the end of their epoch.
     """
     forked = fork_check()
     lock = threading.Lock()
-    fetched: set[int] = set()  # the batches of the running epoch; each epoch has its own set
+    fetched: dict[int, Any] = {}  # the keys of the batches of the running epoch; each epoch has its own dict
+
+    def forget() -> None:
+        nonlocal fetched
+        fetched = {}
 
     class AuditedSequence(Audit, base):
         _recorder, _inner = recorder, given
@@ -64,11 +68,11 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 to_do = "Leave out use_multiprocessing=True while you audit"
                 raise RuntimeError(explain(f"{recorder.name}: {what}", to_do))
             if index not in mine:
-                keys = recorder.keys(element)
+                keys = recorder.keys(element, which=f"batch {index}")
                 with lock:
-                    if mine is fetched and index not in mine:  # a late batch belongs to the epoch before
-                        mine.add(index)
-                        recorder.add(-1, keys)
+                    mine.setdefault(index, keys)  # without effect for a late batch, whose epoch has ended
+                if isinstance(keys, Exception) and not recorder.forgiving:
+                    self._end(whole=False)
             return element
 
         def on_epoch_begin(self) -> None:  # only Keras 3 calls it
@@ -84,15 +88,20 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             self._end(whole=False)
 
         def _end(self, whole: bool) -> None:
-            nonlocal fetched
             with lock:
-                fetched = set()
+                batches = list(fetched.values())
+                forget()
+            if batches:
+                iteration = recorder.begin()
+                for keys in batches:
+                    recorder.add(iteration, keys)
+                recorder.end(iteration, left=not whole)
+            else:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
-            nonlocal fetched
             with lock:
-                fetched = set()
+                forget()
             numbers = range(len(given)) if hasattr(given, "__len__") else itertools.count()
             yield from recorded((given[index] for index in numbers), recorder)
 

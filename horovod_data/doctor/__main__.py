@@ -43,7 +43,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument(
         "--launcher",
         default="mpirun",
-        type=_command,
+        type=shlex.split,
         help="what starts the self-test, with options; it must take -np (default %(default)s)",
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
@@ -51,29 +51,18 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     show_any_text()  # values in the environment may not be valid text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
+    if not given.launcher or not given.launcher[0]:
+        parser.error("--launcher names no command")
     launcher = launch_checks.find_launcher(os.environ)
     launched = launcher is not None and launcher.size > 1 and not given.no_self_test
     found = in_job(given.seconds) if launched else alone(given)
     if found is None:
         return 0
-    print(
-        as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)),
-        flush=True,
-    )
+    width = max(80, shutil.get_terminal_size((120, 24)).columns)
+    print(as_json(found) if given.json else as_text(found, width), flush=True)
     if launched and status(found) != 0 and _rank(os.environ) > 0:
         time.sleep(_HEAD_START)  # usually the end of rank 0 also ends this process
     return status(found)
-
-
-def _command(text: str) -> list[str]:
-    """Splits a command into words, as a shell does."""
-    try:
-        words = shlex.split(text)
-    except ValueError as failure:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command: {failure}. Quote it as for a shell") from None
-    if not words or not words[0]:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command. Name one, mpirun for example")
-    return words
 
 
 def alone(given: argparse.Namespace) -> list[Finding]:

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from ..ending import shutdown
 from ..job import roles, state
@@ -86,12 +86,9 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         "group": layout.group[rank],
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "cores": len(os.sched_getaffinity(0)),
         "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began,
         "init_seconds": time.monotonic() - began_init,
-        "thread_level": bindings.mpi_query().thread_level.name,
-        "horovod_threads": _horovod_threads(),
         "yields": any(
             os.environ.get(f"OMPI_MCA_mpi_{name}") in ("1", "true") for name in ("yield_when_idle", "oversubscribe")
         ),
@@ -230,12 +227,6 @@ def _stderr() -> str:
         return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _horovod_threads() -> Optional[bool]:
-    """Says whether Horovod finds that several threads may use MPI. None: Horovod is not imported or not initialised."""
-    horovod: Any = sys.modules.get("horovod.tensorflow")
-    return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 
 
 if __name__ == "__main__":

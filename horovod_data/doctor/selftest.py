@@ -77,7 +77,6 @@ def judge(
         return [error(where, value, next((_REASONS[why] for why in _REASONS if re.search(why, told.stderr)), to_do))]
     found = [
         _started(ranks, f"{section}.start"),
-        _threads(ranks, f"{section}.threads", mpi),
         _delivered(ranks, f"{section}.delivery"),
         _lanes(ranks, f"{section}.lanes"),
         _together(ranks, f"{section}.together"),
@@ -86,8 +85,6 @@ def judge(
         found += _way(ranks, f"{section}.shared memory", told.stderr)
     if payload != "arena":  # not with "arena", because MPI's transports are the same in all jobs
         found += transports.check(told.stderr, ranks, mpi)
-    if payload == "auto":
-        found += _bound(ranks, f"{section}.binding")
     if payload == "auto" and (mpi or "").startswith("Open MPI"):
         found += _waiting(ranks, f"{section}.waiting") + _lost_hosts(ranks, f"{section}.lost hosts", str(mpi), environ)
     if told.ended:
@@ -102,14 +99,6 @@ def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     on = f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)}"
     shown = ", ".join(hosts[:4]) + ", ..." * (len(hosts) > 4)
     return ok(name, f"{on} ({shown}); {imports:.1f} s for imports, {init:.1f} s for init()")
-
-
-def _threads(ranks: Sequence[dict[str, Any]], name: str, mpi: Optional[str]) -> Finding:
-    value = ", ".join(sorted({f"MPI_THREAD_{rank['thread_level']}" for rank in ranks}))
-    if all(rank["horovod_threads"] is not False for rank in ranks):
-        return ok(name, value)  # init() refuses a lower level
-    value = f"{value}, but Horovod says that its MPI has no thread support"
-    return warning(name, value, f"Rebuild Horovod with {mpi or 'the MPI of horovod_data'}")
 
 
 def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
@@ -158,16 +147,6 @@ def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Findin
     why = "Memory is short, or each rank is in a container of its own, or a seccomp profile forbids memfd_create"
     to_do = "give all ranks of a host one network namespace and one user; HOROVOD_DATA_PAYLOAD=message says that it is meant so"
     return [warning(name, f"batches to {to} went as messages{said and f': {said}'}", f"{why}: {to_do}")]
-
-
-def _bound(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:
-    bound = [rank for rank in ranks if rank["reads"] and rank["cores"] == 1 and rank["cores_present"] > 1]
-    if not bound:
-        return []
-    which = transports.numbers([rank["rank"] for rank in bound])
-    readers = f"the reader, rank {which}," if len(bound) == 1 else f"each of the readers, ranks {which},"
-    value = f"{readers} may use one of {bound[0]['cores_present']} cores"
-    return [warning(name, value, "A reader's pipeline feeds many ranks: start the job with `--bind-to none`")]
 
 
 def _waiting(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:

@@ -120,7 +120,7 @@ def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
         == 1
     ), output
     assert re.findall(r"audit 2, epoch (\d): an error ended the epoch on rank 1", output) == ["1", "2"], output
-    assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
+    assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, batch 2") == 2, output
 
 
 @pytest.mark.commit

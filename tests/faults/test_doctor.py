@@ -249,4 +249,4 @@ def test_horovodrun_with_gloo(tmp_path):
 def test_wrong_arguments(tmp_path, options):
     status, out, err = doctor(tmp_path, *options)
     assert status == 2 and "usage: python -m horovod_data.doctor" in err and "Traceback" not in err and not out
-    assert options[0] != "--launcher" or f"argument --launcher: {options[1]!r} is no command" in err
+    assert options[0] in err or options[0] == "--nonsense"

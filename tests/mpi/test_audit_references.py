@@ -53,7 +53,7 @@ def test_keys_of_several_parts(hvdata, comm, form):
         report = passed(comm, hvdata.audit(given, key=key, reference=rows.batch(5)))
         assert report.verdict == "every row once" and report.distinct == ROWS
     single = hvdata.audit([(3, 7)], key=lambda element: element)
-    raises_everywhere(comm, lambda: list(single), TypeError, "are they one key together, or the keys of 2 rows")
+    raises_everywhere(comm, lambda: list(single), TypeError, "are its values one key together, or the keys of 2 rows")
 
 
 def test_a_loader_that_python_counts_through(hvdata, comm):
@@ -286,13 +286,13 @@ def test_a_reference_that_fails(hvdata, comm):
         comm,
         lambda: hvdata.audit([], key=lambda row: row, reference=[("a", 1), ("b", 2)]),
         TypeError,
-        "of an element of reference= no keys can be made: the key is a tuple of str, int",
+        "of an element of reference= no keys can be made: the key is a tuple: are its values one key",
     )
     raises_everywhere(
         comm,
         lambda: hvdata.audit([], key=lambda row: row, reference={("a", 1), ("b", 2, 3)}),
         TypeError,
-        "a key in reference= is a list of tuple, and no array of one kind",
+        "a key in reference= is a list, and no array of one kind",
     )
 
 

