@@ -2,7 +2,6 @@
 """The ctypes prototypes say what csrc/engine/c_api.cc says."""
 
 import re
-import struct
 from pathlib import Path
 
 import pytest
@@ -55,14 +54,3 @@ def test_a_structure_that_does_not_fit_is_found(monkeypatch, text, says):
     monkeypatch.setattr(bindings, "_structures", bindings._structures.__wrapped__)
     with pytest.raises(ImportError, match=says):
         bindings._structure("ChannelOptions", {"prefetch": 2})
-
-
-def test_records():
-    data = struct.pack("<Q", 3) + b"a\0b" + struct.pack("<Q", 0) + struct.pack("<Q", 1) + b"c"
-    assert bindings._records(data) == [b"a\0b", b"", b"c"]
-    assert bindings._records(b"") == []
-
-
-def test_contributions():
-    data = struct.pack("<4Q", 2, 0, 2, 2) + b"xy" + struct.pack("<3Q", 1, 1, 0)
-    assert bindings._contributions(data) == [bindings.Contribution((0, 2), b"xy"), bindings.Contribution((1,), b"")]

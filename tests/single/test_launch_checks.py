@@ -174,14 +174,14 @@ def test_bad_settings(environ, arguments, error, text):
     assert text in str(raised.value)
 
 
-@pytest.mark.parametrize("text, size", [
-    ("0.01", 10485), ("0.5", 1 << 19), ("64", 64 << 20), ("17592186044416.1", 1 << 40), ("1e308", 1 << 40),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, size", [("0.01", 10485), ("0.5", 1 << 19), ("17592186044416.1", 1 << 40), ("1e308", 1 << 40)]
+)
 def test_sizes_of_the_arena(text, size):
     assert settings.read_settings({"HOROVOD_DATA_ARENA_MB": text}).arena_bytes == size
 
 
-@pytest.mark.parametrize("text, seconds", [("1e10", 1e8), ("1e300", 1e8), ("0.1", 0.1), (" 2 ", 2)])
+@pytest.mark.parametrize("text, seconds", [("1e10", 1e8), ("1e300", 1e8), (" 2 ", 2)])
 def test_times(text, seconds):
     read = settings.read_settings({"HOROVOD_DATA_STALL_SECONDS": text, "HOROVOD_DATA_TIMEOUT": text})
     assert (read.stall_seconds, read.timeout_seconds) == (seconds, seconds)

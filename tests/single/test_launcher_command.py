@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines, and what horovod-data-run prints without a job."""
 
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from launched import LAUNCHER, ask_launcher
 
-import horovod_data
 from horovod_data import _version
 from horovod_data.job.settings import read_roles
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
@@ -285,26 +283,6 @@ def test_version_and_help():
         assert option in text
 
 
-def test_the_installed_command():
-    """The script that the installation has made, in an environment without this checkout."""
-    try:
-        installed = importlib.metadata.distribution("horovod_data")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("horovod_data is not installed in this Python, only used in place")
-    package = Path(horovod_data.__file__).resolve().parent
-    if package.parent == Path(__file__).resolve().parents[2]:
-        pytest.skip("horovod_data is used in place, where an old description of it may lie about")
-    if Path(str(installed.locate_file("horovod_data"))).resolve() != package:
-        pytest.skip(f"the horovod_data under test is not the installed one, but in {package}")
-    (entry,) = (entry for entry in installed.entry_points if entry.name == "horovod-data-run")
-    assert entry.group == "console_scripts" and entry.load() is main.main
-    (script,) = (path for path in installed.files or () if path.name == "horovod-data-run")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(script.locate()), "--version"], capture_output=True, text=True, timeout=170, env=env)
-    assert (done.returncode, done.stdout) == (0, f"horovod_data {installed.version}\n"), done
-    assert installed.version == _version.__version__
-
-
 def test_it_needs_neither_tensorflow_nor_mpi():
     code = (
         "import sys\nfrom horovod_data.launcher.main import main\nmain(['-np', '1', '--dry-run', 'true'])\n"
@@ -408,11 +386,6 @@ def test_variables_mean_what_they_mean_to_init(options, environ):
     assert read_roles(arrangement.environ) == told
     dedicated = 0 if told.embedded else told.readers_per_node or told.readers
     assert sum(group.processes for group in arrangement.groups) == 1 + dedicated
-
-
-def test_readers_in_the_environment():
-    done = ask_launcher("-np", "1", "true", env={"HOROVOD_DATA_READERS": "two"})
-    assert done.returncode == 2 and "HOROVOD_DATA_READERS='two' is not a number of readers" in done.stderr
 
 
 @pytest.mark.horovod
