@@ -207,9 +207,9 @@ def test_no_launcher_for_a_job(launcher, mpi, only_srun, level, advice):
 # ---- Which lanes.
 
 
-@pytest.mark.parametrize("size, lanes", [(1, []), (2, [1]), (4, [1, 2, 3]), (17, list(range(1, 17)))])
-def test_all_lanes_of_small_jobs(size, lanes):
-    assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in lanes]
+def test_all_lanes_of_small_jobs():
+    for size in 1, 2, 4, 17:
+        assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in range(1, size)]
 
 
 def test_some_lanes_of_large_jobs():

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from pathlib import Path
 
@@ -54,16 +53,6 @@ def test_a_process_that_is_left_fails_and_is_ended(session):
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
-
-
-def test_killing_one_rank():
-    with start_job("import time\nprint('up')\ntime.sleep(300)", 2) as job:
-        job.wait_for("up", 0)
-        job.wait_for("up", 1)
-        before = time.monotonic()
-        job.kill_rank(1, signal.SIGKILL)
-        assert job.finish(20) != 0
-        assert time.monotonic() - before < 120
 
 
 def test_waiting_for_a_text_that_never_comes():
