@@ -39,7 +39,7 @@ def test_job_that_hangs_fails_with_the_stacks_and_leaves_no_process():
 
 @pytest.mark.parametrize("session", [False, True], ids=["child", "daemon"])
 def test_a_process_that_is_left_fails_and_is_ended(session):
-    """One that is nobody's child any more, and one with a session of its own."""
+    """A process whose parent has ended, and a process with a session of its own."""
     script = (
         "import subprocess, sys; print(subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL, "
         f"start_new_session={session}).pid)"
