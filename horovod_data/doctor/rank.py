@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from ..ending import shutdown
 from ..job import roles, state
@@ -89,9 +89,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began,
         "init_seconds": time.monotonic() - began_init,
-        "yields": any(
-            os.environ.get(f"OMPI_MCA_mpi_{name}") in ("1", "true") for name in ("yield_when_idle", "oversubscribe")
-        ),
+        "yields": yields(os.environ),
     }
     if rank == 0:
         children.say(started=True, size=size)
@@ -108,6 +106,12 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         children.say(ranks=[everybody[other] for other in range(size)])
     shutdown.shutdown()
     children.say(done=True)
+
+
+def yields(environ: Mapping[str, str]) -> bool:
+    """Says whether a rank of Open MPI that waits gives its core to others. mpirun sets the second variable by itself."""
+    names = ("OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_mpi_oversubscribe")
+    return next((environ[name] for name in names if name in environ), "0") in ("1", "true")
 
 
 def check_delivery(rank: int, layout: Layout) -> str:

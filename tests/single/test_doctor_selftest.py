@@ -154,6 +154,13 @@ def test_more_ranks_than_cores_that_keep_their_core():
     assert not problems(judge(job(cores_present=1, yields=True)))
 
 
+@pytest.mark.parametrize("told, yields", [("", False), ("oversubscribe=1", True), ("yield_when_idle=0 oversubscribe=1", False),
+                                          ("yield_when_idle=1", True)])  # fmt: skip
+def test_what_the_variables_say_of_waiting(told, yields):
+    environ = {f"OMPI_MCA_mpi_{name}": value for name, _, value in (one.partition("=") for one in told.split())}
+    assert rank_of_job.yields(environ) == yields
+
+
 def test_hosts_that_may_be_lost():
     found = judge(job(), environ={"PATH": ""})["this job.lost hosts"]
     assert found.level == "warning" and "--mca oob_tcp_keepalive_time 1" in found.advice
