@@ -130,11 +130,27 @@ def test_readers_that_serve_nobody_but_themselves():
     assert not problems(found) and found["this job.lanes"].value.startswith("none: ")
 
 
-def test_wrong_batches():
-    ranks = job()
-    ranks[2]["wrong"] = 'batch="per_rank": rank 2 got 3, not 4'
-    found = judge(ranks, "arena")["self-test, arena.delivery"]
-    assert found.level == "error" and "rank 2 got 3, not 4" in found.value and "don't train" in found.advice
+NOWHERE = {"PATH": ""}
+
+
+@pytest.mark.parametrize("ranks, given, name, level, value, advice", [
+    ({"wrong": "rank 2 got 3, not 4"}, {"payload": "arena"}, "self-test, arena.delivery", "error", "rank 2 got 3", "don't train"),
+    ({"cores_present": 1}, {}, "this job.waiting", "warning", "on vm", "mpi_yield_when_idle 1"),
+    ({}, {"environ": NOWHERE}, "this job.lost hosts", "warning", "", "--mca oob_tcp_keepalive_time 1"),
+    ({}, {"ended": "by signal 6 (SIGABRT)"}, "this job.end", "error", "SIGABRT", ""),
+])  # fmt: skip
+def test_a_problem_of_the_job(ranks, given, name, level, value, advice):
+    found = judge(job(**ranks), **given)[name]
+    assert found.level == level and value in found.value and advice in found.advice, found
+
+
+@pytest.mark.parametrize("ranks, given", [
+    ({"cores_present": 1, "yields": True}, {}),
+    ({}, {"mpi": "MPICH 4.0.2", "environ": NOWHERE}),
+    ({"hosts": ["vm", "vm"]}, {"environ": NOWHERE}),
+])  # fmt: skip
+def test_no_problem_of_the_job(ranks, given):
+    assert not problems(judge(job(**ranks), **given))
 
 
 def test_shared_memory_that_is_not_used():
@@ -148,29 +164,11 @@ def test_shared_memory_that_is_not_used():
     assert not problems(judge(ranks, "message"))  # as it was told to
 
 
-def test_more_ranks_than_cores_that_keep_their_core():
-    found = judge(job(cores_present=1))["this job.waiting"]
-    assert found.level == "warning" and "mpi_yield_when_idle 1" in found.advice and "on vm" in found.value
-    assert not problems(judge(job(cores_present=1, yields=True)))
-
-
 @pytest.mark.parametrize("told, yields", [("", False), ("oversubscribe=1", True), ("yield_when_idle=0 oversubscribe=1", False),
                                           ("yield_when_idle=1", True)])  # fmt: skip
 def test_what_the_variables_say_of_waiting(told, yields):
     environ = {f"OMPI_MCA_mpi_{name}": value for name, _, value in (one.partition("=") for one in told.split())}
     assert rank_of_job.yields(environ) == yields
-
-
-def test_hosts_that_may_be_lost():
-    found = judge(job(), environ={"PATH": ""})["this job.lost hosts"]
-    assert found.level == "warning" and "--mca oob_tcp_keepalive_time 1" in found.advice
-    assert not problems(judge(job(), mpi="MPICH 4.0.2", environ={"PATH": ""}))
-    assert not problems(judge(job(hosts=["vm", "vm"]), environ={"PATH": ""}))
-
-
-def test_a_job_that_ends_badly():
-    found = judge(job(), ended="by signal 6 (SIGABRT)")["this job.end"]
-    assert found.level == "error" and "SIGABRT" in found.value
 
 
 # ---- A job that doesn't.
@@ -214,12 +212,9 @@ def test_no_launcher_for_a_job(launcher, mpi, only_srun, level, advice):
 # ---- Which lanes.
 
 
-def test_all_lanes_of_small_jobs():
+def test_all_lanes_of_small_jobs_and_some_of_large_ones():
     for size in 1, 2, 4, 17:
         assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in range(1, size)]
-
-
-def test_some_lanes_of_large_jobs():
     lanes = rank_of_job.lanes_of(make_layout(["vm"] * 4096))
     assert len(set(lanes)) == 16 and lanes[0] == (0, 1) and 3500 < lanes[-1][1] < 4096
 
