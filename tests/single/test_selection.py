@@ -92,7 +92,7 @@ def test_only_slow_functions_are_left_out(tests):
     fast = {test.function for test in tests if not test.slow}
     assert not [test.name for test in tests if test.slow and test.commit]
     if CAN_NAME_HOSTS:
-        assert all("test_commands_run" in name for name in fast - jobs - chosen)
+        assert not fast - jobs - chosen
     assert {name.partition("::")[0] for name in fast & jobs} == {name.partition("::")[0] for name in chosen & jobs}
 
 
