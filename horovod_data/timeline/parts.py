@@ -143,17 +143,18 @@ class Part:
                 channels[int.from_bytes(payload[:4], "little")] = payload[4:].decode(errors="replace")
             elif kind == b"LOST" and len(payload) == _LOST.size:
                 count, now = _LOST.unpack(payload)
-                yield (
-                    f'{{"ph":"i","s":"p","name":"{count} events left out","cat":"left out","pid":{self.row},"tid":{line},'
-                    f'"ts":{self._micros(now):.3f},"args":{{"left_out":{count}}}}}'
-                )
+                lost = {"ph": "i", "s": "p", "name": f"{count} events left out", "cat": "left out", "pid": self.row}
+                yield _json({**lost, "tid": line, "ts": round(self._micros(now), 3), "args": {"left_out": count}})
             elif kind == b"EVNT":
                 # the process may have been killed while it wrote an event
                 whole = len(payload) // _EVENT.size * _EVENT.size
                 for begin, end, epoch, step, channel, whom, name, reads, moment in _EVENT.iter_unpack(payload[:whole]):
                     if (channel, reads) not in named:
                         named.add((channel, reads))
-                        yield from self._thread(channel, reads, channels.get(channel, ""))
+                        row = _line(self.row, channel, reads)
+                        shown = f"{channels.get(channel, '')} ({_role(reads)})"
+                        yield _meta("thread_name", self.row, row, {"name": shown})
+                        yield _meta("thread_sort_index", self.row, row, {"sort_index": row})
                     key = channel, reads, name, moment, whom
                     if key not in begins:
                         begins[key] = self._begin(channel, reads, name, moment, whom, channels.get(channel, ""))
@@ -164,11 +165,6 @@ class Part:
     def _micros(self, here: int) -> float:
         assert self.clock is not None
         return (self.clock.there(here) - self.zero) / 1000
-
-    def _thread(self, channel: int, reads: bool, name: str) -> Iterator[str]:
-        line = _line(self.row, channel, reads)
-        yield _meta("thread_name", self.row, line, {"name": f"{name} ({_role(reads)})"})
-        yield _meta("thread_sort_index", self.row, line, {"sort_index": line})
 
     def _begin(self, channel: int, reads: bool, name: bytes, moment: bool, whom: int, channel_name: str) -> str:
         """The text of a line up to its numbers."""
@@ -270,7 +266,7 @@ def finish(processes: Mapping[tuple[int, int], str]) -> None:
         if parts:
             write(_path, lines(parts))
     except (OSError, ValueError) as error:
-        say(_to_merge(f"The timeline {_path} can't be made: {error}"))
+        _say(f"The timeline {_path} can't be made: {error}")
         return
     missing = [name for path, name in files.items() if path not in found]
     missing += [f"the end of {files[part.path]}" for part in parts if not part.ended]
@@ -279,21 +275,16 @@ def finish(processes: Mapping[tuple[int, int], str]) -> None:
             os.unlink(path)
         return
     more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-    say(
-        _to_merge(
-            f"The timeline {_path} lacks {', '.join(missing[:4])}{more}: each process writes a file beside it, and not all are on "
-            f"{socket.gethostname()}"
-        )
-    )
+    why = f"each process writes a file beside it, and not all are on {socket.gethostname()}"
+    _say(f"The timeline {_path} lacks {', '.join(missing[:4])}{more}: {why}")
 
 
-def _to_merge(trouble: str) -> str:
-    return explain(
-        trouble,
-        f"Name a file on a file system that all hosts share, or copy the files {_path}.* of all hosts to one folder, and merge them: "
-        "python -m horovod_data.timeline merge FILE... -o OUT",
-        where="",
+def _say(trouble: str) -> None:
+    to_do = (
+        f"Name a file on a file system that all hosts share, or copy the files {_path}.* of all hosts to one folder, "
+        "and merge them: python -m horovod_data.timeline merge FILE... -o OUT"
     )
+    say(explain(trouble, to_do, where=""))
 
 
 def _has_ended(path: str) -> bool:

@@ -40,18 +40,6 @@ def test_while_open_one_that_the_program_caught_is_not_the_last():
         held.close()
 
 
-def test_let_come_holds_again_what_comes_behind_one_that_raised():
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        with Held() as held:
-            press()
-            with pytest.raises(KeyboardInterrupt):
-                held.let_come()
-            press()
-            done.append("what the others wait for")
-    assert done
-
-
 def test_held_it_waits_for_the_next_open():
     with Held() as held:
         press()
@@ -118,7 +106,8 @@ def test_other_signals_with_a_handler_are_held_too():
             press()
             signal.raise_signal(signal.SIGALRM)
             with pytest.raises(KeyboardInterrupt):  # the first that came
-                held.let_come()
+                held.open()
+            held.close()
             done.append("what the others wait for")
     assert done and signal.signal(signal.SIGALRM, before) is late
 
@@ -132,14 +121,6 @@ def test_a_handler_that_only_notes_it_leaves_the_door_open():
         press()
         assert calls == ["called"] * 2
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_let_come_raises_what_waits():
-    with Held() as held:
-        held.let_come()
-        press()
-        with pytest.raises(KeyboardInterrupt):
-            held.let_come()
 
 
 def test_a_handler_of_the_programs_is_called_once():
@@ -220,7 +201,7 @@ class Kept:
     pass
 
 
-@pytest.mark.parametrize("how", ["let come", "behind", "while open"])
+@pytest.mark.parametrize("how", ["opened", "behind", "while open"])
 def test_what_was_raised_keeps_nothing_of_the_program(how):
     def leaves():
         held_by_a_frame = Kept()
@@ -229,8 +210,8 @@ def test_what_was_raised_keeps_nothing_of_the_program(how):
             if how == "while open":
                 held.open()
             press()
-            if how == "let come":
-                held.let_come()
+            if how == "opened":
+                held.open()
 
     kept = []
     gc.disable()
