@@ -130,13 +130,10 @@ class Readers:
         for name in ("dedicated", "per_node"):
             object.__setattr__(self, name, counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
-            raise explained(
-                ValueError,
-                f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
-                "Give one of them",
-            )
+            both = f"dedicated={self.dedicated} and per_node={self.per_node}"
+            raise explained(ValueError, f"{both} contradict each other", "Give one of them")
         if self.per_node > 1:
-            raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
+            raise too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R")
 
     def count(self, job: Job) -> int:
         """The number of processes that read."""
