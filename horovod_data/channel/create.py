@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 from typing import Any, Callable, Optional, Union
@@ -14,13 +13,13 @@ from ..ending import signals
 from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
-from ..native import tensorflow_private as private
 from ..observe.progress import watch
 from . import elements, reader_thread
 from .agreement import check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
 from .shard.parts import PartSummary, ReaderPart, check_parts
+from .specs import from_json, to_json
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -68,9 +67,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
         finally:
             ctrl_c.close()
         if reading is not None:
-            proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
-            mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
-            mine["keys"] = elements.key_order(reading.spec)
+            mine["spec"] = to_json(reading.spec)
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
@@ -187,12 +184,8 @@ def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
 
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
     """The spec that fits the elements of all readers."""
-    specs = []
-    for words in readers:
-        proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
-        specs.append(elements.in_order(private.nested_structure_coder.decode_proto(proto), words["keys"]))
     try:
-        spec = elements.common_spec(specs)
+        spec = elements.common_spec([from_json(words["spec"]) for words in readers])
     except ValueError as error:
         raise explained(
             ValueError,

@@ -23,7 +23,6 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterat
 from tensorflow.python.eager import context, executor
 from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
-from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
 # ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
 # that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
