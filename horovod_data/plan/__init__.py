@@ -142,12 +142,10 @@ class Readers:
     def __str__(self) -> str:
         if self.per_node:
             return "1 reader on every host"
+        if not self.dedicated:
+            return "rank 0 reads"
         where = "" if self.own_hosts else " on the ranks' hosts"
-        return (
-            f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}"
-            if self.dedicated
-            else "rank 0 reads"
-        )
+        return f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +242,6 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
 
     If no number of dedicated readers suffices, the second plan has the fewest readers that come closest.
     """
-    found = [judge(job, Readers(), costs)]
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):
         wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
@@ -254,13 +251,11 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
         if best.relaxed:
             break
     assert best is not None
-    return [*found, best, judge(job, Readers(per_node=1), costs)]
+    return [judge(job, Readers(), costs), best, judge(job, Readers(per_node=1), costs)]
 
 
 def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
     """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
     candidates = plans(job, own_hosts, costs)
-    return next(
-        (plan for plan in candidates if plan.relaxed),
-        min(candidates, key=lambda plan: plan.prediction.delivery_seconds),
-    )
+    fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
+    return next((plan for plan in candidates if plan.relaxed), fastest)

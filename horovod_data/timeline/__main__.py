@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Optional, Sequence
@@ -49,7 +48,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             to_do = "Name the one that HOROVOD_DATA_TIMELINE=... has written, too"
             raise explained(ValueError, "None of these timelines is horovod_data's", to_do, "")
         events = merge(timelines)
-        parts.write(args.output, (json.dumps(event, separators=(",", ":")) for event in events))
+        parts.write(args.output, events)
     except (OSError, ValueError) as error:
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         print(f"horovod_data.timeline: error: {said}", file=sys.stderr)

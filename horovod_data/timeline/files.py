@@ -13,12 +13,10 @@ from typing import Any, Iterator, Sequence
 
 from ..errors import explained
 from . import parts
-from .parts import FORMAT, START, Part
+from .parts import FORMAT, START, Event, Part
 
 _MOST = 1e18  # microseconds: 30,000 years
 _ROWS = 1_000_000  # each further file begins its rows at the next multiple of this number
-
-Event = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +112,7 @@ def read_parts(paths: Sequence[str]) -> list[Timeline]:
     next(iter(jobs.values())).extend(unknown)
     timelines = []
     for ours in jobs.values():
-        events = [json.loads(line) for line in parts.lines(ours)]
+        events = list(parts.events_of(ours))
         more = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
         timelines.append(_ours(ours[0].path + more, events, not all(part.ended for part in ours)))
     return timelines
