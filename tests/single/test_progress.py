@@ -190,26 +190,6 @@ def test_off_by_default():
     assert watch._watch is before
 
 
-NOT_SECONDS = "HOROVOD_DATA_PROGRESS_SECONDS='{}' is not a time in seconds of 0.1 or more"
-
-
-@pytest.mark.parametrize("name, value, says", [
-    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
-                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
-    ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
-    ("PROGRESS_SECONDS", "0", NOT_SECONDS), ("PROGRESS_SECONDS", "nan", NOT_SECONDS), ("PROGRESS_SECONDS", "often", NOT_SECONDS),
-])  # fmt: skip
-def test_useless_values(name, value, says):
-    with pytest.raises(ValueError) as raised:
-        settings.read_settings({f"HOROVOD_DATA_{name}": value})
-    assert says.format(value) in str(raised.value)
-
-
-def test_very_long_is_never():
-    """A thread can't wait longer."""
-    assert settings.read_settings({"HOROVOD_DATA_PROGRESS_SECONDS": "1e300"}).progress_seconds == 1e8
-
-
 @pytest.mark.parametrize("terminal, more, value", [(False, [], "1"), (True, [], "bar"), (True, ["--tag-output"], "1")])
 def test_the_launcher(monkeypatch, terminal, more, value):
     """It knows whether lines can be rewritten. Ranks do not know."""
