@@ -178,22 +178,10 @@ ReaderTimes Source::Times(bool reset) {
 
 // ---- Checkpoints.
 
-bool Source::SaveIsWanted() const {
-  return std::any_of(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
-    mu_.AssertHeld();
-    return save.epoch == begun_;
-  });
-}
-
 // The requests for the current epoch.
 std::vector<SaveRequest> Source::SaveRequests() {
-  const auto later = std::stable_partition(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
-    mu_.AssertHeld();
-    return save.epoch == begun_;
-  });
-  std::vector<SaveRequest> requests(saves_.begin(), later);
-  saves_.erase(saves_.begin(), later);
-  return requests;
+  auto requests = saves_.extract(begun_);
+  return requests ? std::move(requests.mapped()) : std::vector<SaveRequest>();
 }
 
 std::vector<SaveRequest> Source::TakeSaveRequests() {
@@ -241,7 +229,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
   const SaveRequest request{trainer, epoch, save.request};
   // A later epoch: another reader has already sent the trainer a share, or the trainer's first GetNext was cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
-    saves_.push_back(request);
+    saves_[epoch].push_back(request);
     return changed_.NotifyAll();
   }
   AnswerWithState(request,

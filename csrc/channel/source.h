@@ -117,7 +117,7 @@ class Source {
   void Tell(int trainer, uint64_t epoch, wire::Message message) const;
   bool Deals(uint64_t epoch) const REQUIRES(mu_) { return epoch_ && epoch == begun_; }
   bool MayBegin() const REQUIRES(mu_);
-  bool SaveIsWanted() const REQUIRES(mu_);
+  bool SaveIsWanted() const REQUIRES(mu_) { return saves_.count(begun_) > 0; }
   std::vector<SaveRequest> SaveRequests() REQUIRES(mu_);
   void CancelIfOver() REQUIRES(mu_);
   void Cancel() REQUIRES(mu_);
@@ -154,8 +154,8 @@ class Source {
   std::unique_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // the epoch that is being dealt, or null
   std::function<void()> cancel_ GUARDED_BY(mu_);        // cancels the epoch's pull
   bool shut_ GUARDED_BY(mu_) = false;
-  std::vector<SaveRequest> saves_ GUARDED_BY(mu_);     // of this epoch and later epochs
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);  // by epoch that has not begun: its last GO
+  std::map<uint64_t, std::vector<SaveRequest>> saves_ GUARDED_BY(mu_);  // by epoch, of this epoch and later epochs
+  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);                   // by epoch that has not begun: its last GO
   ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 
