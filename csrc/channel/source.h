@@ -125,18 +125,11 @@ class Source {
   void AnswerWithState(const SaveRequest& request, Outcome why) REQUIRES(mu_);
   std::string Explain(int trainer, uint64_t epoch) const REQUIRES(mu_);
 
-  void On(int trainer, uint64_t epoch, const wire::Open& open) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Taken& taken) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Recalled& recalled) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Claim& claim) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Close& close) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Release& release) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Save& save) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Withdraw& withdraw) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Why& why) REQUIRES(mu_);
-  template <typename Other>
-  void On(int, uint64_t, const Other&) {}  // messages that trainers don't send
+  void On(int trainer, uint64_t epoch, const wire::Message& message) REQUIRES(mu_);
+  void OnTaken(int trainer, uint64_t epoch, const wire::Taken& taken) REQUIRES(mu_);
+  void OnSave(int trainer, uint64_t epoch, int64_t request) REQUIRES(mu_);
+  void OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
+  void OnWhy(int trainer, uint64_t epoch, EpochStep step) REQUIRES(mu_);
   void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);
   void OnDeparted(int trainer) REQUIRES(mu_);
 
