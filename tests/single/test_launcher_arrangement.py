@@ -124,11 +124,11 @@ def test_two_hosts():
     arrangement = arrange(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
     groups = Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)
     assert arrangement == Arrangement(groups, {"HOROVOD_DATA_READERS": "1"})
-    assert arrangement.describe() == "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"
+    assert arrangement.describe() == "3 trainers on a:2, b:1; dedicated readers on cpu:1"
     arrangement = arrange(Request(None, readers_per_node=1), TWO)
     assert ranks_of(arrangement) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
     assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
-    assert arrangement.describe() == "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"
+    assert arrangement.describe() == "4 trainers on a:2, b:2; dedicated readers on a:1, b:1"
     arrangement = arrange(Request(None, readers_per_node=1, embedded=True), TWO)
     assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
     assert arrangement.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
