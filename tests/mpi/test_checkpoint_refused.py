@@ -6,17 +6,12 @@ import time
 import psutil
 import pytest
 import tensorflow as tf
-from checkpoints import in_hand, restore, save
-from together import elements, outcomes, raises_everywhere, results
+from checkpoints import in_hand, restore, restored, save, saved
+from together import elements, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=3)
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "iterator")
 
 
 def needs(comm, gib):
@@ -54,14 +49,11 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
 def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetch):
     """The state has several batches that no rank has taken, or a single one."""
     needs(comm, 14)
-    refuses(
-        hvdata,
-        comm,
-        path,
-        lambda: tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(steps * comm.size),
-        steps,
-        prefetch,
-    )
+
+    def make():
+        return tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(steps * comm.size)
+
+    refuses(hvdata, comm, path, make, steps, prefetch)
 
 
 @pytest.mark.world(np=1)
@@ -84,13 +76,13 @@ def test_a_state_of_shuffle_buffers_above_2_gib(hvdata, comm, path):
     refuses(hvdata, comm, path, make, 8, 1)
 
 
-def numbers(n, dtype=tf.int64, **shape):
-    return tf.data.Dataset.range(n).map(lambda i: {"x": tf.cast(i, dtype), "y": tf.zeros(shape.get("y", [2]))})
+def pairs(n, dtype=tf.int64, y=(2,)):
+    return tf.data.Dataset.range(n).map(lambda i: {"x": tf.cast(i, dtype), "y": tf.zeros(y)})
 
 
 OTHERS = {
-    "type": (lambda n: numbers(n, tf.float32), r"\['x'\] was int64 .* and is float .*here"),
-    "shape": (lambda n: numbers(n, y=[3]), r"\['y'\] was float of shape \[2\] .* of shape \[3\] here"),
+    "type": (lambda n: pairs(n, tf.float32), r"\['x'\] was int64 .* and is float .*here"),
+    "shape": (lambda n: pairs(n, y=[3]), r"\['y'\] was float of shape \[2\] .* of shape \[3\] here"),
     "structure": (lambda n: tf.data.Dataset.range(n), "had 2 components .* have 1 here"),
 }
 
@@ -98,18 +90,19 @@ OTHERS = {
 def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
     """The size of the only axis is unknown. Its rank is known."""
 
-    def make(*shape):
-        return lambda: tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
+    def channel(*shape):
+        source = tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
+        return hvdata.distribute_dataset(source, batch="per_rank", name="axes")
 
-    it = iter(hvdata.distribute_dataset(make(3), batch="per_rank", name="axes"))
+    it = iter(channel(3))
     results(comm, lambda: next(it))
     in_hand(hvdata, comm, "axes")  # whose shapes are compared
     comm.Barrier()
-    results(comm, lambda: save(it, path))
-    other = hvdata.distribute_dataset(make(), batch="per_rank")
+    saved(comm, it, path)
+    del it
+    other = channel()
     assert other.element_spec.shape.as_list() == [None]
-    again = iter(other)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, other, path)
     raises_everywhere(
         comm,
         lambda: next(again),
@@ -127,18 +120,16 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
         ds = ds if batch == "per_rank" else ds.batch(comm.size, drop_remainder=True)
         return hvdata.distribute_dataset(ds, batch=batch, name="typed")
 
-    it = iter(channel(numbers))
+    it = iter(channel(pairs))
     results(comm, lambda: [int(tf.reshape(next(it)["x"], [])) for _ in range(2)])
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     del it
     make, text = OTHERS[other]
     ds = channel(make)
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, ds, path)
     if batch == "global":
         text = text.replace(r"\[2\]", r"\[.*,2\]").replace(r"\[3\]", r"\[.*,3\]")
-    # Where the reader had nothing in hand when it was saved, TensorFlow is first to miss a part of the pipeline's
-    # state.
+    # If the reader had nothing in hand at the save, TensorFlow finds first that the pipeline's state lacks a part.
     raises_everywhere(
         comm,
         lambda: next(again),
@@ -152,25 +143,17 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
 def test_a_buffer_of_other_elements(hvdata, comm, path):
     """The elements that no rank had taken fit, and the elements in the pipeline's own buffer don't."""
 
-    def channel(make):
-        return hvdata.distribute_dataset(
-            lambda: make().repeat(comm.size), batch="per_rank", prefetch=1, name="buffered"
-        )
+    def channel(rows):
+        ds = tf.data.Dataset.range(12).map(lambda i: tf.zeros([rows(i)], tf.int64))
+        ds = ds.repeat(3).prefetch(36 * comm.size).repeat(comm.size)
+        return hvdata.distribute_dataset(ds, batch="per_rank", prefetch=1, name="buffered")
 
-    def written():  # shapes that TensorFlow doesn't know before
-        ds = tf.data.Dataset.range(12).map(lambda i: tf.zeros([tf.where(i < 6, 2, 3)], tf.int64))
-        return ds.repeat(3).prefetch(36 * comm.size)
-
-    def known():
-        return tf.data.Dataset.range(12).map(lambda i: tf.zeros([2], tf.int64)).repeat(3).prefetch(36 * comm.size)
-
-    it = iter(channel(written))
+    it = iter(channel(lambda i: tf.where(i < 6, 2, 3)))  # shapes that TensorFlow doesn't know before
     results(comm, lambda: [len(next(it)) for _ in range(2)])
     time.sleep(2)  # for the buffer to be full
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     del it
-    again = iter(channel(known))
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, channel(lambda i: 2), path)
 
     def steps():
         for x in again:
@@ -192,10 +175,9 @@ def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
     rows = tf.data.Dataset.range(12 * comm.size)
     it = iter(hvdata.distribute_dataset(rows, batch="per_rank", name="other"))
     results(comm, lambda: int(next(it)))
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     del it
-    again = iter(hvdata.distribute_dataset(rows.shuffle(5), batch="per_rank", name="other"))
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, hvdata.distribute_dataset(rows.shuffle(5), batch="per_rank", name="other"), path)
     raises_everywhere(
         comm,
         lambda: [next(again) for _ in range(12)],
@@ -207,29 +189,33 @@ def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
 
 def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
     """Ragged batches are saved as the ranks' shares, in more components than the channel has."""
+    rows = 2 * comm.size
 
-    def make(rows):
+    def make():
         return tf.data.Dataset.from_tensors(tf.RaggedTensor.from_row_lengths(tf.range(3 * rows), [3] * rows)).repeat(8)
 
-    ds = hvdata.distribute_dataset(lambda: make(2 * comm.size), batch="global")
+    ds = hvdata.distribute_dataset(make, batch="global")
     it = iter(ds)
     results(comm, lambda: next(it).to_list())
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    saved(comm, it, path)
+    again = restored(comm, ds, path)
     assert [len(got) for got in results(comm, lambda: [x.to_list() for x in again])] == [7] * comm.size
+
+
+def symbolic(ds):
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = True
+    return ds.with_options(options)
 
 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, path, taken):
     """TensorFlow restores no buffers in that case, so elements in the prefetch buffer would be lost."""
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(8 * comm.size), batch="per_rank", name="bare")
-    it = iter(ds.prefetch(2))
+    ds = numbers(hvdata, 8 * comm.size, name="bare").prefetch(2)
+    it = iter(ds)
     results(comm, lambda: [next(it) for _ in range(taken)] and None)
-    results(comm, lambda: save(it, path))
-    again = iter(ds.prefetch(2).with_options(options))
+    saved(comm, it, path)
+    again = iter(symbolic(ds))
     if taken:
         raises_everywhere(
             comm,
@@ -239,18 +225,13 @@ def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, pa
             "saved without symbolic_checkpoint=True",
             "with the options that it was saved with",
         )
-        again = iter(ds.prefetch(2))
+        again = iter(ds)
     results(comm, lambda: restore(again, path))
     assert [len(one) for one in results(comm, lambda: [int(x) for x in again])] == [8 - taken] * comm.size
 
 
 def test_symbolic_checkpoints_are_refused_where_they_mean_nothing(hvdata, comm, path):
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(
-        tf.data.Dataset.range(8 * comm.size), batch="per_rank", schedule="dynamic", name="free"
-    )
-    it = iter(ds.with_options(options))
+    it = iter(symbolic(numbers(hvdata, 8 * comm.size, schedule="dynamic", name="free")))
     results(comm, lambda: int(next(it)) * 0)
     raises_everywhere(
         comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel free", "symbolic_checkpoint", "static"
