@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import results
+from together import merged, results
 
 pytestmark = [pytest.mark.world(np=2), pytest.mark.own_job]  # a process has as many devices in all of its tests
 
@@ -81,14 +81,11 @@ def test_multi_device_iterator(hvdata, comm, devices, rows):
         np.testing.assert_array_equal(np.concatenate(per_device), np.arange(48))
 
 
-def test_prefetch_to_device(hvdata, comm, devices, rows):
+@pytest.mark.parametrize("to", [
+    lambda name: tf.data.experimental.prefetch_to_device(name), lambda name: tf.data.experimental.copy_to_device(name)],
+    ids=["prefetch", "copy"])  # fmt: skip
+def test_to_a_device(hvdata, comm, devices, rows, to):
     for device in devices:
-        ds = rows.apply(tf.data.experimental.prefetch_to_device(device))
-        got = results(comm, lambda: [x.numpy() for x in ds])
-        np.testing.assert_array_equal(np.concatenate([part for step in zip(*got) for part in step]), np.arange(48))
-
-
-def test_copy_to_device(hvdata, comm, devices, rows):
-    ds = rows.apply(tf.data.experimental.copy_to_device(devices[1])).prefetch(1)
-    got = results(comm, lambda: [x.numpy() for x in ds])
-    np.testing.assert_array_equal(np.concatenate([part for step in zip(*got) for part in step]), np.arange(48))
+        ds = rows.apply(to(device))
+        got = results(comm, lambda ds=ds: [x.numpy() for x in ds])
+        np.testing.assert_array_equal(np.concatenate(merged(got)), np.arange(48))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dataset function with a parameter `epoch`: called anew for every epoch, on the reader, with its number."""
+"""A dataset function with a parameter `epoch`: called anew for every epoch, on the reader, with its number.
+
+On several readers: test_readers.py.
+"""
 
 import functools
 import os
@@ -8,7 +11,8 @@ import threading
 
 import pytest
 import tensorflow as tf
-from together import dealt, raises_everywhere, results
+from checkpoints import rest, restored, saved, take
+from together import dealt_to_all, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=1)
 
@@ -27,9 +31,9 @@ class Numbered:
         return tf.data.Dataset.range(1000 * epoch, 1000 * epoch + self.n)
 
     def want(self, comm, epochs):
-        return [
-            [dealt(range(1000 * e, 1000 * e + self.n), rank, comm.size) for e in epochs] for rank in range(comm.size)
-        ]
+        """For each rank the shares of these epochs."""
+        shares = [dealt_to_all(comm, range(1000 * e, 1000 * e + self.n)) for e in epochs]
+        return [[epoch[rank] for epoch in shares] for rank in range(comm.size)]
 
 
 def values(dataset):
@@ -43,21 +47,21 @@ def calls_of(comm, source):
     return calls[0]
 
 
+def a_whole_epoch(comm, dataset):
+    """Asserts that one of comm.size elements comes."""
+    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+
+
 def test_every_epoch_is_made_anew(hvdata, comm):
+    """The first call is for the spec. Epoch 1 uses the same dataset."""
     source = Numbered(4 * comm.size)
     dataset = hvdata.distribute_dataset(source.make, batch="per_rank")
     assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
-    assert results(comm, lambda: [values(dataset) for _ in range(3)]) == source.want(comm, [1, 2, 3])
-    assert calls_of(comm, source) == [1, 2, 3]
-
-
-def test_called_once_before_the_first_epoch(hvdata, comm):
-    """The first call is for the spec. Epoch 1 uses the same dataset."""
-    source = Numbered(2 * comm.size)
-    dataset = hvdata.distribute_dataset(source.make, batch="per_rank")
     assert calls_of(comm, source) == [1]
     assert results(comm, lambda: [values(dataset)]) == source.want(comm, [1])
     assert calls_of(comm, source) == [1]
+    assert results(comm, lambda: [values(dataset) for _ in range(2)]) == source.want(comm, [2, 3])
+    assert calls_of(comm, source) == [1, 2, 3]
 
 
 def test_an_epoch_may_be_longer_than_another(hvdata, comm):
@@ -111,13 +115,8 @@ def test_an_epoch_that_cannot_be_passed_by_name(hvdata, comm, default):
         return tf.data.Dataset.range(comm.size)
 
     make.__defaults__ = (1,) if default else None
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(make, batch="per_rank"),
-        Exception,
-        "parameter `epoch` can be passed by its position only",
-        "Leave out the `/` behind it",
-    )
+    says = ("parameter `epoch` can be passed by its position only", "Leave out the `/` behind it")
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(make, batch="per_rank"), Exception, *says)
 
 
 def test_an_epoch_that_is_bound_already(hvdata, comm):
@@ -130,15 +129,14 @@ def test_an_epoch_that_is_bound_already(hvdata, comm):
 def test_global_batches_of_ragged_rows(hvdata, comm):
     """A stage of ours takes composite tensors apart. Every epoch's dataset needs it."""
 
-    def make(epoch):
-        rows = tf.ragged.constant([[epoch] * (row % 3) for row in range(2 * comm.size)], dtype=tf.int64)
-        return tf.data.Dataset.from_tensors(rows)
+    def rows(epoch):
+        return [[epoch] * (row % 3) for row in range(2 * comm.size)]
 
-    dataset = hvdata.distribute_dataset(make, batch="global")
+    dataset = hvdata.distribute_dataset(
+        lambda epoch: tf.data.Dataset.from_tensors(tf.ragged.constant(rows(epoch), dtype=tf.int64)), batch="global"
+    )
     got = results(comm, lambda: [[batch.to_list() for batch in dataset] for _ in range(2)])
-    assert got == [
-        [[[[epoch] * (row % 3) for row in (2 * rank, 2 * rank + 1)]] for epoch in (1, 2)] for rank in range(comm.size)
-    ]
+    assert got == [[[rows(epoch)[2 * rank : 2 * rank + 2]] for epoch in (1, 2)] for rank in range(comm.size)]
 
 
 def test_a_seeded_shuffle_starts_from_its_seed(hvdata, comm):
@@ -149,57 +147,11 @@ def test_a_seeded_shuffle_starts_from_its_seed(hvdata, comm):
 
     tf.random.set_seed(5)  # on all ranks: the other half of the shuffle's seed
     dataset = hvdata.distribute_dataset(make, batch="per_rank")
-    got = results(comm, lambda: [values(dataset) for _ in range(3)])
     for epoch in (1, 2, 3):
-        order = [int(x) for x in tf.data.Dataset.range(6 * comm.size).shuffle(6 * comm.size, seed=epoch)]
-        assert [rank[epoch - 1] for rank in got] == [dealt(order, rank, comm.size) for rank in range(comm.size)]
+        assert results(comm, lambda: values(dataset)) == dealt_to_all(comm, values(make(epoch)))
 
 
-@pytest.mark.parametrize("second, said", [
-    (lambda: tf.data.Dataset.range(8).map(lambda i: tf.cast(i, tf.float32)), "float32"),
-    (lambda: tf.data.Dataset.range(8).map(lambda i: (i, i)), "same structure"),
-    (lambda: tf.data.Dataset.range(8).batch(2), "shape=(None,)"),
-    (lambda: [1, 2], "list"),
-])  # fmt: skip
-def test_an_epoch_of_another_kind_is_an_error_everywhere(hvdata, comm, second, said):
-    def make(epoch):
-        return second() if epoch == 2 else tf.data.Dataset.range(comm.size)
-
-    dataset = hvdata.distribute_dataset(make, batch="per_rank", name="kinds")
-    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
-    raises_everywhere(
-        comm,
-        lambda: values(dataset),
-        tf.errors.InvalidArgumentError,
-        "reader 0 on .*channel kinds, epoch 2",
-        re.escape(said),
-    )
-    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]  # and the third goes on
-
-
-def test_an_error_in_a_later_call(hvdata, comm):
-    def make(epoch):
-        if epoch == 2:
-            raise FileNotFoundError("shard-2 is not there")
-        return tf.data.Dataset.range(comm.size)
-
-    dataset = hvdata.distribute_dataset(make, batch="per_rank")
-    results(comm, lambda: values(dataset))
-    raises_everywhere(comm, lambda: values(dataset), tf.errors.UnknownError, "FileNotFoundError: shard-2 is not there")
-
-
-def test_an_end_that_is_none(hvdata, comm):
-    """TensorFlow takes such an error for the end of an iterator, and calls it an implementation error."""
-
-    def make(epoch):
-        if epoch == 2:
-            raise tf.errors.OutOfRangeError(None, None, "no more shards")
-        return tf.data.Dataset.range(comm.size)
-
-    dataset = hvdata.distribute_dataset(make, batch="per_rank")
-    results(comm, lambda: values(dataset))
-    raises_everywhere(comm, lambda: values(dataset), tf.errors.UnknownError, "epoch 2.*no more shards")
-    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+# ---- Errors of later epochs. The epoch after them works.
 
 
 class Interrupted(BaseException):
@@ -211,25 +163,36 @@ class Silent(ValueError):
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("error, said", [
-    (ValueError("bad " + os.fsdecode(b"caf\xe9.jpg")), r"ValueError: bad caf\\udce9.jpg"),
-    (Silent(), r"Silent: \(its text can't be had: RuntimeError\)"),
-    (Interrupted("no Exception"), "Interrupted: no Exception"),
-    (tf.errors.OpError(None, None, "no code", "x"), "no code"),
-    (tf.errors.OpError(None, None, "all is well", 0), "all is well"),
-], ids=["no text", "silent", "no Exception", "no code", "ok"])  # fmt: skip
-def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said):
-    """The error ends the epoch, but not the dealer thread. The third epoch works."""
+def raising(error):
+    def make():
+        raise error
 
+    return make
+
+
+@pytest.mark.parametrize("second, says", [
+    (lambda: tf.data.Dataset.range(8).map(lambda i: tf.cast(i, tf.float32)), "float32"),
+    (lambda: tf.data.Dataset.range(8).map(lambda i: (i, i)), "same structure"),
+    (lambda: tf.data.Dataset.range(8).batch(2), re.escape("shape=(None,)")),
+    (lambda: [1, 2], "list"),
+    (raising(FileNotFoundError("shard-2 is not there")), "FileNotFoundError: shard-2 is not there"),
+    # TensorFlow takes such an error for the end of an iterator, and calls it an implementation error.
+    (raising(tf.errors.OutOfRangeError(None, None, "no more shards")), "no more shards"),
+    (raising(ValueError("bad " + os.fsdecode(b"caf\xe9.jpg"))), r"ValueError: bad caf\\udce9.jpg"),
+    (raising(Silent()), r"Silent: \(its text can't be had: RuntimeError\)"),
+    (raising(Interrupted("no Exception")), "Interrupted: no Exception"),
+    (raising(tf.errors.OpError(None, None, "no code", "x")), "no code"),
+    (raising(tf.errors.OpError(None, None, "all is well", 0)), "all is well"),
+], ids=["dtype", "structure", "shape", "no dataset", "error", "end", "no text", "silent", "no Exception", "no code", "ok"])  # fmt: skip
+def test_an_error_of_the_second_epoch(hvdata, comm, second, says):
     def make(epoch):
-        if epoch == 2:
-            raise error
-        return tf.data.Dataset.range(comm.size)
+        return second() if epoch == 2 else tf.data.Dataset.range(comm.size)
 
-    dataset = hvdata.distribute_dataset(make, batch="per_rank")
-    results(comm, lambda: values(dataset))
-    raises_everywhere(comm, lambda: values(dataset), tf.errors.OpError, said)
-    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+    dataset = hvdata.distribute_dataset(make, batch="per_rank", name="second")
+    a_whole_epoch(comm, dataset)
+    says = ("reader 0 on .*channel second, epoch 2", says)
+    raises_everywhere(comm, lambda: values(dataset), tf.errors.OpError, *says)
+    a_whole_epoch(comm, dataset)
 
 
 def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
@@ -241,84 +204,63 @@ def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
             raise RuntimeError("can't start new thread")
         start(self)
 
+    def channel():
+        return hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank")
+
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", cannot)
-        raises_everywhere(
-            comm,
-            lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"),
-            RuntimeError,
-            "can start no more threads",
-        )
-    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank")
-    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+        raises_everywhere(comm, channel, RuntimeError, "can start no more threads")
+    a_whole_epoch(comm, channel())
+
+
+# ---- What counts epochs.
 
 
 def test_two_channels_count_for_themselves(hvdata, comm):
     train, valid = Numbered(2 * comm.size), Numbered(comm.size)
-    datasets = [
+    a, b = (
         hvdata.distribute_dataset(source.make, batch="per_rank", name=name)
         for source, name in ((train, "train of epochs"), (valid, "valid of epochs"))
-    ]
-    got = results(comm, lambda: [values(datasets[0]), values(datasets[0]), values(datasets[1]), values(datasets[0])])
-    a, b = train.want(comm, [1, 2, 3]), valid.want(comm, [1])
-    assert got == [[one[0], one[1], other[0], one[2]] for one, other in zip(a, b)]
+    )
+    got = results(comm, lambda: [values(a), values(a), values(b), values(a)])
+    wanted = zip(train.want(comm, [1, 2, 3]), valid.want(comm, [1]))
+    assert got == [[one[0], one[1], other[0], one[2]] for one, other in wanted]
 
 
-def test_in_a_graph(hvdata, comm):
+@pytest.mark.parametrize("graphs", [1, 3])
+def test_in_graphs(hvdata, comm, graphs):
+    """The channel goes on counting, in one graph or where several graphs take it up again."""
     source = Numbered(3 * comm.size)
 
     def run():
         got = []
-        with v1.Session() as session:
-            for _ in range(3):
+        with tf.Graph().as_default(), v1.Session() as session:
+            dataset = hvdata.distribute_dataset(source.make, batch="per_rank", name=f"epochs of {graphs} graphs")
+            iterator = v1.data.make_initializable_iterator(dataset)
+            fetch = iterator.get_next()
+            for _ in range(3 // graphs):
                 session.run(iterator.initializer)
                 got.append([int(session.run(fetch)) for _ in range(3)])
         return got
 
-    with tf.Graph().as_default():
-        iterator = v1.data.make_initializable_iterator(hvdata.distribute_dataset(source.make, batch="per_rank"))
-        fetch = iterator.get_next()
-        assert results(comm, run) == source.want(comm, [1, 2, 3])
-    assert calls_of(comm, source) == [1, 2, 3]
-
-
-def test_a_channel_that_graphs_take_up_again_goes_on_counting(hvdata, comm):
-    source = Numbered(2 * comm.size)
-
-    def run():
-        with tf.Graph().as_default(), v1.Session() as session:
-            dataset = hvdata.distribute_dataset(source.make, batch="per_rank", name="epochs of graphs")
-            iterator = v1.data.make_initializable_iterator(dataset)
-            fetch = iterator.get_next()
-            session.run(iterator.initializer)
-            return [int(session.run(fetch)) for _ in range(2)]
-
-    assert results(comm, lambda: [run() for _ in range(3)]) == source.want(comm, [1, 2, 3])
+    got = results(comm, lambda: sum((run() for _ in range(graphs)), []))
+    assert got == source.want(comm, [1, 2, 3])
     assert calls_of(comm, source) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("saved_in", [1, 2])
-def test_a_restore_continues_the_count(hvdata, comm, tmp_path, saved_in):
+def test_a_restore_continues_the_count(hvdata, comm, path, saved_in):
     """Into another channel, as a restarted job does."""
     source, again = Numbered(6 * comm.size), Numbered(6 * comm.size)
     dataset = hvdata.distribute_dataset(source.make, batch="per_rank")
-
-    def save():
-        for _ in range(saved_in - 1):
-            values(dataset)
-        it = iter(dataset)
-        got = [int(next(it)) for _ in range(2)]
-        tf.train.Checkpoint(iterator=it).write(str(tmp_path / "it"))
-        return got
-
-    def restore():
-        it = iter(restored)
-        tf.train.Checkpoint(iterator=it).read(str(tmp_path / "it")).assert_consumed()
-        return [values(it), values(restored), values(restored)]
-
+    results(comm, lambda: [values(dataset) for _ in range(saved_in - 1)])
     want = source.want(comm, [saved_in, saved_in + 1, saved_in + 2])
-    assert results(comm, save) == [one[0][:2] for one in want]
-    restored = hvdata.distribute_dataset(again.make, batch="per_rank")
-    assert results(comm, restore) == [[one[0][2:], *one[1:]] for one in want]
+    it = iter(dataset)
+    assert results(comm, lambda: take(it, 2)) == [one[0][:2] for one in want]
+    saved(comm, it, path)
+    resumed = hvdata.distribute_dataset(again.make, batch="per_rank")
+    it = restored(comm, resumed, path)
+    got = results(comm, lambda: [rest(it), values(resumed), values(resumed)])
+    assert got == [[one[0][2:], *one[1:]] for one in want]
     # The call for the spec has made epoch 1, which is used where that is the epoch that goes on.
     assert calls_of(comm, again) == ([1] if saved_in == 1 else [1, 2]) + [saved_in + 1, saved_in + 2]

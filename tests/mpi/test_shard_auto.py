@@ -143,7 +143,7 @@ def test_saved_and_restored(hvdata, comm, folder, path, source):
     ds = distribute(hvdata, lambda: make().batch(1))
     every = sorted(make().as_numpy_iterator())
     iterator = iter(ds) if hvdata.is_trainer() else None
-    got = merged(merged(on_trainers(hvdata, comm, lambda: take(iterator, 3))))
+    got = sum(merged(on_trainers(hvdata, comm, lambda: take(iterator, 3))), [])
     on_trainers(hvdata, comm, lambda: save(iterator, path))
     again = iter(ds) if hvdata.is_trainer() else None
     on_trainers(hvdata, comm, lambda: restore(again, path))
@@ -198,9 +198,10 @@ def test_an_order_of_each_readers_own_is_refused(hvdata, comm, no_seed, name):
         hvdata,
         comm,
         lambda: make().batch(1),
-        rf'shard="auto" cannot give each reader its own files \({NO_FILES}\), nor its own elements: ',
+        r'shard="auto" cannot give each reader its own files \(.*\), nor its own elements: ',
         what,
-        "so every reader has another order: elements would come twice or not at all. Give it a seed",
+        "so every reader has another order",
+        "elements would come twice or not at all. Give it a seed",
     )
 
 
