@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.audit: which row is which, which rows there should be, and what is refused."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,42 +8,6 @@ from audits import ROWS, numbers, passed, same
 from together import outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=1)
-
-
-@pytest.mark.parametrize("form", ["dataset", "numpy", "tensors"])
-@pytest.mark.ranks(1, 2)
-def test_texts_one_by_one(hvdata, comm, form):
-    """A single text is the same row as in a batch, by a key and by content."""
-    names = ["a", "bb", "c", "é"]
-    rows = tf.data.Dataset.from_tensor_slices({"id": names, "x": np.eye(4)})
-    mine = rows.shard(comm.size, comm.rank)
-    if form != "dataset":
-        make = np.array if form == "numpy" else tf.constant
-        mine = [{"id": make(row["id"].numpy().decode()), "x": row["x"].numpy()} for row in mine]
-    for arguments in (
-        dict(key="id", reference=names),
-        dict(key=lambda row: row["id"], reference=names),
-        dict(key=lambda row: row["id"], reference=rows.batch(3)),
-        dict(reference=rows.batch(3)),
-    ):
-        assert passed(comm, hvdata.audit(mine, **arguments)).verdict == "every row once", arguments
-    seen = passed(comm, hvdata.audit(mine, key=lambda row: row["id"], reference=names[1:]))
-    assert [example.key for example in seen.not_in_reference] == ["a"]
-
-
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("form", ["dataset", "numpy"])
-def test_keys_of_several_parts(hvdata, comm, form):
-    """A row is known by its file and its place there."""
-    files, offsets = np.repeat([b"a", b"b", b"c", b"d"], ROWS // 4), np.arange(ROWS) % (ROWS // 4)
-    rows = tf.data.Dataset.from_tensor_slices((np.zeros([ROWS, 3]), (files, offsets)))
-    mine = rows.shard(comm.size, comm.rank).batch(4)
-    given = mine if form == "dataset" else list(mine.as_numpy_iterator())
-    for key in (1, lambda element: element[1], lambda element: (element[1][0], tf.cast(element[1][1], tf.int32))):
-        report = passed(comm, hvdata.audit(given, key=key, reference=rows.batch(5)))
-        assert report.verdict == "every row once" and report.distinct == ROWS
-    single = hvdata.audit([(3, 7)], key=same)
-    raises_everywhere(comm, lambda: list(single), TypeError, "are they one key together, or the keys of 2 rows")
 
 
 def test_a_loader_that_python_counts_through(hvdata, comm):
@@ -62,41 +24,6 @@ def test_a_loader_that_python_counts_through(hvdata, comm):
 
     audited = hvdata.audit(Loader(), key=same, reference=4 * comm.size)
     assert len(audited) == 4 and passed(comm, audited).verdict == "every row once"
-
-
-class Tensor:
-    """What torch's tensors do, as far as it matters."""
-
-    __module__ = "torch"
-
-    def __init__(self, array):
-        self._array = array
-
-    def detach(self):
-        return self
-
-    cpu = detach
-
-    def __array__(self, dtype=None, copy=None):
-        return self._array
-
-
-def test_a_loader_in_the_manner_of_torch(hvdata, comm):
-    class Loader:
-        sampler = types.SimpleNamespace(epoch=0)
-
-        def __iter__(self):
-            for rows in numbers(comm):
-                yield {"x": Tensor(rows * 1.5), "name": [f"row {row}" for row in rows]}
-
-        def __len__(self):
-            return len(numbers(comm))
-
-    audited = hvdata.audit(Loader(), key="name", reference=lambda: [f"row {row}" for row in range(ROWS)])
-    assert len(audited) == len(numbers(comm)) and audited.sampler.epoch == 0
-    assert passed(comm, audited).verdict == "every row once"
-    content = hvdata.audit(Loader())
-    assert passed(comm, content).times == {1: ROWS}
 
 
 @pytest.mark.world(np=3)
@@ -169,22 +96,6 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
     report = passed(comm, audited)
     assert (report.unknown, report.never) == (ROWS - 40, 0)
     assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
-
-
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
-def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
-    """numpy makes floats of a list of them, of which many are the same."""
-
-    def of(rank):
-        return [2**63 + 1000 * rank + i for i in range(3)] + [5 + 100 * rank]
-
-    every, mine = [one for rank in range(comm.size) for one in of(rank)], of(comm.rank)
-    given = [[np.uint64(one) for one in mine] if numpys else mine]
-    for reference, never, unknown in ((None, None, None), (set(every), 0, 0), ([*every, 2**70], 1, 0)):
-        report = passed(comm, hvdata.audit(given, key=same, reference=reference))
-        assert (report.times, report.never, report.unknown) == ({1: len(every)}, never, unknown)
-    assert [example.key for example in report.never_seen] == [str(2**70)]
 
 
 @pytest.mark.ranks(1, 3)

@@ -58,24 +58,6 @@ def goes_on(hvdata, comm, root=0, name=None):
     assert [plain(one) for one in got] == expected(comm, root, [part(rank) for rank in range(comm.size)])
 
 
-def test_eager(hvdata, comm, root):
-    goes_on(hvdata, comm, root)
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "bfloat16", "complex64", "string"])
-def test_dtypes(hvdata, comm, dtype):
-    dtype = tf.as_dtype(dtype)
-
-    def mine(rank):
-        x = part(rank, rows=rank + 1)
-        if dtype == tf.string:
-            return np.array([b"\0%d" % i for i in x.ravel()], object)
-        return x.astype(dtype.as_numpy_dtype)
-
-    got = results(comm, lambda: hvdata.gather(mine(comm.rank)).numpy())
-    assert [plain(one) for one in got] == expected(comm, 0, [mine(rank) for rank in range(comm.size)])
-
-
 @pytest.mark.world(np=4)
 @same_on_all_ranks(25)
 @given(rows=st.lists(st.integers(0, 40), min_size=4, max_size=4), shape=st.lists(st.integers(0, 3), max_size=2),
@@ -115,20 +97,6 @@ def test_in_the_order_of_the_program(hvdata, comm):
     assert got[0][0].tolist() == [value for rank in range(comm.size) for value in (rank, 10)]
     assert got[-1][1].tolist() == [value for rank in range(comm.size) for value in (rank, 10, rank, 10)]
     assert got[0][2] == 3 * sum(rank + 10 for rank in range(comm.size))
-
-
-def test_names_in_another_order(hvdata, comm):
-    names = ["one", "two", "three"]
-
-    def graph():
-        with tf.Graph().as_default(), v1.Session() as session:
-            mine = names if comm.rank % 2 == 0 else names[::-1]
-            fetches = {name: hvdata.gather(tf.constant([f"{name} {comm.rank}"]), name=name) for name in mine}
-            return {name: list(rows) for name, rows in session.run(fetches).items()}
-
-    got = results(comm, graph)
-    for name in names:
-        assert got[0][name] == [f"{name} {rank}".encode() for rank in range(comm.size)]
 
 
 @pytest.mark.parametrize("how", ["eager", "tf.function", "TF1 graph"])
@@ -288,11 +256,6 @@ def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
         tf.errors.InvalidArgumentError,
         r"\[rank 0 on \S+, gather 'unknown'\] a scalar has no rows to gather",
     )
-
-
-@pytest.mark.parametrize("wrong, kind", [(-1, ValueError), (99, ValueError), (0.5, TypeError), (True, TypeError)])
-def test_wrong_roots(hvdata, comm, wrong, kind):
-    raises_everywhere(comm, lambda: hvdata.gather(tf.zeros([1]), root=wrong), kind, "root=")
 
 
 @pytest.mark.ranks(2, 3)

@@ -284,29 +284,6 @@ def test_trainers_that_keep_batches(hvdata, comm):
     assert grown["payload_bytes_message"] == 0 < grown["payload_bytes_arena"]
 
 
-@pytest.mark.slow
-@pytest.mark.ways("auto", "arena")
-@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="1")
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("stage", ["prefetch", "cache", "shuffle", "all"])
-def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
-    steps = 40
-
-    def make():
-        ds = numbered(ROWS * steps * comm.size).batch(ROWS)
-        if stage in ("cache", "all"):
-            ds = ds.cache()
-        if stage in ("shuffle", "all"):
-            ds = ds.shuffle(50, seed=7)
-        return ds.prefetch(100) if stage in ("prefetch", "all") else ds
-
-    ds = hvdata.distribute_dataset(make, batch="per_rank").shuffle(30)
-    for _ in range(3):
-        rows = np.concatenate(sum(results(comm, lambda: [x.numpy() for x in ds]), []))
-        assert (rows == rows[:, :1]).all()
-        assert sorted(rows[:, 0]) == list(range(ROWS * steps * comm.size))
-
-
 @pytest.mark.world(np=2)
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="0.125")
@@ -425,25 +402,6 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
         return number // comm.size
 
     assert results(comm, run) == [len(sizes) // comm.size] * comm.size
-
-
-@pytest.mark.world(np=2)
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.ways("auto")
-@pytest.mark.ranks(2)
-def test_a_million_small_batches(hvdata, comm):
-    count = 1_000_000
-    ds = hvdata.distribute_dataset(lambda: Data.range(count), batch="per_rank", prefetch=64)
-
-    def run():
-        def check(state, step_and_x):
-            step, x = step_and_x
-            return state[0] + 1, state[1] + tf.cast(x != step * comm.size + comm.rank, tf.int64)
-
-        return [int(x) for x in ds.enumerate().reduce((np.int64(0), np.int64(0)), check)]
-
-    assert results(comm, run) == [[count // 2, 0]] * 2
 
 
 @pytest.mark.world(np=4)
