@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verified channels: the records of the certificate. No rank receives an altered byte."""
 
-import os
-import random
 import resource
 import time
 
@@ -10,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checkpoints import restored, save, saved
-from flipping import flip
 from hypothesis import given
 from hypothesis import strategies as st
-from together import Raised, elements, outcomes, raises_everywhere, results, same_on_all_ranks
+from together import elements, raises_everywhere, results, same_on_all_ranks
 
 from horovod_data.certificate import last
 
@@ -274,47 +271,6 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, path, stat
     again = restored(comm, ds, path)
     assert results(comm, lambda: sum(1 for _ in again)) == [2] * comm.size
     same_record(whole, certificate(hvdata, comm, "gaps"))
-
-
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.skipif(
-    bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="AddressSanitizer maps terabytes, and all memory is looked at"
-)
-@pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
-def test_flipped_bytes_are_found(hvdata, comm, size):
-    """The batch may lie in shared memory, in memory of messages, or in our own before a rank receives it."""
-    drawn = random.Random(size + comm.size)
-    found = 0
-    for trial in range(3):
-        unlucky, step = drawn.randrange(comm.size), drawn.randrange(2, 5)
-
-        def make(trial=trial):
-            def rows(i):
-                mark = tf.strings.reduce_join(["<", tf.as_string(trial), "-", tf.as_string(i), "-marked->"])
-                bytes_ = tf.io.decode_raw(mark, tf.uint8)
-                return tf.concat([bytes_, tf.zeros([size - tf.size(bytes_)], tf.uint8)], 0)
-
-            return tf.data.Dataset.range(8 * comm.size).map(rows)
-
-        name = f"flip-{size}-{trial}"
-        it = iter(channel(hvdata, make, name, batch="per_rank", prefetch=4))
-        results(comm, lambda: [len(next(it)) for _ in range(step)])
-        time.sleep(0.3)  # for what comes next to lie in memory
-        comm.Barrier()
-        flipped = comm.allreduce(flip({(trial, step * comm.size + unlucky): 3}))
-        got = outcomes(comm, lambda: [int(x[0]) for x in it])
-        comm.Barrier()
-        del it
-        if not any(isinstance(one, Raised) for one in got):  # nothing of it was here yet, or what has been let go of
-            continue
-        assert flipped
-        found += 1
-        for rank, one in enumerate(got):
-            assert isinstance(one, Raised) and issubclass(one.kind, tf.errors.DataLossError), f"rank {rank} got {one}"
-            assert f"rank {unlucky} on" in one.text and f"step {step}" in one.text, one.text
-            assert rank == unlucky or f"its step {step}" in one.text and "altered" in one.text, one.text
-    assert found
 
 
 def test_what_verify_may_be(hvdata, comm, unverified):

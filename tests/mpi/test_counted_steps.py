@@ -119,28 +119,6 @@ def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
     is_whole(hvdata, comm, "gone", 1, comm.size - 1)
 
 
-def test_of_a_length_that_changes(hvdata, comm):
-    """A longer epoch is left at the length of the epoch before. The next epoch is whole."""
-    n, epochs = comm.size, []
-
-    def make():
-        def generate():
-            epochs.append(None)
-            for i in range(n * (3 if len(epochs) == 1 else 6)):
-                yield i
-                time.sleep(SLOW)
-
-        return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
-
-    ds = channel(hvdata, make, "changes", prefetch=1)
-    assert whole(comm, ds) == [3] * n
-    take(comm, ds, 3)
-    record = certificate(hvdata, comm, "changes", 2)
-    assert (record["verdict"], record["why"]) == ("not complete", "it was broken off")
-    assert whole(comm, ds) == [6] * n
-    is_whole(hvdata, comm, "changes", 3, 0)
-
-
 @pytest.mark.world(np=1, readers=2)
 @pytest.mark.readers(2)
 def test_of_several_readers(hvdata, comm):

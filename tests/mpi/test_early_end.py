@@ -49,14 +49,6 @@ def test_static_others_finish(hvdata, comm, quitter, size):
     assert comm.bcast(source.starts) == 4
 
 
-def test_every_rank_leaves_at_another_step(hvdata, comm):
-    ds = numbers(hvdata, STEPS * comm.size, prefetch=1)
-    for epoch in range(4):
-        leaves = [1 + (rank + epoch) % comm.size for rank in range(comm.size)]
-        got = results(comm, lambda: walk(ds, leaves[comm.rank]))
-        assert got == [steps[:left] for steps, left in zip(want(comm), leaves)]
-
-
 def test_dynamic_nothing_is_lost(hvdata, comm, quitter):
     """The elements that the leaving rank has not taken go to the others."""
     n = STEPS * comm.size
@@ -88,15 +80,6 @@ def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
 
 
 @pytest.mark.slow
-def test_a_rank_that_kept_its_iterator(hvdata, comm, quitter):
-    """Its next iteration supersedes the iterator that it has kept."""
-    ds = numbers(hvdata, 2 * comm.size, prefetch=4)
-    kept = iter(ds)
-    results(comm, lambda: walk(kept, 1 if comm.rank == quitter else None))
-    assert elements(comm, ds) == want(comm, 2)
-
-
-@pytest.mark.slow
 def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
     """A prefetch stage waits in our GetNext when the iterator is destroyed. GetNext returns, although the reader
     sleeps."""
@@ -125,15 +108,3 @@ def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
         assert first == rank
         assert seconds < 3, f"rank {rank} waited {seconds:.1f} s for its iterator to go"
     assert elements(comm, ds) == want(comm, 2)
-
-
-def test_one_rank_is_far_behind(hvdata, comm):
-    """Rank 0 is done first: the others still get theirs."""
-    ds = numbers(hvdata, 4 * comm.size, prefetch=8)
-
-    def run():
-        if comm.rank:
-            time.sleep(0.5)
-        return walk(ds)
-
-    assert results(comm, run) == want(comm, 4)

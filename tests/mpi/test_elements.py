@@ -103,17 +103,6 @@ def test_strings(hvdata, comm):
     assert [[step.tolist() for step in steps] for steps in rows] == [[[STRINGS] * (12 // n)]] * n
 
 
-def test_scalars(hvdata, comm):
-    n = comm.size
-    source = tf.data.Dataset.range(4 * n).map(
-        lambda i: (i, tf.cast(i, tf.float32) / 2, i % 2 == 0, tf.strings.as_string(i))
-    )
-    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
-    want = [(i, i / 2, i % 2 == 0, b"%d" % i) for i in range(4 * n)]
-    got = [[tuple(np.asarray(part).item() for part in step) for step in steps] for steps in got]
-    assert got == dealt_to_all(comm, want)
-
-
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_zero_rows_and_zero_columns(hvdata, comm, batch):
     """Per rank the last element has no others: their shares have no rows, and its other axes."""
@@ -148,7 +137,8 @@ def check_nest(hvdata, comm, source):
 
 @pytest.mark.parametrize("nest", [
     lambda i, x: {"b": (x, {"c": i}), "a": Sample(image=[x, x + 1], label=(i,)), "n": (((x,),),)},
-    lambda i, x: (x,), lambda i, x: {"x": x}, lambda i, x: Sample(x, i)], ids=["nest", "tuple", "dict", "named tuple"])  # fmt: skip
+    lambda i, x: (x,), lambda i, x: {"x": x}, lambda i, x: Sample(x, i), lambda i, x: (i, i % 2 == 0, tf.strings.as_string(i)),
+], ids=["nest", "tuple", "dict", "named tuple", "scalars"])  # fmt: skip
 def test_nests(hvdata, comm, nest):
     source = tf.data.Dataset.range(2 * comm.size).map(lambda i: nest(i, tf.cast(tf.range(i, i + 2), tf.float32)))
     check_nest(hvdata, comm, source)
@@ -162,16 +152,6 @@ def test_shapes_and_ranks_change(hvdata, comm):
     ds = hvdata.distribute_dataset(listed(values, tf.TensorSpec(None, tf.int32)), batch="per_rank")
     assert ds.element_spec.shape.rank is None
     assert plain_all(elements(comm, ds)) == dealt_to_all(comm, [plain(value) for value in values])
-
-
-def test_padded_batches(hvdata, comm):
-    """Sequences of changing length, as speech toolkits batch them."""
-    lengths = [5, 1, 9, 3, 7, 2, 8, 4]
-    source = listed([np.arange(length) for length in lengths * 3], tf.TensorSpec([None], tf.int64))
-    source = source.padded_batch(4 * comm.size, padding_values=tf.constant(-1, tf.int64))
-    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
-    got = elements(comm, ds)
-    assert [plain(np.concatenate(step)) for step in zip(*got)] == [plain(element) for element in local(source)]
 
 
 def ragged(i):

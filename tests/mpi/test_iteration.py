@@ -128,16 +128,6 @@ def test_breaking_out_and_going_on(hvdata, comm):
     assert comm.bcast(source.yields) < 2 * source.n  # an epoch left early is not read to its end
 
 
-def test_one_iterator_over_several_loops(hvdata, comm):
-    """One iterator is one epoch. Keras does this if steps_per_epoch is below the length of the epoch."""
-    source, ds = counted(hvdata, 6 * comm.size)
-    it = iter(ds)
-    for part in range(3):
-        got = results(comm, lambda: [int(next(it)) for _ in range(2)])
-        assert got == want(source.n, comm, lambda v: v[2 * part : 2 * part + 2])
-    assert comm.bcast(source.starts) == 1
-
-
 def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
     """Contract 5: beyond its own pipeline and its buffers the reader holds at most prefetch + 1 steps."""
     unbuffered = tf.data.Options()
@@ -180,30 +170,3 @@ def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):
 def test_auto_shard_is_off(hvdata, comm):
     policy = numbers(hvdata, comm.size).options().experimental_distribute.auto_shard_policy
     assert policy == tf.data.experimental.AutoShardPolicy.OFF
-
-
-@pytest.mark.world(np=3)
-@pytest.mark.ranks(2, 3, 4)
-def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
-    """The pipeline reads a variable that the program sets before each epoch, although the other ranks ask long
-    before."""
-    state = {"epoch": 0}
-
-    def counting():
-        for i in range(3 * comm.size):
-            yield 100 * state["epoch"] + i
-
-    ds = hvdata.distribute_dataset(
-        tf.data.Dataset.from_generator(counting, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank"
-    )
-
-    def run():
-        seen = []
-        for epoch in 1, 2, 3:
-            if comm.rank == 0:
-                time.sleep(0.5)  # a validation, a checkpoint
-            state["epoch"] = epoch
-            seen.append([int(x) // 100 for x in ds])
-        return seen
-
-    assert results(comm, run) == [[[1] * 3, [2] * 3, [3] * 3]] * comm.size

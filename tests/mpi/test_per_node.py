@@ -7,7 +7,7 @@ import re
 
 import pytest
 import tensorflow as tf
-from checkpoints import restore, save, take
+from checkpoints import restore, save
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import deliver_per_host, is_dynamic_delivery
@@ -269,17 +269,6 @@ def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, 
         assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
 
 
-@pytest.mark.parametrize("host", [0, 1])
-def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, host):
-    n = max(hosts.sizes)
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(6 * n), batch="per_rank")
-    for _ in range(2):
-        got = on_trainers(hvdata, comm, lambda: len(list(ds.take(1) if hvdata.rank() in hosts.ranks[host] else ds)))
-        assert [got[rank] for rank in hosts.ranks[host]] == [1] * hosts.sizes[host]
-        other = 1 - host
-        assert [got[rank] for rank in hosts.ranks[other]] == [6 * n // hosts.sizes[other]] * hosts.sizes[other]
-
-
 @pytest.mark.world(np=2, per_node="dedicated")
 def test_checkpoints(hvdata, comm, hosts, path):
     """Every rank saves and restores its own."""
@@ -303,34 +292,6 @@ def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, path):
     again = iter(ds) if hvdata.is_trainer() else None
     on_trainers(hvdata, comm, lambda: restore(again, path))
     assert_delivered(on_trainers(hvdata, comm, lambda: numpy_of(again)), [mine[2:] for mine in whole])
-
-
-def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, path):
-    n = max(hosts.sizes)
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(4 * n), batch="per_rank")
-
-    def walk():
-        if not hvdata.is_trainer():
-            return "reads"
-        iterator = iter(ds)
-        take(iterator, 2)
-        if hvdata.rank() == 0:
-            checkpoint = tf.train.Checkpoint(iterator=iterator)
-            checkpoint.write(path)
-            checkpoint.read(path)
-        else:
-            iterator = iter(ds)
-        return int(next(iterator))
-
-    got = [one for one in outcomes(comm, walk) if one != "reads"]
-    assert len(got) == sum(hosts.sizes)
-    for one in got:
-        assert isinstance(one, Raised) and re.search(
-            r"\[reader \d on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
-            r"anew on reader \d on \S+: .* restore the iterator on every rank",
-            one.text,
-        ), got
-    assert [len(mine) for mine in shares(hvdata, comm, ds)] == [4] * len(got)  # and the next epoch is a whole one
 
 
 def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts):

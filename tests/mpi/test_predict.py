@@ -191,6 +191,9 @@ WRONG = {
     "no end": (same, lambda n: numbers(4, 4).repeat(), ValueError, "never ends"),
     "a text": ("model", None, TypeError, "predict.. takes a model or a function, not 'model'"),
     "an error of the pipeline": (same, broken, tf.errors.InvalidArgumentError, "bad row"),
+    # The batches were padded separately. Only rank 0 can see it.
+    "rows of different shapes": (same, lambda n: tf.data.Dataset.range(1, 6 * n).map(lambda i: tf.fill([2, i], i)), ValueError,
+        r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined.*padded_shapes"),
 }  # fmt: skip
 
 
@@ -198,21 +201,9 @@ WRONG = {
 def test_what_is_wrong(hvdata, comm, wrong):
     model, dataset, kind, says = WRONG[wrong]
     dataset = given_to(hvdata, dataset(comm.size) if dataset else numbers(12 * comm.size, 3 * comm.size))
-    raises_everywhere(comm, lambda: hvdata.predict(model, dataset), kind, says)
-    goes_on(hvdata, comm)
-
-
-def test_rows_of_different_shapes(hvdata, comm):
-    """The batches were padded separately. Only rank 0 can see it, and all ranks raise."""
-    dataset = tf.data.Dataset.range(1, 6 * comm.size).map(lambda i: tf.fill([2, i], i))
-    raises_everywhere(
-        comm,
-        lambda: hvdata.predict(same, given_to(hvdata, dataset), batch="per_rank", name="padded"),
-        ValueError,
-        r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined",
-        "padded_shapes",
-    )
-    goes_on(hvdata, comm, "padded")
+    batch = "per_rank" if wrong == "rows of different shapes" else "global"
+    raises_everywhere(comm, lambda: hvdata.predict(model, dataset, batch=batch, name="wrong"), kind, says)
+    goes_on(hvdata, comm, "wrong")
 
 
 def test_a_rank_without_a_model(hvdata, comm):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several dedicated readers: the order of their steps, their leftovers, and their errors."""
 
-import time
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +16,7 @@ from readers import (
     shares,
     until_it_fails,
 )
-from together import Raised, attempt, on_trainers, outcomes, raises_everywhere, same_on_all_ranks
+from together import attempt, on_trainers, raises_everywhere, same_on_all_ranks
 
 pytestmark = [pytest.mark.world(np=2, readers=3), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
@@ -196,21 +194,6 @@ def test_on_reader_error_continue(hvdata, comm):
     assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
 
 
-def test_a_dynamic_error_does_not_wait_for_the_others_data(hvdata, comm):
-    def function(context):
-        numbers = failing(tf.data.Dataset.range(8), 0 if context.input_pipeline_id == 1 else -1)
-        return numbers.repeat()
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", schedule="dynamic")
-
-    def walk():
-        for _ in () if hvdata.is_reader() else ds:  # without end but for the error
-            time.sleep(0.02)
-
-    for one in outcomes(comm, walk)[: trainers_of(hvdata, comm)]:
-        assert isinstance(one, Raised) and "[reader 1 on " in one.text and "bad row" in one.text, one
-
-
 def test_two_channels_interleaved(hvdata, comm):
     def channel(name, first):
         def function(context):
@@ -239,11 +222,6 @@ def test_checkpoints_at_every_step(hvdata, comm, path, who, lengths):
 
     ds = hvdata.distribute_dataset(function, batch="per_rank")
     resumes_at_every_step(hvdata, comm, ds, path, acts=who == "every rank" or hvdata.rank() == 0)
-
-
-def test_an_end_before_the_first_step_of_all(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(0), batch="per_rank", remainder="pad")
-    assert shares(hvdata, comm, ds) == [[]] * trainers_of(hvdata, comm)
 
 
 def test_readers_dont_iterate(hvdata, comm):

@@ -7,12 +7,10 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from ranks.slowness import slowness
 from together import (
     Raised,
     gradient_of_a_gradient,
     heard_everywhere,
-    host_of,
     outcomes,
     plain,
     raises_everywhere,
@@ -191,46 +189,6 @@ def test_several_without_names_in_one_v1_graph(hvdata, comm):
     for rank, runs in enumerate(results(comm, run)):
         for parts in runs:
             same(parts, [np.split(value, comm.size)[rank] for value in x])
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(2, 3)
-@pytest.mark.alone(
-    HOROVOD_DATA_STALL_SECONDS="2", HOROVOD_DATA_TIMEOUT=str(round(6 * slowness()))
-)  # for init() as well
-def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
-    """Each rank has one thread and calls two roots in opposite orders. Each waits for the other until the time
-    limit."""
-    last = comm.size - 1
-    x = table(comm.size)
-
-    def crossed(name, first, second):
-        def run():
-            for letter, root in sorted({"a": first, "b": second}.items(), reverse=comm.rank > 0):
-                hvdata.scatter(**mine(comm, root, x), root=root, name=f"{name}-{letter}")
-
-        comm.Barrier()
-        return raises_everywhere(comm, run, tf.errors.DeadlineExceededError)
-
-    got = crossed("crossed", 0, last)
-    lines = comm.allgather(capfd.readouterr().err)
-    others = ", ".join(f"rank {rank} on {host_of(rank)}" for rank in range(1, comm.size))
-    for text in (lines[0], got[0].text):
-        assert f"[rank 0 on {host_of(0)}, scatter 'crossed-a', call 0] has waited" in text, text
-        assert f"for {others}, which has not made this call; rank {last} on {host_of(last)} waits in scatter 'crossed-b', call 0, " in text  # fmt: skip
-    assert "same order. Every rank must make the same scatter calls; the limit is" in got[0].text, got[0].text
-    assert re.search(
-        rf"\[rank {last} on \S+, scatter 'crossed-b', call 0\] has waited \d+ s for rank 0 on {host_of(0)}, which",
-        lines[last],
-    )
-
-    got = crossed("again", last, 0)  # no waiting rank is the root of its own call: each waits for the other's part
-    for rank, other, call in ((0, last, "b"), (last, 0, "a")):
-        assert re.search(
-            rf"has waited \d+ s for rank {other} on {host_of(other)}, which has not sent its part; rank {other} on "
-            rf"{host_of(other)} waits in scatter 'again-{call}', call 0, which this rank has not made",
-            got[rank].text,
-        ), got
 
 
 # ---- Gradients.

@@ -305,3 +305,45 @@ def test_a_cache_file_that_readers_would_share(hvdata, comm, files, folder):
         lambda: Data.range(10).cache(path).batch(2),
     ):
         refused(hvdata, comm, make, says)
+
+
+# ---- hvdata.predict divides its dataset in the same way.
+
+
+def doubled(hvdata, comm, dataset, **arguments):
+    """Predictions that are twice the rows."""
+    got = results(comm, lambda: hvdata.predict(lambda x: x * 2, dataset, **arguments))
+    assert got[1:] == [None] * (comm.size - 1)
+    return got[0].tolist()
+
+
+@pytest.mark.parametrize("batch", [4, 7])
+def test_predictions_of_all_readers(hvdata, comm, batch):
+    """The rows come in the order of the dataset, whoever reads them."""
+    make = lambda: Data.range(53).batch(batch)  # noqa: E731
+    for dataset in (make, make() if hvdata.is_reader() else None):
+        assert doubled(hvdata, comm, dataset) == [2 * i for i in range(53)]
+
+
+def test_predictions_of_batches_of_ranks(hvdata, comm):
+    """Each row comes once. A step has elements of one reader."""
+    got = doubled(hvdata, comm, lambda: Data.range(53).batch(3), batch="per_rank")
+    assert sorted(got) == [2 * i for i in range(53)]
+
+
+def test_predictions_of_files(hvdata, comm, files):
+    got = results(comm, lambda: hvdata.predict(tf.strings.upper, lambda: tf.data.TextLineDataset(files).batch(3)))
+    assert sorted(got[0].tolist()) == lines_of(files)
+
+
+def by_position(context):
+    return numbers().shard(context.num_input_pipelines, context.input_pipeline_id).batch(3)
+
+
+def by_name(*, context):
+    return by_position(context)
+
+
+@pytest.mark.parametrize("function", [by_position, by_name])
+def test_predictions_of_a_function_that_gives_each_its_own(hvdata, comm, function):
+    assert sorted(doubled(hvdata, comm, function)) == [2 * i for i in range(24)]

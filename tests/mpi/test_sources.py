@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Counted, dealt_to_all, elements, merged, on_reader, raises_everywhere
+from together import Counted, dealt_to_all, elements, merged, raises_everywhere
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -64,39 +64,6 @@ def test_what_other_ranks_pass_is_not_iterated(hvdata, comm, what):
     assert merged(elements(comm, hvdata.distribute_dataset(given, batch="per_rank"))) == list(range(2 * comm.size))
 
 
-def test_tfrecord_files_exist_for_the_reader_only(hvdata, comm, tmp_path):
-    n = 4 * comm.size
-    if hvdata.is_reader():
-        for shard in range(2):
-            with tf.io.TFRecordWriter(str(tmp_path / f"data-{shard}.tfrecord")) as writer:
-                for i in range(shard, n, 2):
-                    writer.write(b"record %d" % i)
-
-    def read():
-        files = sorted(str(path) for path in tmp_path.glob("*.tfrecord"))
-        return tf.data.Dataset.from_tensor_slices(files).interleave(
-            tf.data.TFRecordDataset, cycle_length=2, block_length=1, deterministic=True
-        )
-
-    got = elements(comm, hvdata.distribute_dataset(on_reader(hvdata, read), batch="per_rank"))
-    assert merged(got) == [b"record %d" % i for i in range(n)]
-
-
-def test_py_function(hvdata, comm):
-    calls = []
-
-    def double(value):
-        calls.append(int(value))
-        return 2 * value
-
-    source = tf.data.Dataset.range(3 * comm.size).map(
-        lambda i: tf.ensure_shape(tf.py_function(double, [i], tf.int64), []), num_parallel_calls=2
-    )
-    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
-    assert merged(got) == [2 * i for i in range(3 * comm.size)]
-    assert [sorted(one) for one in comm.allgather(calls)] == [list(range(3 * comm.size))] + [[]] * (comm.size - 1)
-
-
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_infinite_source_with_take(hvdata, comm, batch):
     source = tf.data.Dataset.range(12).repeat()
@@ -116,14 +83,6 @@ def test_empty_source(hvdata, comm, schedule):
     for _ in range(2):
         assert elements(comm, ds) == [[]] * comm.size
     assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
-
-
-def test_reshuffle_on_the_reader_each_epoch(hvdata, comm):
-    n = 32 * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n).shuffle(n, seed=1), batch="per_rank")
-    first, second = merged(elements(comm, ds)), merged(elements(comm, ds))
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(n))
 
 
 def test_options_of_the_source_are_kept(hvdata, comm):

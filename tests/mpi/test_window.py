@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """prefetch="auto": a window that grows while it helps, bounded in bytes. It never changes order, rows or steps."""
 
-import math
 import time
 
 import numpy as np
@@ -85,73 +84,6 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     walked = results(comm, walk)
     assert sorted(sum((got for got, _ in walked), [])) == list(range(n))
     assert walked[slow][1] == 2
-
-
-@pytest.mark.slow
-@pytest.mark.limit(120)
-@pytest.mark.ranks(2, 3, 4)
-def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata, comm):
-    """Ranks take 0.2 ms or 2 ms. The fast ranks have wide windows; the slow one holds two elements and a tenth of such
-    a window."""
-    n, slow, faster = 400 * comm.size, comm.size - 1, 10
-    ds = distribute(hvdata, slowly(n, 0.0004), schedule="dynamic")
-
-    def walk():
-        it = iter(ds)
-        took, widest = [(time.monotonic(), int(next(it)))], window(hvdata)
-        comm.Barrier()
-        for x in it:
-            took.append((time.monotonic(), int(x)))
-            time.sleep(0.0002 * (faster if comm.rank == slow else 1))
-            widest = max(widest, window(hvdata))
-        return took, widest
-
-    walked = results(comm, walk)
-    assert sorted(x for took, _ in walked for _, x in took) == list(range(n))
-    wide = max(widest for rank, (_, widest) in enumerate(walked) if rank != slow)
-    if wide <= 4:
-        pytest.skip("the machine is so busy that quick ranks are slow")
-    # Elements are dealt in order. So when a quick rank takes one, earlier ones that the slow rank takes later lie with the
-    # slow rank. The last elements are left out, because they may be recalled.
-    quick = sorted(
-        moment for rank, (took, _) in enumerate(walked) if rank != slow for moment in took if moment[1] < 0.7 * n
-    )
-    mine = walked[slow][0]
-    held = [sum(at > now and x < element for at, x in mine) for now, element in quick[:: max(1, len(quick) // 300)]]
-    assert max(held) <= 2 + math.ceil(wide / faster) + 1  # that it has taken already, and not noted
-
-
-class Slow(Counted):
-    """A slow pipeline: ranks wait for it, so windows grow."""
-
-    def __call__(self):
-        for i in super().__call__():
-            time.sleep(0.001)
-            yield i
-
-
-@pytest.mark.slow
-@pytest.mark.limit(120)
-@pytest.mark.alone(HOROVOD_DATA_PREFETCH_MB="1")
-@pytest.mark.ranks(2, 3)
-def test_the_environment_bounds_the_bytes(hvdata, comm):
-    """Elements have 128 KiB. 1 MiB holds a few steps of all ranks. prefetch_mb=64 at the call allows more."""
-    size, n, taken = 128 << 10, 200, 90
-    most = {mib: min(64, (mib << 20) // (size * comm.size)) for mib in (1, 64)}
-
-    def ahead(**arguments):
-        """The steps that the reader is ahead of the ranks, after some time."""
-        source = Slow(n * comm.size)
-        ds = source.dataset().map(lambda x: tf.fill([size], tf.cast(x % 100, tf.uint8)))
-        it = iter(distribute(hvdata, unbuffered(ds), **arguments))
-        results(comm, lambda: [int(next(it)[0]) for _ in range(taken)])
-        time.sleep(1)
-        lead = -(-comm.bcast(source.yields) // comm.size) - taken
-        results(comm, lambda: len(list(it)))
-        return lead
-
-    narrow, wide = ahead(), ahead(prefetch_mb=64)
-    assert narrow <= most[1] + 2 < wide <= most[64] + 2
 
 
 @pytest.mark.parametrize("arguments, kind, text", [
