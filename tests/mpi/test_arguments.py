@@ -61,13 +61,6 @@ def test_values(hvdata, comm, function, arguments, kind, text):
     assert [one.text for one in got] == [f"[rank {rank} on {host}] {text}" for rank, host in enumerate(hosts)]
 
 
-@pytest.mark.parametrize("arguments", [{}, {**GOOD, "buffer": 2}], ids=str)
-def test_arguments_that_python_refuses(hvdata, comm, arguments):
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(None, **arguments), TypeError, "buffer" if arguments else "batch"
-    )
-
-
 def test_a_dataset_where_a_function_belongs(hvdata, comm):
     raises_everywhere(
         comm, lambda: hvdata.distribute_datasets_from_function(tf.data.Dataset.range(8), batch="per_rank"), TypeError,

@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 from audits import ROWS, keras, numbers, passed, same
 from checkpoints import rest, save, saved, take
-from ranks.slowness import slowness
 from together import attempt, local, plain, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
@@ -374,22 +373,3 @@ def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
     for one in raised:
         assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one
     assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said
-
-
-@pytest.mark.slow
-@pytest.mark.alone(HOROVOD_DATA_TIMEOUT=str(round(6 * slowness())))
-@pytest.mark.ranks(2)
-def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
-    audited = hvdata.audit([1, 2])
-    if comm.rank == 0:
-        list(audited)
-        raised = attempt(audited.report)
-    comm.Barrier()
-    if comm.rank == 0:
-        assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
-        assert re.match(
-            r"\[rank 0 on \S+, audit \d+\] has waited \d+ s for rank 1 on \S+, which has not come as far\. "
-            r"All ranks must make the same calls of audit\(\)",
-            raised.text,
-        ), raised
-        assert "Graph execution error" not in capfd.readouterr().err

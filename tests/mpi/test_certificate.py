@@ -138,15 +138,6 @@ def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
     assert record["rows_per_rank"] == [sum(lengths[:whole][rank :: comm.size]) for rank in range(comm.size)]
 
 
-def test_an_epoch_broken_off(hvdata, comm):
-    ds = channel(hvdata, lambda: tf.data.Dataset.range(20 * comm.size), "broken", batch="per_rank")
-    results(comm, lambda: [int(x) for x in ds.take(5)])
-    assert elements(comm, ds)  # the epoch after it
-    comm.Barrier()
-    record = certificate(hvdata, comm, "broken")
-    assert (record["epoch"], record["verdict"], record["rows"]) == (2, "complete", 20 * comm.size)
-
-
 def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
     """The rank keeps its iterator. The others see the end after three seconds at most."""
     ds = channel(hvdata, lambda: tf.data.Dataset.range(3 * comm.size), "short", batch="per_rank", prefetch=4)
@@ -289,16 +280,3 @@ def test_what_verify_may_be(hvdata, comm, unverified):
             "disagree",
             "verify=True on rank 0",
         )
-
-
-def test_every_epoch_is_counted(hvdata, comm, unverified):
-    """Rows, steps and drops of every epoch are counted, verified or not."""
-    rows, each = 5 * comm.size * 2 + 1, 2 * comm.size
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(each), batch="global", name="counted")
-    elements(comm, ds)
-    of_rank = {what: hvdata.stats()[f"counted/{what}"] for what in ("epoch", "rows", "steps", "dropped")}
-    steps, over = divmod(rows, each)
-    kept = comm.size == 1 and over == 1  # a batch of one row
-    want = {"epoch": 1, "rows": 2 * steps + kept, "steps": steps + kept, "dropped": over - kept}
-    assert comm.allgather(of_rank) == [want] * comm.size
-    assert "counted" not in last()

@@ -4,7 +4,6 @@
 import random
 
 import pytest
-import tensorflow as tf
 from together import Counted, dealt_to_all, elements, numbers, outcomes, results
 
 pytestmark = pytest.mark.world(np=4)
@@ -83,28 +82,6 @@ def test_a_new_dataset_each_epoch(hvdata, comm):
         ds = hvdata.distribute_dataset(ds, batch="per_rank", name="train")
         assert elements(comm, ds) == part(comm, 4 * comm.size, 100 * epoch)
         assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
-
-
-def test_other_arguments_per_channel(hvdata, comm):
-    n = comm.size
-    train = hvdata.distribute_dataset(tf.data.Dataset.range(12 * 3).batch(12), batch="global", prefetch=4)
-    loose = numbers(hvdata, 5 * n, schedule="dynamic")
-    tail = numbers(hvdata, n, remainder="drop", prefetch=1)
-
-    def epoch():
-        rows, loosely = [], []
-        a, b = iter(train), iter(loose)
-        for _ in range(3):
-            rows += next(a).numpy().tolist()
-            value = next(b, None)
-            loosely += [] if value is None else [int(value)]
-        loosely += [int(x) for x in b]
-        return rows, loosely, [int(x) for x in tail]
-
-    rows, loosely, tails = zip(*results(comm, epoch))
-    assert sorted(sum(rows, [])) == list(range(36))
-    assert sorted(sum(loosely, [])) == list(range(5 * n))
-    assert list(tails) == part(comm, n)
 
 
 def test_channels_released_out_of_order(hvdata, comm):

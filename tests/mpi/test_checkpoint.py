@@ -112,27 +112,6 @@ def test_unused_and_exhausted(hvdata, comm, path, who):
     assert results(comm, lambda: rest(unused)) == want(source.n, comm, 0)
 
 
-@pytest.mark.ranks(2, 3, 4)
-def test_a_state_that_comes_too_late(hvdata, comm, path):
-    """Rank 0 has begun the epoch that the others restore into: an error on every rank."""
-    ds = numbers(hvdata, STEPS * comm.size, prefetch=2)
-    it = iter(ds)
-    results(comm, lambda: take(it, 4))
-    saved(comm, it, path)
-    results(comm, lambda: rest(it))
-    again = iter(ds)
-
-    def late():
-        if comm.rank == 0:
-            take(again, 1)
-        comm.barrier()
-        if comm.rank > 0:
-            restore(again, path)
-        return rest(again)
-
-    raises_everywhere(comm, late, tf.errors.OpError, "restore", "epoch 2")
-
-
 def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
     ds = numbers(hvdata, STEPS * comm.size)
 

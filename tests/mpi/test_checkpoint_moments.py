@@ -50,13 +50,9 @@ def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
     results(comm, lambda: None if last else save(it, path))
     again = restored(comm, channel(2), path)
     if goes_on:
-        raises_everywhere(
-            comm,
-            lambda: rest(again),
-            tf.errors.InvalidArgumentError,
-            f"that of rank {comm.size - 1} on .* was saved before its first step of the epoch",
-            "Restore a checkpoint that all ranks saved at the same step",
-        )
+        says = f"that of rank {comm.size - 1} on .* was saved before its first step of the epoch"
+        to_do = "Restore a checkpoint that all ranks saved at the same step"
+        raises_everywhere(comm, lambda: rest(again), tf.errors.InvalidArgumentError, says, to_do)
     else:
         *others, mine = dealt_to_all(comm, range(n))
         assert results(comm, lambda: rest(again)) == [share[steps:] for share in others] + [mine]
@@ -114,14 +110,12 @@ def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
     ds = hvdata.distribute_dataset(source, batch="per_rank", schedule=schedule, name="moments")
     it = iter(ds)
     raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")
-    raises_everywhere(
-        comm,
-        lambda: save(it, path),
-        tf.errors.FailedPreconditionError,
+    says = (
         "channel moments",
         "can't be saved: it has ended, or lost a step, with an error",
         "from the checkpoint before",
     )
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, *says)
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
 
 
@@ -142,14 +136,8 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
             save(it, path)
             time.sleep(0.1)
 
-    raises_everywhere(
-        comm,
-        saves,
-        tf.errors.FailedPreconditionError,
-        "channel moments",
-        "can't be saved any more: its pipeline has failed",
-        "from the checkpoint before",
-    )
+    says = ("channel moments", "can't be saved any more: its pipeline has failed", "from the checkpoint before")
+    raises_everywhere(comm, saves, tf.errors.FailedPreconditionError, *says)
     raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")
 
 

@@ -51,22 +51,6 @@ def test_mirrored_strategy(hvdata, comm, devices, rows):
         np.testing.assert_array_equal(np.concatenate(order), np.arange(48))
 
 
-def test_mirrored_strategy_run(hvdata, comm, devices, rows):
-    """Inside strategy.run every replica has a context of its own and rows of its own."""
-    strategy = tf.distribute.MirroredStrategy(devices)
-    dataset = strategy.experimental_distribute_dataset(rows)
-
-    @tf.function
-    def step(iterator):
-        return strategy.run(lambda x: tf.reduce_sum(x), args=(next(iterator),))
-
-    def run():
-        iterator = iter(dataset)
-        return [sum(int(x) for x in strategy.experimental_local_results(step(iterator))) for _ in range(2)]
-
-    assert np.sum(results(comm, run)) == sum(range(48))
-
-
 def test_multi_device_iterator(hvdata, comm, devices, rows):
     """tf.data deals whole elements to devices in turn."""
     from tensorflow.python.data.ops import multi_device_iterator_ops

@@ -59,13 +59,6 @@ def test_stages_after_it(hvdata, comm, stage):
         assert comm.bcast(source.starts) == epoch * (2 if stage == "repeat" else 1)
 
 
-def test_user_shuffle_and_autotuned_prefetch_after_it(hvdata, comm):
-    n = 40 * comm.size
-    ds = numbers(hvdata, n).shuffle(16).prefetch(tf.data.AUTOTUNE)
-    for _ in range(2):
-        assert [sorted(one) for one in elements(comm, ds)] == want(n, comm)
-
-
 def test_cache_after_it_is_local(hvdata, comm):
     source, ds = counted(hvdata, 4 * comm.size)
     ds = ds.cache()
@@ -74,13 +67,6 @@ def test_cache_after_it_is_local(hvdata, comm):
     assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
     if comm.rank == comm.size - 1:  # a local pass asks nobody
         assert len(list(ds)) == 4
-
-
-def test_zip_of_two_channels(hvdata, comm):
-    n = 3 * comm.size
-    ds = tf.data.Dataset.zip((numbers(hvdata, n), numbers(hvdata, 2 * n).map(lambda x: -x)))
-    for _ in range(2):
-        assert elements(comm, ds) == want(n, comm, lambda v: [(x, -x) for x in v])
 
 
 def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):

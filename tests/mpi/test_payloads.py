@@ -85,12 +85,15 @@ def drain(dataset):
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
+    """To other hosts go the payload and little more."""
     rows = ROWS * (comm.size if batch == "global" else 1)
     steps = 12 if batch == "global" else 12 * comm.size
     ds = hvdata.distribute_dataset(lambda: numbered(rows * steps).batch(rows), batch=batch)
     grown = moved(hvdata, comm, lambda: drain(ds))
     took(comm, grown, 12 * ROWS * WIDTH * 4)
     assert grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
+    if remote := grown["payload_bytes_message"]:
+        assert remote <= grown["mpi_bytes_sent"] <= remote * 1.02
 
 
 @pytest.mark.ways("auto", "arena", "two hosts")
@@ -185,23 +188,26 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
 @pytest.mark.world(np=4)
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("last", ["batch", "map"])
+@pytest.mark.parametrize("last", ["batch", "map", "slices"])
 def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
-    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes."""
-    rows = tf.data.Dataset.range(7 * comm.size * 5)
-    if last == "batch":
-        rows = rows.map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size)
-    else:
-        rows = rows.batch(7 * comm.size).map(lambda i: tf.repeat(tf.cast(i, tf.float32)[:, None], 3001, axis=1))
-    ds = hvdata.distribute_dataset(lambda: rows, batch="global")
+    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes, and so are shares
+    that are copied."""
+    each = 7 * comm.size
+    table = np.repeat(np.arange(each * 5, dtype=np.float32)[:, None], 3001, axis=1)
+    rows = {
+        "batch": lambda: Data.range(each * 5).map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(each),
+        "map": lambda: Data.range(5).map(lambda i: tf.constant(table)[i * each : (i + 1) * each] + 0),
+        "slices": lambda: Data.from_tensor_slices(table.reshape(5, each, 3001)),
+    }
+    ds = hvdata.distribute_dataset(rows[last], batch="global")
     seen = []
     grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
     are_numbered((((step * comm.size + comm.rank) * 7, x) for step, x in enumerate(seen)), 7)
     here, share = beside_the_reader(comm), 5 * 7 * 3001 * 4
-    took(comm, grown, share, comm.size * share if last == "map" and here else 0)
+    took(comm, grown, share, share * {"batch": 0, "map": comm.size * (here > 0), "slices": here}[last])
     hosts = comm.allgather(socket.gethostname())
     odd = [rank for rank in range(1, comm.size) if hosts[rank] == hosts[0] and rank * 7 * 3001 * 4 % 64]
-    assert grown["payload_bytes_realigned"] == len(odd) * share
+    assert grown["payload_bytes_realigned"] == (0 if last == "slices" else len(odd) * share)
 
 
 @pytest.mark.ways("auto", "arena", "two hosts")
@@ -221,44 +227,6 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
     assert len(seen) == STEPS
     assert grown["payload_bytes_padded"] == STEPS * (ROWS - 1) * WIDTH * 4
     assert grown["payload_bytes_copied_to_arena"] <= STEPS * beside_the_reader(comm) * ROWS * 4  # the weights
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("auto", "two hosts")
-@pytest.mark.ranks(2, 3, 4)
-def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
-    rows = np.random.default_rng(1).integers(0, 256, (7 * comm.size, 3001), np.uint8)
-    ds = hvdata.distribute_dataset(lambda: Data.from_tensors(rows).repeat(5), batch="global")
-    own = rows[7 * comm.rank : 7 * (comm.rank + 1)]
-    grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, own) for x in ds])
-    took(comm, grown, 5 * own.nbytes, beside_the_reader(comm) * 5 * own.nbytes)
-    assert grown["payload_bytes_realigned"] == 0
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("auto", "two hosts")
-@pytest.mark.ranks(2, 4)
-def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(10 * comm.size).map(lambda i: {"text": tf.strings.as_string(i), "number": i}),
-        batch="per_rank",
-    )
-    grown = moved(hvdata, comm, lambda: drain(ds))
-    assert grown["payload_bytes_arena"] == grown["payload_bytes_message"] == 0 < grown["payload_bytes_inline"]
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("two hosts", "message")
-@pytest.mark.ranks(2, 4)
-def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
-    mib = 262_144
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(64 * 4 * comm.size).map(lambda i: tf.fill([mib // 64], i / 7)).batch(64),
-        batch="per_rank",
-    )
-    grown = moved(hvdata, comm, lambda: drain(ds))
-    remote = (comm.size - 1 - beside_the_reader(comm)) * 4 * mib * 8
-    assert remote <= grown["mpi_bytes_sent"] <= remote * 1.01
 
 
 # ---- Nobody waits for a slot, and nobody overwrites one.

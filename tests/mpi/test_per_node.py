@@ -155,20 +155,6 @@ def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
             ), text
 
 
-def test_the_rank_that_has_no_element_is_named(hvdata, comm, hosts):
-    host = max(range(2), key=lambda h: (hosts.sizes[h], h))
-    if hosts.sizes[host] == 1:
-        pytest.skip("a host of one rank has an element for it or ends")
-
-    def function(context):
-        n = hosts.sizes[context.input_pipeline_id]
-        return tf.data.Dataset.range(2 * n - (1 if context.input_pipeline_id == host else 0))
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial")
-    for _, text in until_it_fails(hvdata, comm, ds):
-        assert f"has no element for rank {hosts.ranks[host][-1]}," in text
-
-
 def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
     batches = [batches_of(0, [2] * 5), batches_of(1, [2] * 9)]
     ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", schedule="dynamic")

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, dealt_to_all, elements, merged, numbers, outcomes, prefix, raises_everywhere, results
+from together import Raised, dealt_to_all, elements, merged, outcomes, prefix, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -158,16 +158,6 @@ def test_dynamic(hvdata, comm):
     assert sorted(sum(got, [])) == list(range(at))
     same_error(errors, tf.errors.InvalidArgumentError, prefix("loose", epoch=1), "dynamic")
     assert sorted(sum(elements(comm, ds), [])) == list(range(9 * comm.size))
-
-
-def test_another_channel_goes_on(hvdata, comm):
-    n = 4 * comm.size
-    bad = hvdata.distribute_dataset(Failing(n, comm.size, ValueError("bad")).dataset(), batch="per_rank", name="bad")
-    it = iter(numbers(hvdata, n, name="good"))
-    first = results(comm, lambda: int(next(it)))
-    raises_everywhere(comm, lambda: [int(x) for x in bad], tf.errors.InvalidArgumentError, prefix("bad", epoch=1))
-    rest = results(comm, lambda: [int(x) for x in it])
-    assert [[a, *b] for a, b in zip(first, rest)] == dealt_to_all(comm, range(n))
 
 
 def test_in_keras_fit(hvdata, comm):

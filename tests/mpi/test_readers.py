@@ -16,7 +16,7 @@ from readers import (
     shares,
     until_it_fails,
 )
-from together import attempt, on_trainers, raises_everywhere, same_on_all_ranks
+from together import attempt, raises_everywhere, same_on_all_ranks
 
 pytestmark = [pytest.mark.world(np=2, readers=3), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
@@ -192,21 +192,6 @@ def test_on_reader_error_continue(hvdata, comm):
     for _ in range(2):
         assert_delivered(shares(hvdata, comm, ds), deliver_from_readers(batches, n, "per_rank"))
     assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
-
-
-def test_two_channels_interleaved(hvdata, comm):
-    def channel(name, first):
-        def function(context):
-            start = first + 100 * context.input_pipeline_id
-            return tf.data.Dataset.range(start, start + 8)
-
-        return hvdata.distribute_dataset(function, batch="per_rank", name=name)
-
-    train, valid = channel("train", 0), channel("valid", 50)
-    got = on_trainers(hvdata, comm, lambda: [(int(a), int(b)) for a, b in tf.data.Dataset.zip((train, valid))])
-    numbers = [[np.int64(100 * r + i) for i in range(8)] for r in range(hvdata.num_readers())]
-    want = deliver_from_readers(numbers, trainers_of(hvdata, comm), "per_rank")
-    assert got == [[(int(x), int(x) + 50) for x in mine] for mine in want]
 
 
 @pytest.mark.parametrize("who", ["every rank", "rank 0"])

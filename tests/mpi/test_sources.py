@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any tf.data pipeline may be the source. The job reads it once."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from together import Counted, dealt_to_all, elements, merged, raises_everywhere
@@ -62,18 +61,6 @@ def test_what_other_ranks_pass_is_not_iterated(hvdata, comm, what):
     source = tf.data.Dataset.from_tensor_slices(tf.constant(list(mine), tf.int64))
     given = source if hvdata.is_reader() or what == "a dataset" else None
     assert merged(elements(comm, hvdata.distribute_dataset(given, batch="per_rank"))) == list(range(2 * comm.size))
-
-
-@pytest.mark.parametrize("batch", ["global", "per_rank"])
-def test_infinite_source_with_take(hvdata, comm, batch):
-    source = tf.data.Dataset.range(12).repeat()
-    source = source.batch(12, drop_remainder=True) if batch == "global" else source
-    ds = hvdata.distribute_dataset(source, batch=batch).take(7)
-    for _ in range(2):  # each pass is a new epoch: it starts at the beginning
-        got = elements(comm, ds)
-        assert [len(steps) for steps in got] == [7] * comm.size
-        flat = np.concatenate([np.ravel(step) for steps in zip(*got) for step in steps])
-        np.testing.assert_array_equal(flat, np.arange(flat.size) % 12)
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])

@@ -10,13 +10,12 @@ import time
 import pytest
 import tensorflow as tf
 from ranks.slowness import slowness
-from together import Raised, dealt_to_all, elements, host_of, numbers, outcomes, results
+from together import Raised, dealt_to_all, elements, host_of, numbers, outcomes
 
 pytestmark = pytest.mark.world(np=2)
 
 LIMIT = round(6 * slowness())  # for init() as well
 SHORT = {"HOROVOD_DATA_STALL_SECONDS": "2", "HOROVOD_DATA_TIMEOUT": str(LIMIT)}
-PATIENT = {"HOROVOD_DATA_STALL_SECONDS": "0.5", "HOROVOD_DATA_TIMEOUT": "0"}
 
 
 def said(comm, capfd):
@@ -80,47 +79,6 @@ def test_one_rank_iterates_more_often(hvdata, comm, capfd):
     assert len(alone) <= 2 or comm.rank != 1
     assert [one for rank, one in enumerate(got) if rank != 1] == ["finished"] * (comm.size - 1)
     assert elements(comm, good) == dealt_to_all(comm, range(2 * comm.size))
-
-
-@pytest.mark.world(np=3)
-@pytest.mark.slow
-@pytest.mark.ranks(1, 3)
-@pytest.mark.alone(**PATIENT)
-def test_a_slow_pipeline_is_said_and_waited_for(hvdata, comm, capfd):
-    """Time limit 0 means no limit. The job waits for a slow pipeline, and reports that it waits for the pipeline."""
-
-    def slow():
-        yield from range(comm.size)
-        time.sleep(2)
-        yield from range(comm.size, 2 * comm.size)
-
-    source = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64))
-    ds = hvdata.distribute_dataset(source, batch="per_rank", name="slow")
-    assert elements(comm, ds) == dealt_to_all(comm, range(2 * comm.size))
-    errors = said(comm, capfd)
-    for rank, text in enumerate(errors):
-        assert re.search(r"channel slow.*epoch 1", text) or rank, text
-    assert any(re.search(r"channel slow.*pipeline|pipeline.*channel slow", text, re.S) for text in errors), errors
-
-
-@pytest.mark.ranks(2, 3)
-@pytest.mark.alone(**PATIENT)
-def test_a_rank_that_does_not_keep_up(hvdata, comm, capfd):
-    """The others wait because the window is full. They report which rank they wait for."""
-    ds = numbers(hvdata, 6 * comm.size, name="window", prefetch=1)
-    late = comm.size - 1
-
-    def run():
-        got = []
-        for x in ds:
-            got.append(int(x))
-            if comm.rank == late and len(got) == 1:
-                time.sleep(2.5)
-        return got
-
-    assert results(comm, run) == dealt_to_all(comm, range(6 * comm.size))
-    errors = said(comm, capfd)
-    assert any(re.search(rf"window.*rank[s]? {late}", text, re.S) for text in errors), errors
 
 
 @pytest.mark.slow
