@@ -39,3 +39,14 @@ def either_way(request, monkeypatch):
 def path(tmp_path):
     """Of a checkpoint, in a folder of this rank."""
     return str(tmp_path / "iterator")
+
+
+@pytest.fixture(params=["first", "last"])
+def root(request, comm):
+    return {"first": 0, "last": comm.size - 1}[request.param]
+
+
+@pytest.fixture
+def several(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself, gets all, and knows its end")

@@ -82,13 +82,3 @@ def test_a_new_dataset_each_epoch(hvdata, comm):
         ds = hvdata.distribute_dataset(ds, batch="per_rank", name="train")
         assert elements(comm, ds) == part(comm, 4 * comm.size, 100 * epoch)
         assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
-
-
-def test_channels_released_out_of_order(hvdata, comm):
-    n = comm.size
-    kept = [numbers(hvdata, 2 * n, 10 * i) for i in range(4)]
-    its = [iter(ds) for ds in kept]
-    assert results(comm, lambda: [int(next(it)) for it in its]) == [[10 * i + r for i in range(4)] for r in range(n)]
-    released = 0 if comm.rank % 2 else 1  # ranks let go of their channels in different orders
-    del kept[released], its[released]
-    assert results(comm, lambda: int(next(its[-1]))) == [30 + n + rank for rank in range(n)]

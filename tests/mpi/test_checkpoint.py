@@ -5,14 +5,14 @@ import time
 
 import pytest
 import tensorflow as tf
-from checkpoints import rest, restore, restored, save, saved, take
+from checkpoints import rest, restore, restored, save, saved, symbolic, take
+from readers import resumes_at_every_step
 from together import (
     Counted,
     dealt_to_all,
     elements,
     merged,
     numbers,
-    on_trainers,
     raises_everywhere,
     results,
     written,
@@ -68,7 +68,7 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("how", ["into another channel", "at different steps", "rank 0 alone"])
-def test_who_saves(hvdata, comm, path, batch, how):
+def test_who_saves(hvdata, comm, several, path, batch, how):
     """A restarted job has other channels on the same pipeline. Each rank resumes at its own step. Where only rank 0 has
     a checkpoint, as is Horovod's habit, it restores alone, before any collective call."""
 
@@ -110,29 +110,6 @@ def test_unused_and_exhausted(hvdata, comm, path, who):
     unused = iter(ds)
     results(comm, lambda: restore(unused, path + "-unused") if mine else None)
     assert results(comm, lambda: rest(unused)) == want(source.n, comm, 0)
-
-
-def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
-    ds = numbers(hvdata, STEPS * comm.size)
-
-    def run(until):
-        it, step = iter(ds), tf.Variable(0)
-        manager = tf.train.CheckpointManager(tf.train.Checkpoint(iterator=it, step=step), str(tmp_path), max_to_keep=2)
-        manager.restore_or_initialize()
-        got = []
-        for x in it:
-            got.append(int(x))
-            step.assign_add(1)
-            if int(step) in (3, 6):
-                manager.save()
-            if int(step) == until:
-                break
-        return got
-
-    whole = want(STEPS * comm.size, comm, 0)
-    assert results(comm, lambda: run(5)) == [w[:5] for w in whole]
-    assert results(comm, lambda: run(8)) == [w[3:8] for w in whole]  # from step 3, the last one saved
-    assert results(comm, lambda: run(None)) == [w[6:] for w in whole]
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -260,8 +237,6 @@ def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvda
 
 def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, capfd):
     """The warning of an epoch without steps doesn't come, because the epoch had some."""
-    if comm.size == 1:
-        pytest.skip("one rank gets all")
     ds = numbers(hvdata, STEPS * comm.size + comm.size - 1, name="had-steps", prefetch=1)
     it = iter(ds)
     results(comm, lambda: take(it, STEPS))
@@ -313,12 +288,6 @@ def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkey
     assert results(comm, lambda: [int(x) for x, _ in again]) == want(n, comm, 3)
 
 
-def symbolic(ds):
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    return ds.with_options(options)
-
-
 def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
     """The state is that of the epoch's first element, and the order goes on from there."""
     n = STEPS * comm.size
@@ -345,23 +314,10 @@ def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
 @pytest.mark.parametrize("n", [8, 11])
 def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
     """Each reader has its own state, also within the last steps, which the readers make together."""
-    ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(n).map(lambda x: 100 * context.input_pipeline_id + x),
-        batch="per_rank",
-        remainder="pad",
-        prefetch=1,
-    )
-    ds = symbolic(ds)
 
-    def pairs(it):
-        return [(int(x), float(weight)) for x, weight in it]
+    def function(context):
+        return tf.data.Dataset.range(n).map(lambda x: 100 * context.input_pipeline_id + x)
 
-    whole = on_trainers(hvdata, comm, lambda: pairs(ds))
-    for taken in range(1, len(whole[0])):
-        it = iter(ds) if hvdata.is_trainer() else None
-        heads = on_trainers(hvdata, comm, lambda: pairs(next(it) for _ in range(taken)))
-        assert heads == [w[:taken] for w in whole]
-        on_trainers(hvdata, comm, lambda: save(it, path))
-        it = iter(ds) if hvdata.is_trainer() else None
-        on_trainers(hvdata, comm, lambda: restore(it, path))
-        assert on_trainers(hvdata, comm, lambda: pairs(it)) == [w[taken:] for w in whole]
+    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="pad", prefetch=1)
+    ds = ds.map(lambda x, weight: tf.stack([tf.cast(x, tf.float32), weight]))
+    resumes_at_every_step(hvdata, comm, symbolic(ds), path)

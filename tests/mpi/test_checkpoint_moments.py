@@ -8,7 +8,7 @@ import time
 import pytest
 import tensorflow as tf
 from checkpoints import rest, restored, save, saved, take
-from together import dealt_to_all, numbers, outcomes, raises_everywhere, results
+from together import dealt_to_all, generated, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
 
@@ -153,7 +153,7 @@ def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
             yield i
 
     ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64)),
+        lambda: generated(slow),
         batch="per_rank",
         name="moments",
     )

@@ -2,11 +2,12 @@
 """States that can't be saved or restored raise an error that says why. The job goes on."""
 
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import tensorflow as tf
-from checkpoints import in_hand, restore, restored, save, saved
+from checkpoints import in_hand, restore, restored, save, saved, symbolic, take
 from together import elements, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=3)
@@ -175,12 +176,6 @@ def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
     assert [len(got) for got in results(comm, lambda: [x.to_list() for x in again])] == [7] * comm.size
 
 
-def symbolic(ds):
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    return ds.with_options(options)
-
-
 @pytest.mark.parametrize("taken", [0, 1])
 def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, path, taken):
     """TensorFlow restores no buffers in that case, so elements in the prefetch buffer would be lost."""
@@ -205,3 +200,24 @@ def test_symbolic_checkpoints_are_refused_where_they_mean_nothing(hvdata, comm, 
     )
     got = outcomes(comm, lambda: [int(x) for x in it])
     assert sum(len(one) for one in got) == 7 * comm.size
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.ranks(1, 3)
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_damaged_files(hvdata, comm, path, how):
+    """TensorFlow's own checksums find the damage first. The next epoch runs."""
+    rows = tf.data.Dataset.range(40 * comm.size).shuffle(8, seed=1, reshuffle_each_iteration=False)
+    ds = hvdata.distribute_dataset(rows, batch="per_rank", verify=True)
+    it = iter(ds)
+    results(comm, lambda: take(it, 3))
+    saved(comm, it, path)
+    del it
+    data = Path(f"{path}.data-00000-of-00001")
+    whole = data.read_bytes()
+    for at in (0, len(whole) // 2, len(whole) - 1):
+        data.write_bytes(whole[:at] if how == "cut" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        again = iter(ds)
+        raises_everywhere(comm, lambda: restore(again, path), (tf.errors.OpError, IndexError))
+    assert [len(share) for share in elements(comm, ds)] == [40] * comm.size

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from together import on_trainers, results
+from together import generated, on_trainers, results
 
 from horovod_data.certificate import last
 
@@ -23,7 +23,7 @@ def numbers(count, seconds=0.0):
             time.sleep(seconds)
             yield i
 
-    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
+    return generated(generate)
 
 
 def known(count, seconds=0.0):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from together import Counted, Raised, dealt_to_all, elements, numbers, outcomes, results
+from together import Counted, Raised, dealt_to_all, elements, generated, numbers, outcomes, results
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -91,7 +91,7 @@ def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
         time.sleep(naps.pop() if naps else 0)
         yield from range(comm.size, 2 * comm.size)
 
-    source = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64))
+    source = generated(slow)
     ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=1)
 
     def run():

@@ -76,23 +76,6 @@ def test_numeric_dtypes(hvdata, comm, dtype):
 
 
 @pytest.mark.world(np=4)
-@pytest.mark.parametrize("rows_of", [1, 4096, 600_000], ids=["inline", "kilobytes", "megabytes"])
-@pytest.mark.usefixtures("either_way")
-def test_sizes(hvdata, comm, rows_of):
-    """Small payloads travel with the header, large ones as messages. One element may have both."""
-    n = comm.size
-    source = tf.data.Dataset.range(3 * n).map(
-        lambda i: {"small": i, "large": tf.range(rows_of, dtype=tf.int64) * (i + 1), "odd": tf.ones([3], tf.uint8)}
-    )
-    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
-    for rank in range(n):
-        assert [int(step["small"]) for step in got[rank]] == list(range(rank, 3 * n, n))
-        for step in got[rank]:
-            np.testing.assert_array_equal(step["large"], np.arange(rows_of) * (step["small"] + 1))
-            assert step["odd"].tolist() == [1, 1, 1]
-
-
-@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
 def test_strings(hvdata, comm):
     n = comm.size

@@ -26,17 +26,6 @@ pytestmark = pytest.mark.world(np=2)
 v1 = tf.compat.v1
 
 
-@pytest.fixture(params=["first", "last"])
-def root(request, comm):
-    return {"first": 0, "last": comm.size - 1}[request.param]
-
-
-@pytest.fixture
-def several(comm):
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
-
-
 def rows_of(rank):
     """Uneven, and none on one rank."""
     return (3 * rank + 2) % 5
@@ -73,24 +62,6 @@ def test_any_rows(hvdata, comm, rows, shape, root, dtype):
     whole = np.concatenate([mine(rank) for rank in range(comm.size)])
     wanted = [whole if rank == root else whole[:0] for rank in range(comm.size)]
     assert [one.tolist() for one in got] == [one.tolist() for one in wanted]
-
-
-def test_in_the_order_of_the_program(hvdata, comm):
-    """Calls without names in a tf.function and in a loop match in program order, whichever tensor is ready first."""
-
-    @tf.function
-    def several(x):
-        first = hvdata.gather(x)
-        second = hvdata.gather(tf.concat([x, x], 0), root=comm.size - 1)
-        total = tf.zeros([], tf.int64)
-        for i in tf.range(3, dtype=tf.int64):
-            total += tf.reduce_sum(hvdata.gather(x * i))
-        return first, second, total
-
-    got = results(comm, lambda: [one.numpy() for one in several(tf.constant([comm.rank, 10], tf.int64))])
-    assert got[0][0].tolist() == [value for rank in range(comm.size) for value in (rank, 10)]
-    assert got[-1][1].tolist() == [value for rank in range(comm.size) for value in (rank, 10, rank, 10)]
-    assert got[0][2] == 3 * sum(rank + 10 for rank in range(comm.size))
 
 
 @pytest.mark.parametrize("how", ["eager", "tf.function", "TF1 graph"])

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import tensorflow as tf
-from together import Counted, Raised, dealt, dealt_to_all, numbers, outcomes, raises_everywhere, results
+from together import Counted, Raised, dealt, dealt_to_all, generated, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
 
@@ -56,16 +56,6 @@ def test_initialisable_iterator(hvdata, comm):
     got = results(comm, lambda: epochs(iterator, fetch, 3))
     assert got == [[mine] * 3 for mine in part(comm, source.n)]
     assert comm.allgather(source.starts) == [3] + [0] * (comm.size - 1)
-
-
-def test_a_dataset_object_made_in_the_graph(hvdata, comm):
-    """On the reader a v1 dataset and its functions live in the user's graph."""
-    source = None
-    if hvdata.is_reader():
-        source = v1.data.Dataset.range(4 * comm.size).map(lambda i: i * tf.constant(10, tf.int64)).shuffle(1)
-    iterator, fetch = iterate(hvdata.distribute_dataset(source, batch="per_rank"))
-    got = results(comm, lambda: epochs(iterator, fetch, 2))
-    assert got == [[[10 * x for x in mine]] * 2 for mine in part(comm, 4 * comm.size)]
 
 
 def test_re_initialised_in_mid_epoch(hvdata, comm):
@@ -167,7 +157,7 @@ def test_a_session_that_is_closed_while_it_waits(hvdata, comm):
         yield from range(1, 3 * comm.size)
 
     def source():
-        return tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64))
+        return generated(slow)
 
     iterator, fetch = iterate(hvdata.distribute_dataset(source, batch="per_rank", prefetch=1))
 
@@ -269,8 +259,7 @@ SOURCES = {
     "object": lambda: v1.data.Dataset.range(4).map(lambda i: i * tf.constant(10, tf.int64)).shuffle(1),
     "generator": lambda: v1.data.Dataset.from_generator(count_to_4, tf.int64, []).map(lambda i: i * 10),
     "py_function": lambda: v1.data.Dataset.range(4).map(lambda i: tf.py_function(lambda x: x * 10, [i], tf.int64)),
-    "function": lambda: lambda: tf.data.Dataset.from_generator(
-        count_to_4, output_signature=tf.TensorSpec([], tf.int64)).map(lambda i: i * 10),
+    "function": lambda: lambda: generated(count_to_4).map(lambda i: i * 10),
 }  # fmt: skip
 
 

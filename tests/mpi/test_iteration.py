@@ -51,12 +51,13 @@ STAGES = {
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_after_it(hvdata, comm, stage):
     """Each pass is an epoch, and so is each of a repeat()."""
-    source, ds = counted(hvdata, 8 * comm.size)
+    source, ds = counted(hvdata, 8 * comm.size, prefetch=2)
     make, change = STAGES[stage]
     ds = make(ds)
     for epoch in range(1, 4):
         assert results(comm, lambda: [x.numpy().tolist() for x in ds]) == want(source.n, comm, change)
         assert comm.bcast(source.starts) == epoch * (2 if stage == "repeat" else 1)
+    assert stage != "take" or comm.bcast(source.yields) < 3 * source.n  # an epoch left early is not read to its end
 
 
 def test_cache_after_it_is_local(hvdata, comm):
@@ -98,20 +99,6 @@ def test_an_unused_iterator_starts_nothing(hvdata, comm):
     for it in (iter(ds), iter(ds)):
         assert results(comm, lambda it=it: [int(x) for x in it]) == want(source.n, comm)
     assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
-
-
-def test_breaking_out_and_going_on(hvdata, comm):
-    source, ds = counted(hvdata, 50 * comm.size, prefetch=2)
-
-    def first():
-        for x in ds:
-            return int(x)
-
-    for epoch in range(1, 4):
-        assert results(comm, first) == list(range(comm.size))
-        assert comm.bcast(source.starts) == epoch
-    assert elements(comm, ds) == want(source.n, comm)
-    assert comm.bcast(source.yields) < 2 * source.n  # an epoch left early is not read to its end
 
 
 def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):

@@ -42,7 +42,7 @@ def source_of(batches):
     return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SPEC)
 
 
-def delivers(hvdata, comm, batches, epochs=2, **arguments):
+def delivers(hvdata, comm, several, batches, epochs=2, **arguments):
     """Asserts that each rank gets the oracle's rows in every epoch, and the job all rows that are delivered in order."""
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source_of(batches)), **arguments)
     oracle_arguments = {key: value for key, value in arguments.items() if key in ("batch", "remainder")}
@@ -62,21 +62,14 @@ rows_of_batches = st.lists(st.integers(0, 11) | st.integers(400, 900), max_size=
 prefetches = st.sampled_from(["auto", 1, 2, 3, 5, 16])
 
 
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(7)
-@given(rows=rows_of_batches, prefetch=prefetches)
-def test_global(hvdata, comm, remainder, rows, prefetch):
-    delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
-
-
 @pytest.mark.world(np=4)
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(7)
 @given(rows=rows_of_batches, prefetch=prefetches)
-def test_per_rank(hvdata, comm, remainder, rows, prefetch):
-    delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
+def test_static(hvdata, comm, batch, remainder, rows, prefetch):
+    delivers(hvdata, comm, batches_of(rows), batch=batch, remainder=remainder, prefetch=prefetch)
 
 
 @pytest.mark.world(np=2)
@@ -99,8 +92,6 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
 
 def test_what_drop_drops_is_logged(hvdata, comm, capfd):
     """Contract 2: the reader logs the number of dropped rows in each epoch that dropped some."""
-    if comm.size == 1:
-        pytest.skip("one rank gets all")
     for batch, rows in ("global", [comm.size + 1, 2 * comm.size + 1]), ("per_rank", [2] * (comm.size + 1)):
         batches = batches_of(rows)
         count = dropped(batches, comm.size, batch, "drop")
@@ -115,11 +106,9 @@ def test_what_drop_drops_is_logged(hvdata, comm, capfd):
     ("global", lambda n: [n - 1] * 3, "every batch was smaller than the number of trainers"),
     ("per_rank", lambda n: [100] * (n - 1), "there were fewer elements than trainers"),
 ])  # fmt: skip
-def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
+def test_drop_with_too_little_warns(hvdata, comm, several, capfd, batch, rows, why):
     """Batches with fewer rows than ranks make no step, and neither do fewer elements than ranks. The reader warns once
     of an epoch without steps."""
-    if comm.size == 1:
-        pytest.skip("one rank gets all")
     ds = hvdata.distribute_dataset(source_of(batches_of(rows(comm.size))), batch=batch, name=f"too-few-{batch}")
     for _ in range(2):
         assert elements(comm, ds) == [[]] * comm.size

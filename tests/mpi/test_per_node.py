@@ -192,15 +192,6 @@ def test_cardinality(hvdata, comm, hosts, lengths, remainder):
     assert set(comm.allgather(int(ds.cardinality()))) == {(min if remainder == "drop" else max)(steps)}
 
 
-def test_static_shapes_are_those_of_the_own_host(hvdata, comm, hosts):
-    ds = hvdata.distribute_dataset(
-        hosts.steps((6, 6), lambda rows: tf.data.Dataset.range(rows).batch(rows, drop_remainder=True)),
-        batch="global",
-        remainder="pad",
-    )
-    assert {element[0].shape for mine in shares(hvdata, comm, ds) for element in mine} == {(6,)}
-
-
 @pytest.mark.parametrize("bad", [0, 1])
 def test_an_error_of_one_host_is_everybodys(hvdata, comm, hosts, bad):
     def function(context):

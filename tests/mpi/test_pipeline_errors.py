@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, dealt_to_all, elements, merged, outcomes, prefix, raises_everywhere, results
+from together import Raised, dealt_to_all, elements, generated, merged, outcomes, prefix, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -39,7 +39,7 @@ class Failing:
             yield i
 
     def dataset(self):
-        return tf.data.Dataset.from_generator(self, output_signature=SCALAR)
+        return generated(self)
 
 
 def until_it_fails(comm, ds, value=lambda x: np.asarray(x).tolist()):

@@ -23,7 +23,7 @@ def given_to(hvdata, dataset):
     return dataset if hvdata.is_reader() else None
 
 
-def predicted(hvdata, comm, model, dataset, **arguments):
+def predicted(hvdata, comm, several, model, dataset, **arguments):
     """What rank 0 gets. Other ranks get None."""
     got = results(comm, lambda: hvdata.predict(model, dataset, **arguments))
     assert got[1:] == [None] * (comm.size - 1)
@@ -92,8 +92,6 @@ def test_what_distribute_dataset_returned(hvdata, comm):
 
 def test_no_rows_on_rank_0(hvdata, comm):
     """Rank 0 has the outputs of the others in their structure."""
-    if comm.size == 1:
-        pytest.skip("nobody else has rows")
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
     model = lambda x: {"z": x, "a": (x + 1, [x])}  # noqa: E731
     got = predicted(hvdata, comm, model, given_to(hvdata, dataset), batch="per_rank")
@@ -154,9 +152,7 @@ def test_stages_that_mix_rows_behind_an_audit_and_in_tf1(hvdata, comm):
     assert predicted(hvdata, comm, lambda x: x, in_order).tolist() == list(range(8 * comm.size))
 
 
-def test_ranks_that_end_at_different_steps(hvdata, comm):
-    if comm.size == 1:
-        pytest.skip("one rank ends when it ends")
+def test_ranks_that_end_at_different_steps(hvdata, comm, several):
     shares = distributed(hvdata, comm)
     raises_everywhere(
         comm,

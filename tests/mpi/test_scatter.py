@@ -2,7 +2,6 @@
 """hvdata.scatter: rows of the root's tensor, disjoint, to every rank; its gradient gathers them at the root."""
 
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -20,17 +19,6 @@ from together import (
 pytestmark = pytest.mark.world(np=3)
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture(params=["first", "last"])
-def root(request, comm):
-    return {"first": 0, "last": comm.size - 1}[request.param]
-
-
-@pytest.fixture
-def several(comm):
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
 
 
 def table(rows, columns=3, dtype=np.float32):
@@ -89,29 +77,6 @@ def test_dtypes(hvdata, comm, root, dtype):
     same(results(comm, lambda: hvdata.scatter(**source, root=root).numpy()), np.split(x, comm.size))
     whole = results(comm, lambda: hvdata.gather(hvdata.scatter(**source, root=root), root=root).numpy())
     assert plain(whole[root]) == plain(x)
-
-
-@pytest.mark.world(np=4)
-def test_in_flight_in_different_orders(hvdata, comm):
-    """Named scatters match by name, so every rank may issue them in its own order."""
-    names = [f"in-flight-{i}" for i in range(5)]
-    order = np.random.default_rng(comm.rank).permutation(len(names))
-    x = {name: table(2 * comm.size) + 100 * i for i, name in enumerate(names)}
-    got = {}
-
-    def one(name):
-        got[name] = hvdata.scatter(**mine(comm, 0, x[name]), name=name).numpy()
-
-    def run():
-        threads = [threading.Thread(target=one, args=(names[i],)) for i in order]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return [got[name] for name in names]
-
-    for rank, parts in enumerate(results(comm, run)):
-        same(parts, [np.split(x[name], comm.size)[rank] for name in names])
 
 
 @pytest.mark.ranks(2, 3)

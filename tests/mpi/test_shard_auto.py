@@ -6,7 +6,7 @@ import re
 import pytest
 import tensorflow as tf
 from checkpoints import restore, save, take
-from together import merged, on_trainers, raises_everywhere, results
+from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 Data = tf.data.Dataset
@@ -95,7 +95,7 @@ NO_FILES = "it does not begin with a list of files"
 ELEMENTS = {
     "range": (lambda: Data.range(23).batch(2), NO_FILES),
     "generator": (
-        lambda: Data.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64)).batch(2),
+        lambda: generated(lambda: iter(range(23))).batch(2),
         NO_FILES,
     ),
     "seeded": (lambda: Data.range(23).shuffle(9, seed=3).batch(2), NO_FILES),
@@ -241,7 +241,7 @@ def test_lists_of_files_in_different_orders(hvdata, comm, files):
 
 def test_different_seeds_behind_a_generator(hvdata, comm):
     def function():
-        source = Data.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64))
+        source = generated(lambda: iter(range(23)))
         return source.shuffle(9).batch(2)
 
     tf.random.set_seed(comm.rank + 1)

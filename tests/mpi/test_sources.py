@@ -72,17 +72,6 @@ def test_empty_source(hvdata, comm, schedule):
     assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
 
 
-def test_options_of_the_source_are_kept(hvdata, comm):
-    """The deal op finalizes the source as an iterator would: its options hold."""
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.threading.private_threadpool_size = 1
-    options.deterministic = True
-    source = tf.data.Dataset.range(4 * comm.size).map(lambda i: i + 1, num_parallel_calls=4).with_options(options)
-    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank", prefetch=3))
-    assert merged(got) == list(range(1, 4 * comm.size + 1))
-
-
 STAGES = {
     "none": lambda ds: ds,
     "repeat": lambda ds: ds.repeat(3),

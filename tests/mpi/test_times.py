@@ -9,7 +9,7 @@ import time
 import pytest
 import tensorflow as tf
 from checkpoints import in_hand
-from together import numbers, results
+from together import generated, numbers, results
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -74,7 +74,7 @@ def test_queues_over_time(hvdata, comm, schedule):
             yield i
 
     ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([], tf.int64)),
+        lambda: generated(batches),
         batch="per_rank",
         schedule=schedule,
         prefetch=3,

@@ -165,6 +165,10 @@ def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.da
     return function
 
 
+def generated(function: Callable[[], Any], spec: tf.TensorSpec = tf.TensorSpec([], tf.int64)) -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(function, output_signature=spec)
+
+
 class Counted:
     """A generator of 0..n-1 that counts its starts and its elements in this process."""
 
@@ -180,7 +184,7 @@ class Counted:
             yield i
 
     def dataset(self) -> tf.data.Dataset:
-        return tf.data.Dataset.from_generator(self, output_signature=tf.TensorSpec([], tf.int64))
+        return generated(self)
 
 
 def host_of(rank: int) -> str:
