@@ -158,13 +158,6 @@ def test_sharded_twice(hvdata, comm):
 # ---- Epochs.
 
 
-def test_a_rank_without_rows_and_ranks_without_equal_steps(hvdata, comm):
-    mine = numbers(comm) if comm.rank else []
-    report = passed(comm, hvdata.audit(mine, key=same, reference=range(ROWS)))
-    assert report.rows[0] == 0 and report.steps[0] == 0
-    assert report.never == len(range(0, ROWS, comm.size)) and report.never_seen[0].key == 0
-
-
 def test_a_loop_that_is_left(hvdata, comm):
     """A rank that leaves ends its epoch there. The others don't wait for it, nor for the report. The next iteration ends
     an epoch, too."""
@@ -254,15 +247,6 @@ def test_two_iterations_at_a_time(hvdata, comm):
     next(first), next(iter(generator))
     raises_everywhere(comm, lambda: next(first), RuntimeError, "two iterations go on at the same time")
     results(comm, generator.report)
-
-
-def test_several_audits_at_once(hvdata, comm):
-    train, valid = (hvdata.audit(numbers(comm, rows=rows), key=same, reference=rows) for rows in (ROWS, 12))
-    for _ in range(2):
-        list(train), list(valid)
-    for audited, rows in ((valid, 12), (train, ROWS)):
-        report = results(comm, audited.report)[0]
-        assert (report.epoch, report.times, report.ok) == (2, {1: rows}, True)
 
 
 @pytest.mark.ranks(1, 2)

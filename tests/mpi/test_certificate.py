@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checkpoints import restored, save, saved
-from hypothesis import given
-from hypothesis import strategies as st
-from together import elements, raises_everywhere, results, same_on_all_ranks
+from together import elements, raises_everywhere, results
 
 from horovod_data.certificate import last
 
@@ -35,9 +33,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+@pytest.mark.parametrize(
+    "batch, remainder", [("global", "drop"), ("global", "partial"), ("global", "pad"), ("per_rank", "drop")]
+)
 @pytest.mark.parametrize("kind", [*KINDS, "ragged", "sparse"])
-def test_a_global_epoch(hvdata, comm, kind, remainder):
+def test_an_epoch(hvdata, comm, kind, batch, remainder):
     rows, each = 10 * comm.size + 3, 2 * comm.size + 1
 
     def make():
@@ -48,9 +48,16 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
             return ds.batch(each).map(lambda i: tf.sparse.from_dense(tf.stack([i, i % 3], 1)))
         return KINDS[kind](ds).batch(each, drop_remainder=False)
 
-    got = elements(comm, channel(hvdata, make, f"{kind}-{remainder}", batch="global", remainder=remainder))
-    record = certificate(hvdata, comm, f"{kind}-{remainder}")
-    dropped = sum(size % comm.size for size in [each] * (rows // each) + [rows % each]) if remainder == "drop" else 0
+    name = f"{kind}-{batch}-{remainder}"
+    got = elements(comm, channel(hvdata, make, name, batch=batch, remainder=remainder))
+    record = certificate(hvdata, comm, name)
+    sizes = [each] * (rows // each) + [rows % each] * (rows % each > 0)
+    dropped = (
+        sum(size % comm.size for size in sizes)
+        if batch == "global"
+        else sum(sizes[len(sizes) // comm.size * comm.size :])
+    )
+    dropped = dropped if remainder == "drop" else 0
     assert (record["verdict"], record["rows"], record["dropped"]) == ("complete", rows - dropped, dropped)
     assert sum(record["rows_per_rank"]) == rows - dropped
     assert record["steps_per_rank"] == [len(its) for its in got]
@@ -116,26 +123,6 @@ def test_the_digest_does_not_depend_on_the_way(hvdata, comm):
     elements(comm, channel(hvdata, make, "digest-large", batch="per_rank"))
     record = certificate(hvdata, comm, "digest-large")
     assert (record["rows"], record["order"], record["any_order"]) == (60000, "142448bb479e34c6", "79d2ea4d20daad00")
-
-
-@same_on_all_ranks(12)
-@given(
-    lengths=st.lists(st.integers(0, 5), max_size=12),
-    remainder=st.sampled_from(["drop", "partial", "pad"]),
-    prefetch=st.sampled_from(["auto", 1, 2, 3]),
-)
-def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
-    def make():
-        parts = [np.arange(100 * i, 100 * i + length, dtype=np.int64) for i, length in enumerate(lengths)]
-        return tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=tf.TensorSpec([None], tf.int64))
-
-    ds = channel(hvdata, make, "property", batch="per_rank", remainder=remainder, prefetch=prefetch)
-    results(comm, lambda: sum(1 for _ in ds))
-    whole = len(lengths) - (len(lengths) % comm.size if remainder == "drop" else 0)
-    record = certificate(hvdata, comm, "property")
-    assert (record["verdict"], record["rows"]) == ("complete", sum(lengths[:whole]))
-    assert record["dropped"] == sum(lengths[whole:])
-    assert record["rows_per_rank"] == [sum(lengths[:whole][rank :: comm.size]) for rank in range(comm.size)]
 
 
 def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):

@@ -27,15 +27,14 @@ def want(n, comm, start):
     return [steps[start:] for steps in dealt_to_all(comm, range(n))]
 
 
-def sources(n):
-    """Inputs whose state TensorFlow can save, and one without a state, which is replayed to the position."""
-    return {
-        "range": lambda: tf.data.Dataset.range(n),
-        "shuffled": lambda: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
-        "mapped": lambda: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
-        "ready-made": lambda: ready_made(n),
-        "generator": Counted(n).dataset,
-    }
+# Inputs whose state TensorFlow can save, and one without a state, which is replayed to the position.
+SOURCES = {
+    "range": lambda n: tf.data.Dataset.range(n),
+    "shuffled": lambda n: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
+    "mapped": lambda n: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
+    "ready-made": lambda n: ready_made(n),
+    "generator": lambda n: Counted(n).dataset(),
+}
 
 
 def ready_made(n):
@@ -45,14 +44,10 @@ def ready_made(n):
     return half.concatenate(other)
 
 
-@pytest.fixture(params=["range", "shuffled", "mapped", "ready-made", "generator"])
-def source(request, comm):
-    return sources(STEPS * comm.size)[request.param]
-
-
 @pytest.mark.parametrize("taken", [1, 4, STEPS - 1])
+@pytest.mark.parametrize("source", SOURCES)
 def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
-    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=3)
+    ds = hvdata.distribute_dataset(lambda: SOURCES[source](STEPS * comm.size), batch="per_rank", prefetch=3)
     whole = elements(comm, ds)
     it = iter(ds)
     assert results(comm, lambda: take(it, taken)) == [steps[:taken] for steps in whole]

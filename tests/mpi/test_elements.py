@@ -7,7 +7,18 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from together import dealt_to_all, elements, local, merged, on_reader, outcomes, plain, raises_everywhere, results
+from together import (
+    dealt_to_all,
+    elements,
+    local,
+    merged,
+    numbers,
+    on_reader,
+    outcomes,
+    plain,
+    raises_everywhere,
+    results,
+)
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -227,21 +238,6 @@ def test_rows_that_ranks_do_not_divide(hvdata, comm, remainder, names):
         assert [[listed_rows(step[name]) for step in steps] for steps in got] == want, name
 
 
-def test_entries_of_a_sparse_tensor_in_any_order(hvdata, comm):
-    """A rank gets the entries of its rows in their order."""
-    rng = np.random.default_rng(5)
-    places = rng.permutation([(row, column) for row in range(7) for column in range(3) if (row + column) % 2])
-    texts = [f"{row}-{column}" for row, column in places]
-    source = tf.data.Dataset.from_tensors(tf.SparseTensor(tf.constant(places, tf.int64), texts, [7, 3]))
-    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
-    got = elements(comm, ds)
-    rows = cut([range(7)], comm.size, "partial", None)
-    for (mine,), (one,) in zip(rows, got):
-        its = [(row - mine[0], column, f"{row}-{column}".encode()) for row, column in places if row in mine]
-        assert [(*place, text) for place, text in zip(one.indices.tolist(), one.values.tolist())] == its
-        assert one.dense_shape.tolist() == [len(mine), 3]
-
-
 def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
     """The step raises an error. No rank silently loses the entry."""
     source = tf.data.Dataset.range(1).map(lambda i: {"x": tf.SparseTensor([[0, 1], [4, 0]], [1, 2], [4, 3])})
@@ -286,21 +282,11 @@ def test_composites_in_a_tail(hvdata, comm, remainder):
         assert steps[0]["s"].dense_shape.tolist() == [3 if remainder == "pad" else 0, 4]
 
 
-def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm):
+def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm, several):
     """An element without an axis 0 can't have zero rows. Every rank raises in that step, after whole steps."""
-    n = comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n + 1), batch="per_rank", remainder="partial")
-    got = []
-
-    def run():
-        got.extend(ds.as_numpy_iterator())
-
-    if n == 1:
-        run()
-        assert got == [0, 1]
-    else:
-        raises_everywhere(comm, run, tf.errors.InvalidArgumentError, r"partial", r"epoch 1, step")
-        assert comm.allgather(got) == [[rank] for rank in range(n)]
+    it = iter(numbers(hvdata, comm.size + 1, remainder="partial"))
+    assert results(comm, lambda: int(next(it))) == list(range(comm.size))
+    raises_everywhere(comm, lambda: next(it), tf.errors.InvalidArgumentError, r"partial", r"epoch 1, step")
 
 
 @pytest.mark.world(np=4)

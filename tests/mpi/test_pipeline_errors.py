@@ -130,13 +130,6 @@ def test_the_class_is_kept(hvdata, comm, kind, op):
     same_error(errors, kind, prefix(epoch=1, step="[23]"), said)
 
 
-def test_ignore_errors_on_the_reader(hvdata, comm):
-    """ignore_errors works as usual: the failing elements are left out."""
-    source = tf.data.Dataset.range(1, 4 * comm.size + 2).map(lambda i: tf.debugging.check_numerics(1 / (i - 2), "inf"))
-    got = elements(comm, hvdata.distribute_dataset(source.ignore_errors(), batch="per_rank"))
-    assert [len(steps) for steps in got] == [4] * comm.size
-
-
 def test_global_batches(hvdata, comm):
     def rows():
         yield np.arange(12)

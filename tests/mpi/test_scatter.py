@@ -342,34 +342,19 @@ def test_ranks_that_disagree_on_dtype(hvdata, comm, several):
         assert isinstance(one, Raised) and "float" in one.text and "int32" in one.text, one
 
 
-WRONG_SPLITS = {
-    "more": (lambda n: [2] * n + [1], 2),
-    "fewer": (lambda n: [2] * (n - 1), 2),
-    "less than 0": (lambda n: [-1] + [2] * (n - 1), 2),
-    "too few rows": (lambda n: [2] * (n - 1) + [1], 2),
-    # Their sum, as a 64-bit number, is that of the rows.
-    "beyond all numbers": (lambda n: {2: [2**63 - 1, 2], 3: [2**63 - 1, 2**63 - 1, 6], 4: [2**62] * 4}.get(n, [1]), 0),
-}
+# With 2, 3 and 4 ranks their sum, as a 64-bit number, is that of the rows.
+OVERFLOWING = {1: ([1], 0), 2: ([2**63 - 1, 2], 0), 3: ([2**63 - 1, 2**63 - 1, 6], 4), 4: ([2**62] * 4, 0)}
 
 
 @pytest.mark.world(np=2)
-@pytest.mark.parametrize("wrong", WRONG_SPLITS)
-def test_wrong_splits(hvdata, comm, wrong):
-    make, each = WRONG_SPLITS[wrong]
-    rows = 4 if each == 0 and comm.size == 3 else each * comm.size + (each == 0 and comm.size == 1) * 2
-    raises_everywhere(
-        comm, lambda: hvdata.scatter(tf.zeros([rows, 3]), splits=make(comm.size)),
-        (ValueError, tf.errors.OpError), "splits",
-    )  # fmt: skip
-
-
-def test_splits_that_do_not_add_up(hvdata, comm):
-    splits = [2] * comm.size
-    x = table(2 * comm.size + 1)
-    raises_everywhere(
-        comm, lambda: hvdata.scatter(**mine(comm, 0, x), splits=splits, name="bad-sum"), Exception,
-        "splits", rf"\b{2 * comm.size}\b", rf"\b{2 * comm.size + 1}\b",
-    )  # fmt: skip
+@pytest.mark.parametrize("make", [
+    lambda n: ([2] * n + [1], 2 * n), lambda n: ([2] * (n - 1), 2 * n), lambda n: ([-1] + [2] * (n - 1), 2 * n),
+    lambda n: ([2] * n, 2 * n + 1), OVERFLOWING.get], ids=["more", "fewer", "less than 0", "another sum", "beyond all numbers"])  # fmt: skip
+def test_wrong_splits(hvdata, comm, make):
+    splits, rows = make(comm.size)
+    says = ("splits", rf"\b{2 * comm.size}\b", rf"\b{rows}\b") if rows == 2 * comm.size + 1 else ("splits",)
+    kinds = (ValueError, tf.errors.OpError)
+    raises_everywhere(comm, lambda: hvdata.scatter(tf.zeros([rows, 3]), splits=splits), kinds, *says)
 
 
 HERE = r"\[rank \d on \S+\] "
