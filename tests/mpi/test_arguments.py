@@ -208,7 +208,6 @@ def test_errors_say_where_they_happened(hvdata, comm):
     reader = re.escape(f"rank 0 on {comm.bcast(socket.gethostname())}")
     for call, where in (
         (lambda: hvdata.distribute_dataset(source, batch="Global"), here),
-        (lambda: hvdata.distribute_dataset(source, batch="per_rank", prefetch=0), here),
         (lambda: hvdata.distribute_dataset(7, batch="per_rank"), None),
         (lambda: hvdata.distribute_dataset(source, batch="global"), reader),
     ):

@@ -93,16 +93,6 @@ def test_gradient(hvdata, comm, root, how):
         assert [len(one) for one in got] == [rows_of(rank) for rank in range(comm.size)]
 
 
-def test_static_shape(hvdata, comm):
-    @tf.function(input_signature=[tf.TensorSpec([4, 3])])
-    def shape(x):
-        y = hvdata.gather(x)
-        assert y.shape.as_list() == [None, 3]
-        return y
-
-    assert results(comm, lambda: len(shape(tf.zeros([4, 3]))))[0] == 4 * comm.size
-
-
 # ---- What is wrong.
 
 

@@ -331,11 +331,6 @@ def test_predictions_of_batches_of_ranks(hvdata, comm):
     assert sorted(got) == [2 * i for i in range(53)]
 
 
-def test_predictions_of_files(hvdata, comm, files):
-    got = results(comm, lambda: hvdata.predict(tf.strings.upper, lambda: tf.data.TextLineDataset(files).batch(3)))
-    assert sorted(got[0].tolist()) == lines_of(files)
-
-
 def by_position(context):
     return numbers().shard(context.num_input_pipelines, context.input_pipeline_id).batch(3)
 

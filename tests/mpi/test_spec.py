@@ -143,21 +143,6 @@ def test_weight_of_a_pair_and_of_anything_else(hvdata, comm):
         spec_is(comm, ds, (local, weight))
 
 
-def test_spec_of_composites(hvdata, comm):
-    def make():
-        ragged = tf.ragged.constant([[1], [2, 3]] * 12, tf.int32)
-        sparse = tf.sparse.from_dense(tf.eye(24, 5))
-        return tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(12, drop_remainder=True)
-
-    ds = distributed(hvdata, make, batch="global")
-
-    def described():
-        r, s = ds.element_spec["r"], ds.element_spec["s"]
-        return type(r).__name__, r.dtype.name, r.ragged_rank, type(s).__name__, s.dtype.name, s.shape.rank
-
-    assert results(comm, described) == [("RaggedTensorSpec", "int32", 1, "SparseTensorSpec", "float32", 2)] * comm.size
-
-
 def test_dicts_whose_keys_are_numbers(hvdata, comm):
     source = tf.data.Dataset.range(comm.size).map(lambda i: {2: i, 1: {0.5: 10 * i}, 10: (i,)})
     ds = hvdata.distribute_dataset(source, batch="per_rank")
