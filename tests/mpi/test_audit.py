@@ -181,7 +181,7 @@ def test_a_loop_that_is_left(hvdata, comm):
 
 @pytest.mark.ranks(1, 2)
 def test_a_checkpoint_where_it_is_allowed(hvdata, comm, path):
-    """Of what was saved the audit knows nothing, so TensorFlow refuses it unless the user says otherwise."""
+    """The audit's state is not saved. So TensorFlow refuses the checkpoint, unless the user allows it."""
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
     refused = iter(hvdata.audit(data))
     raises_everywhere(comm, lambda: save(refused, path), tf.errors.OpError, "PyFunc is stateful")
@@ -218,7 +218,7 @@ def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
 
 
 def test_report_in_the_middle(hvdata, comm):
-    """What comes after it belongs to the next epoch."""
+    """Rows after a report belong to the next epoch."""
     audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=same)
     raises_everywhere(comm, audited.report, RuntimeError, r"audit \d+: report\(\) was called before the first epoch")
     next(audited), next(audited)

@@ -33,7 +33,7 @@ def test_a_loader_that_python_counts_through(hvdata, comm):
     ids=["count", "range", "set", "array", "list", "fn of count", "fn of keys", "fn of generator", "dataset"])  # fmt: skip
 @pytest.mark.ranks(1, 3)
 def test_references(hvdata, comm, reference, request):
-    """Rank 0 alone reads the reference, also if others have one."""
+    """Only rank 0 reads the reference, also if other ranks pass one."""
     given = tf.data.Dataset.range(ROWS).batch(5) if isinstance(reference, str) else reference
     other = None if request.node.name.count("fn") == 0 else lambda: 1 / 0
     mine = [rows[rows != 5] for rows in numbers(comm)]

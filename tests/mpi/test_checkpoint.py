@@ -63,9 +63,9 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("how", ["into another channel", "at different steps", "rank 0 alone"])
-def test_who_saves(hvdata, comm, several, path, batch, how):
-    """A restarted job has other channels on the same pipeline. Each rank resumes at its own step. Where only rank 0 has
-    a checkpoint, as is Horovod's habit, it restores alone, before any collective call."""
+def test_who_saves(hvdata, comm, path, batch, how):
+    """A restarted job has other channels on the same pipeline. Each rank resumes at its own step. Horovod programs often
+    save on rank 0 only. Then rank 0 restores alone, before any collective call."""
 
     def channel():
         source = tf.data.Dataset.range(12 * STEPS).batch(12 if batch == "global" else 12 // comm.size)
@@ -230,7 +230,7 @@ def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvda
     assert [elements(comm, anew) for _ in range(2)] == after
 
 
-def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, capfd):
+def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, several, path, capfd):
     """The warning of an epoch without steps doesn't come, because the epoch had some."""
     ds = numbers(hvdata, STEPS * comm.size + comm.size - 1, name="had-steps", prefetch=1)
     it = iter(ds)

@@ -67,7 +67,7 @@ def test_dynamic_twice_in_a_row(hvdata, comm, path):
     it = iter(ds)
     first = results(comm, lambda: take(it, 2))
     results(comm, lambda: None if last else save(it, path))
-    later = results(comm, lambda: take(it, 20))  # those of the others are in no state, so they come again
+    later = results(comm, lambda: take(it, 20))  # the other ranks' later steps are in no state, so they come again
     results(comm, lambda: save(it, path) if last else None)
     again = restored(comm, ds, path)
     second = results(comm, lambda: take(again, 1))

@@ -86,7 +86,7 @@ def values(dataset):
 
 
 def calls_of(comm, source):
-    """Of the reader; nobody else may have any."""
+    """The calls on the reader. Asserts that other ranks have none."""
     calls = comm.allgather(source.calls)
     assert not any(calls[1:]), calls
     return calls[0]

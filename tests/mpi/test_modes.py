@@ -42,7 +42,7 @@ def source_of(batches):
     return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SPEC)
 
 
-def delivers(hvdata, comm, several, batches, epochs=2, **arguments):
+def delivers(hvdata, comm, batches, epochs=2, **arguments):
     """Asserts that each rank gets the oracle's rows in every epoch, and the job all rows that are delivered in order."""
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source_of(batches)), **arguments)
     oracle_arguments = {key: value for key, value in arguments.items() if key in ("batch", "remainder")}
@@ -90,7 +90,7 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
         assert is_dynamic_delivery(batches, got), got
 
 
-def test_what_drop_drops_is_logged(hvdata, comm, capfd):
+def test_what_drop_drops_is_logged(hvdata, comm, several, capfd):
     """Contract 2: the reader logs the number of dropped rows in each epoch that dropped some."""
     for batch, rows in ("global", [comm.size + 1, 2 * comm.size + 1]), ("per_rank", [2] * (comm.size + 1)):
         batches = batches_of(rows)

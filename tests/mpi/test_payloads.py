@@ -119,9 +119,8 @@ def slices(steps, rows):
     return np.repeat(np.arange(steps, dtype=np.float32), rows * WIDTH).reshape(steps, rows, WIDTH)
 
 
-# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32 that all hold the element's
-# number.
-# The pipeline itself holds them until the epoch is over ...
+# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32, filled with the element's number.
+# The pipeline holds these until the epoch is over.
 KEPT = {
     "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
     "behind many stages": lambda steps, rows: (
@@ -136,19 +135,19 @@ KEPT = {
     ),
     "cache": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)).cache(),
 }
-# ... or nobody does.
+# The pipeline doesn't hold these.
 ANEW = {
     "generator": lambda steps, rows: Data.from_generator(
         lambda: (np.full((rows, WIDTH), i, np.float32) for i in range(steps)),
         output_signature=tf.TensorSpec((rows, WIDTH), tf.float32),
     ),
     "map": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)),
-    # Each is held by a dataset when it comes, and by none when the next one comes.
+    # A dataset holds each element until the next one comes.
     "flat_map": lambda steps, rows: Data.range(steps).flat_map(lambda i: Data.from_tensors(filled(rows, i))),
     "flat_map of slices": lambda steps, rows: Data.from_tensors(0).flat_map(
         lambda _: Data.from_tensor_slices(slices(steps, rows))
     ),
-    # What is in a cache that was not filled goes with its iterator.
+    # A cache that was not filled is freed with its iterator.
     "a cache left early": lambda steps, rows: Data.range(2 * steps).map(lambda i: filled(rows, i)).cache().take(steps),
 }
 
@@ -158,8 +157,8 @@ ANEW = {
 @pytest.mark.parametrize("source", [*KEPT, *ANEW])
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_other_pipelines_are_copied_once(hvdata, comm, batch, source):
-    """Where the pipeline keeps its elements, no more than what the ranks beside the reader get. Where it doesn't, a global
-    batch whole: a share of it that was not copied would keep all of it."""
+    """If the pipeline keeps its elements, the reader copies the shares of ranks beside it. Otherwise it copies the whole
+    global batch, because a share that is not copied would keep all of it."""
     of_all = batch == "global"
     steps, rows = (STEPS, ROWS * comm.size) if of_all else (STEPS * comm.size, ROWS)
     ds = hvdata.distribute_dataset(lambda: {**KEPT, **ANEW}[source](steps, rows), batch=batch)
@@ -247,7 +246,7 @@ def test_trainers_that_keep_batches(hvdata, comm):
         return len(kept)
 
     assert results(comm, keep) == [steps] * comm.size
-    # What was kept has been given back: the next epoch finds room again.
+    # The trainers have freed what they kept, so the next epoch finds room again.
     grown = moved(hvdata, comm, lambda: drain(ds))
     assert grown["payload_bytes_message"] == 0 < grown["payload_bytes_arena"]
 

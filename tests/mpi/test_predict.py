@@ -23,7 +23,7 @@ def given_to(hvdata, dataset):
     return dataset if hvdata.is_reader() else None
 
 
-def predicted(hvdata, comm, several, model, dataset, **arguments):
+def predicted(hvdata, comm, model, dataset, **arguments):
     """What rank 0 gets. Other ranks get None."""
     got = results(comm, lambda: hvdata.predict(model, dataset, **arguments))
     assert got[1:] == [None] * (comm.size - 1)
@@ -90,7 +90,7 @@ def test_what_distribute_dataset_returned(hvdata, comm):
         assert predicted(hvdata, comm, lambda x: -x, dataset).tolist() == [-i for i in range(8 * comm.size)]
 
 
-def test_no_rows_on_rank_0(hvdata, comm):
+def test_no_rows_on_rank_0(hvdata, comm, several):
     """Rank 0 has the outputs of the others in their structure."""
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
     model = lambda x: {"z": x, "a": (x + 1, [x])}  # noqa: E731
@@ -220,7 +220,7 @@ def test_inside_tf_function(hvdata, comm):
 
 
 def catching(call):
-    """The result of `call()`, or what it raised. Of an error that is no Exception, or has no text, a name."""
+    """The result of `call()`, or what it raised. An error that is no Exception, or has no text, is returned as a name."""
     try:
         return attempt(call)
     except BaseException as error:

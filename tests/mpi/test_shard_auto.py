@@ -20,7 +20,7 @@ def one_seed():
 
 @pytest.fixture
 def no_seed(one_seed):
-    """With a global seed each shuffle has a seed of it."""
+    """A global seed would give each shuffle a seed."""
     tf.random.set_seed(None)
 
 
@@ -319,7 +319,7 @@ def doubled(hvdata, comm, dataset, **arguments):
 
 @pytest.mark.parametrize("batch", [4, 7])
 def test_predictions_of_all_readers(hvdata, comm, batch):
-    """The rows come in the order of the dataset, whoever reads them."""
+    """The rows come in the order of the dataset, from any reader."""
     make = lambda: Data.range(53).batch(batch)  # noqa: E731
     for dataset in (make, make() if hvdata.is_reader() else None):
         assert doubled(hvdata, comm, dataset) == [2 * i for i in range(53)]

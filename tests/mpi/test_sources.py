@@ -88,8 +88,8 @@ STAGES = {
 
 @pytest.mark.parametrize("stages", STAGES)
 def test_ready_made_tensors(hvdata, comm, stages):
-    """Leaving out TensorFlow's rewriting changes nothing. It is not left out where it changes the order (a shuffle)."""
-    tf.random.set_seed(1)  # the same on all ranks, whatever ran before: a shuffle's seed is the half of two
+    """The reader leaves out TensorFlow's rewriting of such pipelines, which changes nothing. Except: a shuffle's order."""
+    tf.random.set_seed(1)  # a global seed changes the order of a seeded shuffle, and earlier tests may have set one
 
     def make():
         return STAGES[stages](tf.data.Dataset.from_tensor_slices(tf.range(6 * comm.size, dtype=tf.int64)))

@@ -74,7 +74,7 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     def walk():
         it = iter(distribute(hvdata, tf.data.Dataset.range(n), schedule="dynamic"))
         got, widest = [int(next(it))], window(hvdata)
-        comm.Barrier()  # else the quick ones might have had all before the slow one begins
+        comm.Barrier()  # otherwise the quick ranks might take all elements before the slow rank begins
         for x in it:
             got.append(int(x))
             time.sleep(0.03 if comm.rank == slow else 0.003)
