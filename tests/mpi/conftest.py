@@ -49,4 +49,4 @@ def root(request, comm):
 @pytest.fixture
 def several(comm):
     if comm.size == 1:
-        pytest.skip("one rank agrees with itself, gets all, and knows its end")
+        pytest.skip("there is one rank")

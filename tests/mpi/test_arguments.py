@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, elements, numbers, on_reader, outcomes, raises_everywhere
+from together import Raised, elements, numbers, on_reader, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
 

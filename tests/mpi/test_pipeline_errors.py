@@ -10,8 +10,6 @@ from together import Raised, dealt_to_all, elements, generated, merged, outcomes
 
 pytestmark = pytest.mark.world(np=4)
 
-SCALAR = tf.TensorSpec([], tf.int64)
-
 # The error that a generator raises, and TensorFlow's class for it.
 PYTHON = [
     (ValueError, tf.errors.InvalidArgumentError),
