@@ -55,7 +55,7 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "kind", "text"), WRONG, ids=[ascii(wrong[0]) for wrong in WRONG])
 @pytest.mark.parametrize("function", ["distribute_dataset", "distribute_datasets_from_function"])
 def test_values(hvdata, comm, function, arguments, kind, text):
-    source = lambda: tf.data.Dataset.range(8)  # noqa: E731
+    source = lambda: tf.data.Dataset.range(8)
     got = raises_everywhere(comm, lambda: getattr(hvdata, function)(source, **arguments), kind)
     hosts = comm.allgather(socket.gethostname())
     assert [one.text for one in got] == [f"[rank {rank} on {host}] {text}" for rank, host in enumerate(hosts)]
@@ -170,7 +170,7 @@ def test_components_with_different_static_rows(hvdata, comm, label, says):
     def make():
         return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "label": label})
 
-    call = lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global")  # noqa: E731
+    call = lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global")
     raises_everywhere(comm, call, ValueError, *says)
 
 
@@ -254,7 +254,7 @@ def test_other_order_of_calls(hvdata, comm):
     """Training and validation the other way round on the last rank."""
     names = ["train", "valid"] if comm.rank < comm.size - 1 else ["valid", "train"]
     for name in names:
-        call = lambda name=name: distribute(hvdata, **{**BASE, "name": name})  # noqa: E731
+        call = lambda name=name: distribute(hvdata, **{**BASE, "name": name})
         raises_everywhere(comm, call, ValueError, "train", "valid", "order|same")
 
 

@@ -103,7 +103,7 @@ def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
     the digests."""
 
     def digests(change, name):
-        make = lambda: tf.data.Dataset.range(60).map(change)  # noqa: E731
+        make = lambda: tf.data.Dataset.range(60).map(change)
         ds = channel(hvdata, make, f"{name}-{schedule}", batch="per_rank", schedule=schedule)
         got = set()
         for _ in range(2):
@@ -154,7 +154,7 @@ def test_over_a_checkpoint(hvdata, comm, path, batch, further):
 
     def run():
         each = 2 * comm.size if batch == "global" else 2
-        make = lambda: tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(each).prefetch(2)  # noqa: E731
+        make = lambda: tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(each).prefetch(2)
         return channel(hvdata, make, "resumed", batch=batch)
 
     elements(comm, run())
@@ -174,7 +174,7 @@ def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, path):
     """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks' saves."""
 
     def run(prefetch):
-        make = lambda: tf.data.Dataset.range(20 * comm.size)  # noqa: E731
+        make = lambda: tf.data.Dataset.range(20 * comm.size)
         return channel(hvdata, make, "again", batch="per_rank", schedule="dynamic", prefetch=prefetch)
 
     def leg(it, number, steps):

@@ -251,7 +251,7 @@ def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
     options = {"seed": 3} if why == "later iterator" else {}
 
     def channel(n):
-        source = lambda: Counted(n).dataset() if why == "shorter" else Counted(n).dataset().shuffle(100, **options)  # noqa: E731
+        source = lambda: Counted(n).dataset() if why == "shorter" else Counted(n).dataset().shuffle(100, **options)
         return hvdata.distribute_dataset(source, batch="per_rank", name="replayed")
 
     ds = channel(n)

@@ -208,7 +208,7 @@ def test_a_name_that_a_graph_uses_twice(hvdata, comm):
         with tf.Graph().as_default(), v1.Session() as session:
             fetches = []
             for n in (1, 2):
-                function = lambda n=n: tf.data.Dataset.range(n * comm.size)  # noqa: E731
+                function = lambda n=n: tf.data.Dataset.range(n * comm.size)
                 iterator, fetch = iterate(hvdata.distribute_dataset(function, batch="per_rank", name="twice"))
                 session.run(iterator.initializer)
                 fetches.append(fetch)

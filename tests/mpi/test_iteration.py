@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Counted, dealt_to_all, elements, numbers, raises_everywhere, results
+from together import Counted, dealt_to_all, elements, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=1)
 

@@ -201,7 +201,7 @@ def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
     ds = hvdata.distribute_dataset(rows[last], batch="global")
     seen = []
     grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
-    first = lambda step: (0 if last == "ready-made" else step * each) + comm.rank * 7  # noqa: E731
+    first = lambda step: (0 if last == "ready-made" else step * each) + comm.rank * 7
     are_numbered(((first(step), x) for step, x in enumerate(seen)), 7)
     here, share = beside_the_reader(comm), 5 * 7 * 3001 * 4
     took(comm, grown, share, share * {"batch": 0, "map": comm.size * (here > 0), "ready-made": here}[last])

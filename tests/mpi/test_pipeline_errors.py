@@ -191,7 +191,7 @@ def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind
             yield {"a": leaf(12), "b": other}
 
         signature = {"a": spec, "b": tf.TensorSpec(None)}
-        make = lambda: tf.data.Dataset.from_generator(generate, output_signature=signature)  # noqa: E731
+        make = lambda: tf.data.Dataset.from_generator(generate, output_signature=signature)
         return hvdata.distribute_dataset(make, batch="global", remainder=remainder, name="uneven")
 
     for other, text in (tf.zeros([13]), r"\['a'\] has 12 rows and \['b'\] has 13\. Make them equal"), (

@@ -38,7 +38,7 @@ def goes_on(hvdata, comm, name=None):
 @same_on_all_ranks(12)
 @given(rows=st.integers(1, 70), batch=st.integers(1, 9), how=st.sampled_from(["global", "per_rank"]))
 def test_every_row_once_in_order(hvdata, comm, rows, batch, how):
-    model = lambda x: (x * 2, {"text": tf.strings.as_string(x)})  # noqa: E731
+    model = lambda x: (x * 2, {"text": tf.strings.as_string(x)})
     doubles, texts = predicted(hvdata, comm, model, given_to(hvdata, numbers(rows, batch)), batch=how)
     assert doubles.tolist() == [2 * i for i in range(rows)]
     assert texts["text"].tolist() == [str(i).encode() for i in range(rows)]
@@ -93,7 +93,7 @@ def test_what_distribute_dataset_returned(hvdata, comm):
 def test_no_rows_on_rank_0(hvdata, comm, several):
     """Rank 0 has the outputs of the others in their structure."""
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
-    model = lambda x: {"z": x, "a": (x + 1, [x])}  # noqa: E731
+    model = lambda x: {"z": x, "a": (x + 1, [x])}
     got = predicted(hvdata, comm, model, given_to(hvdata, dataset), batch="per_rank")
     wanted = [i for i in range(2 * comm.size) for _ in range(2) if i % comm.size > 0]
     assert list(got) == ["z", "a"] and got["z"].tolist() == got["a"][1][0].tolist() == wanted
@@ -207,7 +207,7 @@ def test_a_rank_without_a_model(hvdata, comm):
     says = "predict.. takes a model or a function, not None"
     for who in sorted({0, comm.size - 1}):
         model = None if comm.rank == who else same
-        call = lambda model=model: hvdata.predict(model, given_to(hvdata, numbers(4, 4)))  # noqa: E731
+        call = lambda model=model: hvdata.predict(model, given_to(hvdata, numbers(4, 4)))
         raises_everywhere(comm, call, TypeError, says)
 
 

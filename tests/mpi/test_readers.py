@@ -152,7 +152,7 @@ def test_what_the_readers_disagree_about(hvdata, comm):
          r"is TensorSpec\(shape=\(\), dtype=tf.int64.*for reader 1 it is .*tf.int32.*same kind of dataset"),
         (components, r"different elements: reader 0 has the element, reader 1 has \[0\], \[1\]"),
     ):  # fmt: skip
-        call = lambda function=function: hvdata.distribute_dataset(function, batch="per_rank", name="t")  # noqa: E731
+        call = lambda function=function: hvdata.distribute_dataset(function, batch="per_rank", name="t")
         raises_everywhere(comm, call, ValueError, says)
 
 

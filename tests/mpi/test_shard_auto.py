@@ -252,7 +252,7 @@ def test_different_seeds_behind_a_generator(hvdata, comm):
 
 
 def test_random_numbers_that_decide_nothing(hvdata, comm, no_seed):
-    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)  # noqa: E731
+    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)
     assert rows(hvdata, comm, make) == list(range(24))
 
 
@@ -320,7 +320,7 @@ def doubled(hvdata, comm, dataset, **arguments):
 @pytest.mark.parametrize("batch", [4, 7])
 def test_predictions_of_all_readers(hvdata, comm, batch):
     """The rows come in the order of the dataset, from any reader."""
-    make = lambda: Data.range(53).batch(batch)  # noqa: E731
+    make = lambda: Data.range(53).batch(batch)
     for dataset in (make, make() if hvdata.is_reader() else None):
         assert doubled(hvdata, comm, dataset) == [2 * i for i in range(53)]
 

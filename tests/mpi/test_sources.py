@@ -40,7 +40,7 @@ def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
         lambda: hvdata.audit([1]),
         lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(3).batch(1)),
     ):
-        within = lambda call=call: hvdata.distribute_dataset(lambda: call(), batch="per_rank")  # noqa: E731
+        within = lambda call=call: hvdata.distribute_dataset(lambda: call(), batch="per_rank")
         raises_everywhere(comm, within, RuntimeError, says)
 
     def late(epoch):

@@ -125,7 +125,7 @@ def test_behind_a_filter(hvdata, comm):
         return batches(24, 12, True).filter(lambda x, y: True)
 
     assert cardinalities(comm, distributed(hvdata, filtered, batch="global")) == [UNKNOWN] * comm.size
-    asserted = lambda: filtered().apply(tf.data.experimental.assert_cardinality(2))  # noqa: E731
+    asserted = lambda: filtered().apply(tf.data.experimental.assert_cardinality(2))
     assert cardinalities(comm, distributed(hvdata, asserted, batch="global")) == [2] * comm.size
 
 
