@@ -46,9 +46,3 @@ def in_hand(hvdata: Any, comm: Any, name: str, steps: int = 1) -> None:
             time.sleep(0.01)
 
     results(comm, until)
-
-
-def symbolic(ds: tf.data.Dataset) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    return ds.with_options(options)

@@ -5,13 +5,11 @@ import time
 
 import pytest
 import tensorflow as tf
-from checkpoints import rest, restore, restored, save, saved, symbolic, take
-from readers import resumes_at_every_step
+from checkpoints import rest, restore, restored, save, saved, take
 from together import (
     Counted,
     dealt_to_all,
     elements,
-    merged,
     numbers,
     raises_everywhere,
     results,
@@ -281,38 +279,3 @@ def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkey
     monkeypatch.setenv("HOROVOD_DATA_CHECK_REPLAY", "0")
     again = restored(comm, ds, path)
     assert results(comm, lambda: [int(x) for x, _ in again]) == want(n, comm, 3)
-
-
-def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
-    """The state is that of the epoch's first element, and the order goes on from there."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n).shuffle(n // 2), batch="per_rank", prefetch=1)
-    ds = symbolic(ds.map(lambda x: x, num_parallel_calls=2).prefetch(3))  # whose buffers need not be saved
-    for _ in range(2):
-        it = iter(ds)
-        got = results(comm, lambda: take(it, STEPS - 3))
-        saved(comm, it, path)
-        whole = [a + b for a, b in zip(got, results(comm, lambda: rest(it)))]
-        assert sorted(merged(whole)) == list(range(n))
-        again = restored(comm, ds, path)
-        assert results(comm, lambda: take(again, 1)) == [w[STEPS - 3 : STEPS - 2] for w in whole]
-        saved(comm, again, path)  # one that goes on from another
-        results(comm, lambda: rest(again))
-        third = restored(comm, ds, path)
-        assert results(comm, lambda: rest(third)) == [w[STEPS - 2 :] for w in whole]
-
-
-@pytest.mark.world(np=2, readers=2)
-@pytest.mark.slow
-@pytest.mark.ranks(2, 3)
-@pytest.mark.readers(2)
-@pytest.mark.parametrize("n", [8, 11])
-def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
-    """Each reader has its own state, also within the last steps, which the readers make together."""
-
-    def function(context):
-        return tf.data.Dataset.range(n).map(lambda x: 100 * context.input_pipeline_id + x)
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="pad", prefetch=1)
-    ds = ds.map(lambda x, weight: tf.stack([tf.cast(x, tf.float32), weight]))
-    resumes_at_every_step(hvdata, comm, symbolic(ds), path)
