@@ -87,10 +87,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(
-        exchange.label,
-        key,
-        lambda epoch: settle(exchange, epoch, known, key is None),
-        announce=exchange.rank == 0,
+        exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), announce=exchange.rank == 0
     )
     shutdown.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
@@ -125,13 +122,10 @@ def _agreed(
 def _check_loader(given: Any) -> None:
     if isinstance(given, tf.data.Dataset):
         return
-    what, to_do = "", "Pass a tf.data.Dataset or another iterable of batches"
-    if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
-        what, to_do = "which is no loader", f"{to_do}; [(x, y)] for arrays"
-    elif not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have __getitem__
-        what = "over which nobody can iterate"
-    if what:
-        raise TypeError(explain(f"audit() was given a {type(given).__name__}, {what}", to_do))
+    data = isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__")
+    if data or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):  # Keras' sequences have __getitem__
+        to_do = "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"
+        raise explained(TypeError, f"audit() was given a {type(given).__name__}, which is no loader", to_do)
 
 
 def _checked_key(key: Any, given: Any) -> Any:

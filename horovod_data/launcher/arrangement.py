@@ -51,17 +51,13 @@ class Arrangement:
         return tuple(Host(name, sum(group.processes for group in self.groups if group.host == name)) for name in names)
 
     def describe(self) -> str:
-        """Describes the job: `8 trainers on a:4, b:4; 1 dedicated reader on c (rank 8)`."""
+        """Describes the job: `8 trainers on a:4, b:4; dedicated readers on c:1`."""
         trainers = [group for group in self.groups if not group.reader]
         number = sum(group.processes for group in trainers)
         told = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
-        rank, readers = 0, []
-        for group in self.groups:
-            if group.reader:
-                readers += [f"rank {rank + each} on {group.host}" for each in range(group.processes)]
-            rank += group.processes
+        readers = [f"{group.host}:{group.processes}" for group in self.groups if group.reader]
         if readers:
-            return f"{told}; {len(readers)} dedicated reader{'s' * (len(readers) > 1)}: {', '.join(readers)}"
+            return f"{told}; dedicated readers on {', '.join(readers)}"
         embedded = "HOROVOD_DATA_EMBEDDED" in self.environ
         return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
 
@@ -81,9 +77,9 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     slots = sum(host.slots for host in hosts)
     np = slots if request.np is None else request.np
     if np > slots:
-        there = f"there {'is' if slots == 1 else 'are'} {slots} slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}"
+        there = f"{'is' if slots == 1 else 'are'} {slots} slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}"
         to_do = "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot"
-        raise LaunchError(f"-np {np} asks for {np} trainers, but {there}", to_do)
+        raise LaunchError(f"-np {np} asks for {np} trainers, but there {there}", to_do)
     trainers: list[Group] = []
     for host in hosts:
         here = min(host.slots, np - sum(group.processes for group in trainers))

@@ -154,7 +154,7 @@ def _words(text: Optional[str], option: str, example: str) -> list[str]:
         raise LaunchError(what, f"Quote it as for a shell, as in {option}='{example}'") from error
 
 
-# The options by the last of their names: other names, the placeholder of a value, and the help text.
+# Each option with a value: its name, other names, the placeholder of the value, and the help text.
 _VALUES = (
     ("--num-proc", ("-np", "-n"), "N", "processes that train; default: as many as the batch system gave slots"),
     ("--readers", (), "R", "processes more that only read; default 0: rank 0 reads and trains"),
@@ -190,7 +190,8 @@ _SWITCHES = (
 )
 _NUMBERS = ("--num-proc", "--readers", "--readers-per-node", "--ssh-port")
 _REPEATED = ("-x", "--network-interfaces")
-_KEPT = {"--num-proc": "np", "--timeline-filename": "timeline"}  # places where Horovod's parser has something else
+# Attributes that aren't named like the option. Horovod's code reads `timeline_filename` as its own timeline.
+_ATTRIBUTES = {"--num-proc": "np", "--timeline-filename": "timeline"}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -205,14 +206,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     for name, others, metavar, text in _VALUES:
         more: dict[str, Any] = {"type": int} if name in _NUMBERS else {}
         more |= {"action": "append"} if name in _REPEATED else {}
-        dest = _KEPT.get(name, name.strip("-").replace("-", "_"))
+        dest = _ATTRIBUTES.get(name, name.strip("-").replace("-", "_"))
         group.add_argument(*others, name, dest=dest, metavar=metavar, help=text, **more)
     for name, text in _SWITCHES:
         others = ("-prefix-timestamp",) if name == "--prefix-output-with-timestamp" else ()
         group.add_argument(*others, name, action="store_true", help=text)
     parser.set_defaults(timeline_filename=None)  # Horovod's own option. Only its configuration file can set it
     # Last, because it takes all words from the first word that is not an option.
-    group.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments, as python train.py")
+    group.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the program and its arguments: python train.py, for example"
+    )
 
 
 def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:

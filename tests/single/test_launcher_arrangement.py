@@ -111,16 +111,16 @@ A, B = ("a", False), ("b", False)
 
 @pytest.mark.parametrize("asked, ranks, environ, text", [
     (Request(3, readers=1, reader_hosts=("cpu",)), [A, A, B, ("cpu", True)], {"HOROVOD_DATA_READERS": "1"},
-     "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"),
+     "3 trainers on a:2, b:1; dedicated readers on cpu:1"),
     (Request(None, readers_per_node=1), [A, A, ("a", True), B, B, ("b", True)], {"HOROVOD_DATA_READERS_PER_NODE": "1"},
-     "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"),
+     "4 trainers on a:2, b:2; dedicated readers on a:1, b:1"),
     (Request(None, readers_per_node=1, embedded=True), [A, A, B, B],
      {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"},
      "4 trainers on a:2, b:2; the first trainer of each host reads"),
     (Request(1), [A], {"HOROVOD_DATA_READERS": "0"}, "1 trainer on a:1; rank 0 reads"),
     # A host without a trainer has no reader.
     (Request(2, readers_per_node=1), [A, A, ("a", True)], {"HOROVOD_DATA_READERS_PER_NODE": "1"},
-     "2 trainers on a:2; 1 dedicated reader: rank 2 on a"),
+     "2 trainers on a:2; dedicated readers on a:1"),
 ])  # fmt: skip
 def test_two_hosts(asked, ranks, environ, text):
     arrangement = arrange(asked, TWO)
