@@ -163,7 +163,7 @@ class Dealer {
   // Makes the shares for steps that only readers of other hosts have.
   void MakeFillers() {
     if (source_->config().remainder == plan::Remainder::kRepeat) {
-      return source_->CannotFill(
+      return source_->Epoch()->CannotFill(
           "remainder=\"repeat\" copies rows of the same step, and this reader has none: its data have ended before "
           "those of other hosts. Use remainder=\"pad\", or give the readers of all hosts as many steps");
     }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """weigh=: unequal shares teach what one process would learn from the same rows."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,7 +43,7 @@ def check_steps(steps, weighs):
 
 def weighed(hvdata, comm, make, weighs, **arguments):
     cost = "rows" if weighs == "rows" else lambda x, costs: costs
-    ds = hvdata.distribute_dataset(on_reader(hvdata, make), weigh=cost, **arguments)
+    ds = hvdata.distribute_dataset(make, weigh=cost, **arguments)
     assert ds.element_spec[2].dtype == tf.float32
     return list(zip(*elements(comm, ds)))
 
@@ -53,7 +55,13 @@ def weighed(hvdata, comm, make, weighs, **arguments):
 def test_the_mean_of_means_is_the_mean(hvdata, comm, remainder, weighs):
     for batch, sizes in ("global", [12, 5, 1, 0, 7, 3]), ("per_rank", [3, 30, 1, 7, 7, 2, 9, 4]):
         steps = weighed(
-            hvdata, comm, lambda sizes=sizes: pairs(sizes), weighs, batch=batch, remainder=remainder, verify=True
+            hvdata,
+            comm,
+            on_reader(hvdata, functools.partial(pairs, sizes)),
+            weighs,
+            batch=batch,
+            remainder=remainder,
+            verify=True,
         )
         assert steps
         check_steps(steps, weighs)
