@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import elements, on_reader, raises_everywhere, results
+from together import elements, local, on_reader, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3, 4)]
 
@@ -41,11 +41,17 @@ def check_steps(steps, weighs):
         assert abs(mean_of_means(shares) - right) < 1e-5 * max(right, 1), (step, shares)
 
 
+def steps_of(hvdata, comm, dataset):
+    """The shares of all trainers, step by step."""
+    got = results(comm, lambda: local(dataset) if hvdata.is_trainer() else None)
+    return list(zip(*[shares for shares in got if shares is not None]))
+
+
 def weighed(hvdata, comm, make, weighs, **arguments):
     cost = "rows" if weighs == "rows" else lambda x, costs: costs
     ds = hvdata.distribute_dataset(make, weigh=cost, **arguments)
     assert ds.element_spec[2].dtype == tf.float32
-    return list(zip(*elements(comm, ds)))
+    return steps_of(hvdata, comm, ds)
 
 
 @pytest.mark.readers(0, 1)
@@ -102,7 +108,7 @@ def test_a_reader_per_host(hvdata, comm, remainder, weighs):
 
     cost = "rows" if weighs == "rows" else lambda x, costs: costs
     ds = hvdata.distribute_dataset(make, weigh=cost, batch="global", remainder=remainder, verify=True)
-    steps = list(zip(*elements(comm, ds)))
+    steps = steps_of(hvdata, comm, ds)
     assert len(steps) >= 3
     for shares in steps:
         everything = {
@@ -136,7 +142,7 @@ def test_elements_without_rows_and_other_nests(hvdata, comm):
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: tf.data.Dataset.range(1, 6)), batch="per_rank", remainder="pad",
                                    weigh=lambda x: x)  # fmt: skip
     assert ds.element_spec[1].shape.rank == 0
-    steps = list(zip(*elements(comm, ds)))
+    steps = steps_of(hvdata, comm, ds)
     n = hvdata.size() or len(steps[0])
     for step, shares in enumerate(steps):
         rows = np.arange(1, 6)[step * n : (step + 1) * n]
@@ -157,7 +163,7 @@ def test_sample_weights_of_the_program_are_multiplied(hvdata, comm, how):
     arguments = {"remainder": "partial", **how}
     ds = hvdata.distribute_dataset(on_reader(hvdata, make), batch="global", **arguments)
     assert len(ds.element_spec) == 3 and ds.element_spec[2].dtype == tf.float32
-    (shares,) = zip(*elements(comm, ds))
+    (shares,) = steps_of(hvdata, comm, ds)
     if "weigh" in how:  # Keras' loss of one process: the sum of weight * loss, divided by the rows
         assert abs(np.mean([np.mean(x * w) for x, _, w in shares]) - np.sum(own * own) / 5) < 1e-5
     else:
