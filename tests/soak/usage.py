@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process of `make soak` holds between two cases, and whether that stays level."""
+"""The memory, threads and files of a process of `make soak` between two cases, and how much they may grow."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
     return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
 
 
-# By how much the last third of a job's cases may be above the first, in which TensorFlow's pools, MPI's buffers and the largest
-# batches are met for the first time.
+# How far the last third of a job's cases may be above the first. In the first third TensorFlow's pools, MPI's buffers and the largest
+# batches come for the first time.
 LEVEL = {
-    # Measured alone, every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and
-    # restores, and delivers 100 KiB to 18 MiB, so that a batch kept by each would show.
+    # Every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and restores, and
+    # delivers 100 KiB to 18 MiB, so one kept batch per case would show.
     "allocated": lambda cases: 8 * MIB + cases * (64 << 10),
-    # What was allocated and freed lies between what is not: thousands of short strings leave holes of some MiB.
+    # Freed memory lies between allocated memory: thousands of short strings leave holes of some MiB.
     "private": lambda cases: 128 * MIB,
     "shared": lambda cases: (ARENA_MB + 8) * MIB,
     "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
