@@ -226,7 +226,7 @@ here = Path(sys.argv[1])
 while len(list(here.iterdir())) < 3:  # the time limit is not for what ranks load
     time.sleep(0.01)
 if os.environ["HVDATA_TEST_RANK"] == "1":
-    def fails(*_):
+    def fails(*_, **__):
         raise KeyboardInterrupt  # as it may come at any time
     start.with_horovod.join = start.bindings.start = fails
 try:
@@ -278,10 +278,10 @@ def test_init_that_is_interrupted_behind_the_meeting():
 from horovod_data.native import bindings
 if os.environ["HVDATA_TEST_RANK"] == "1":
     start = bindings.start
-    def starts(*args):
+    def starts(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
-        start(*args)
+        start(*args, **kwargs)
     bindings.start = starts
 try:
     hvdata.init()
