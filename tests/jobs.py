@@ -28,12 +28,11 @@ import pytest
 from ranks import launch
 from ranks.slowness import slowness
 
-# Seconds that a fault may take to end a job or to become an error: 10, as docs/guarantees.md promises, times the
-# slowness of the machine.
-# Three times that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
+# Seconds in which a fault must end a job or become an error: the 10 of docs/guarantees.md, times the slowness of the machine. Three times
+# that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
 SOON = (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10) * slowness()
 
-# What most programs of ranks begin with. `before` stands in front of the import of TensorFlow.
+# Most programs of ranks begin with this text. `before` stands in front of the import of TensorFlow.
 _LIBRARIES = """
 import contextlib, gc, json, multiprocessing, os, re, signal, sys, threading, time
 {before}

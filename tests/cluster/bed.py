@@ -32,9 +32,10 @@ from typing import IO, Optional
 NETWORK = "10.99.77"
 BURST = 32 << 10  # bytes that may pass at once: about 250 us of 1 Gbit/s
 QUEUE = 1 << 20  # bytes that a port holds back
-# tbf drops packets when its queue is full, which TCP takes for congestion. So no connection may fill the queue.
-CONNECTION = 128 << 10  # bytes of one connection in its host's queue
-FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
+# Bytes of one connection in its host's queue. tbf drops packets when its queue is full, and TCP takes that for congestion. So no
+# connection may fill the queue.
+CONNECTION = 128 << 10
+FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps in each packet that the counters count
 PREFIX = "hvdata-bed-"  # of the folders
 START_SECONDS = 20
 

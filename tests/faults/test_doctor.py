@@ -179,43 +179,18 @@ def test_roles_that_fail_in_init_are_reported_before_the_job_ends(tmp_path, scri
     assert status != 0 and why in " ".join(out.split()) and "\nX start " in out, out + err
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for host names")
-def test_inside_a_job_on_two_hosts(tmp_path):
-    """And, under Open MPI, without MPI's shared memory."""
-    job = launch.RunningJob([sys.executable, "-m", "horovod_data.doctor", "--json", "--seconds", "0.4"], 3, tmp_path,
-                            env={"HVDATA_TEST_HOSTS": "2", "OMPI_MCA_btl": "tcp,self"}, cwd=tmp_path)  # fmt: skip
-    try:
-        assert job.wait(200) == 0, job.log() + "".join(job.read("err", rank) for rank in range(3))
-    finally:
-        job.kill()
-    found = {one["name"]: one for one in json.loads(job.read("out", 0))["findings"]}
-    assert found["this job.start"]["value"].startswith("3 ranks on 2 hosts (host0, host1)")
-    lanes = found["this job.lanes"]["value"]
-    assert "GB/s (message), to 2 " in lanes and lanes.endswith("GB/s (arena)")
-    assert [job.read("out", rank) for rank in (1, 2)] == ["", ""]  # rank 0 reports for all
-    if OPEN_MPI:
-        assert "tcp to 2 on host0" in found["transports.from rank 0"]["value"]
-        assert found["transports.from rank 0"]["level"] == "warning"
-
-
-def test_the_launcher_of_another_mpi(tmp_path):
-    other = shutil.which("mpirun.mpich" if OPEN_MPI else "mpirun.openmpi")
-    if other is None:
-        pytest.skip("needs the mpirun of another MPI")
-    status, out, err = doctor(tmp_path, launcher=[other, "-np", "2"])
-    assert status != 0 and out.count("MPI sees this process alone") == 2 and "Start the job with" in out, out + err
-    assert out.count("\nsoftware\n") == 1  # one of them reports it all
-    assert "  TensorFlow           2." in out and "X MPI" not in out  # what has nothing to do with it
-
-
-@pytest.mark.horovod
-def test_horovodrun_with_gloo(tmp_path):
-    horovodrun = shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if horovodrun is None:
-        pytest.skip("needs Horovod")
-    status, out, err = doctor(tmp_path, launcher=[horovodrun, "--gloo", "-np", "2"])
-    assert status != 0, out + err
-    assert "started by horovodrun with Gloo" in out and f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2" in out
+@pytest.mark.parametrize("launcher, says, advice", [
+    ([shutil.which("mpirun.mpich" if OPEN_MPI else "mpirun.openmpi")], "MPI sees this process alone", "Start the job with"),
+    ([shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"), "--gloo"],
+     "started by horovodrun with Gloo", f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2"),
+], ids=["another MPI's", "horovodrun's"])  # fmt: skip
+def test_launchers_that_start_no_job_of_this_mpi(tmp_path, launcher, says, advice):
+    if launcher[0] is None:
+        pytest.skip("needs that launcher")
+    status, out, err = doctor(tmp_path, launcher=[*launcher, "-np", "2"])
+    assert status != 0 and says in out and advice in out, out + err
+    if launcher[-1] != "--gloo":  # one of the processes reports the other findings
+        assert out.count("\nsoftware\n") == 1 and "  TensorFlow           2." in out and "X MPI" not in out
 
 
 @pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],

@@ -240,28 +240,6 @@ def test_alone_a_failing_program_ends_as_it_likes():
     assert run_program(script, 1, status=3).stdout == ["written\n"]
 
 
-@pytest.mark.parametrize("readers, leaver, name", [(1, 1, None), (0, 2, "named")])
-def test_a_scatter_after_a_rank_has_left(readers, leaver, name):
-    """The ranks that would wait for its rows, and the rank that would send it rows, get an error at once."""
-    job = run_program(f"""
-x = tf.range(3)
-hvdata.serve()
-hvdata.scatter(x, name={name!r})
-if rank == {leaver}:
-    hvdata.shutdown()
-    sys.exit()
-time.sleep(1)
-for root in range(3):
-    began = time.monotonic()
-    try:
-        say("got", hvdata.scatter(x, root=root, name={name!r}).numpy())
-    except tf.errors.UnavailableError as error:
-        say(f"root {{root}}, at once: {{time.monotonic() - began < 10}}, {{error}}")
-""", 3, readers=readers)  # fmt: skip
-    for root in range(3):
-        job.assert_said(rf"^root {root}, at once: True.*rank {leaver} on .*has shut down", *{0, 1, 2} - {leaver})
-
-
 def test_a_crash_of_the_communication_thread_leaves_a_trace():
     """The thread gets the signals of crashes, which Python's faulthandler reports. It gets no signal that a program may handle."""
     job = run_program("""

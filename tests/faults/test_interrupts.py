@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while a rank waits for data or for other ranks: the wait returns to Python, and the program may go on."""
+"""Ctrl-C while a rank waits for data or for other ranks: the wait returns to Python, and the program may go on.
+
+tests/mpi/test_predict.py has Ctrl-C in predict().
+"""
 
 import re
 
@@ -58,11 +61,11 @@ try:
         hvdata.audit([np.arange(3)], key=lambda x: x, reference=Keys() if mine else None)
         say("had it")
     else:
-        if where in ("wait", "predict", "time limit") and mine:
+        if where in ("wait", "time limit") and mine:
             if where == "time limit":  # another handler of the program's
                 signal.signal(signal.SIGALRM, too_slow)
             press_in_agreement(signal.SIGALRM if where == "time limit" else signal.SIGINT)
-        elif where in ("wait", "predict", "time limit"):
+        elif where in ("wait", "time limit"):
             wait_for_press()
         elif where == "at its end" and mine:  # when all ranks have agreed
             create = bindings.channel_create
@@ -79,10 +82,7 @@ try:
                 press()
                 time.sleep(1)
             expect, channels.watch.expect = channels.watch.expect, expects
-        if where == "predict":
-            say("had", hvdata.predict(lambda x: x, numbers))
-        else:
-            say("had", sum(len(x) for x in train(numbers, batch="global", name="first")), "rows")
+        say("had", sum(len(x) for x in train(numbers, batch="global", name="first")), "rows")
 except BaseException as error:
     if mine and isinstance(error, (KeyboardInterrupt, SystemExit, TimeoutError)):
         say("went on")
@@ -97,8 +97,6 @@ FAILED = r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'
 @pytest.mark.parametrize("who, where, others", [
     (0, "wait", "had 5 rows"), (1, "wait", "had 5 rows"), (0, "at its end", "had 5 rows"), (1, "at its end", "had 5 rows"),
     (0, "twice", "had 5 rows"), (0, "time limit", "had 5 rows"), (1, "time limit", "had 5 rows"),
-    (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
-    (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
     (0, "dataset function", FAILED + "KeyboardInterrupt"), (0, "exit", FAILED + "SystemExit: 'no files'"),
     (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
 ])  # fmt: skip

@@ -11,6 +11,7 @@ import launched
 import pytest
 from launched import start_launcher
 from ranks.launch import open_mpi
+from table import PROGRAMS
 
 run_launcher = functools.partial(launched.run_launcher, timeout=120)  # for a machine under load: most take 5 s
 pytestmark = pytest.mark.limit(150)
@@ -164,6 +165,13 @@ def test_leaving_by_os_exit_is_no_error_outside_of_mpi(script, before):
     assert "MPI_Finalize" not in job.output
 
 
+def test_a_program_that_is_asked_for_help_needs_no_init():
+    job = run_launcher("-np", "2", sys.executable, str(PROGRAMS / "before_init.py"), "--help")
+    assert job.returncode == 0 and "usage: before_init.py" in job.output and "horovod_data: " not in job.output, (
+        job.output
+    )
+
+
 @pytest.mark.parametrize("end, status", [("os._exit(0)", 0), ("sys.exit(3)", 3), ("raise ValueError('of a child')", 1)])
 def test_a_forked_child_leaves_as_it_likes(script, end, status):
     words = script(f"""
@@ -187,18 +195,18 @@ def test_signals_end_every_rank(script, before, number, everybody):
     """Signals to the launcher, or to all its processes, as a terminal sends them."""
     with start_launcher("-np", "2", "--readers", "1", *script(f"{before}\nsay('UP')\ntime.sleep(1000)")) as job:
         job.wait_for("UP", times=3, timeout=100)
-        job.signal(number, everybody)
+        job.send(number, everybody)
         assert job.finish(30) != 0, job.output
-        assert job.gone(), job.members()
+        job.assert_gone()
 
 
 @pytest.mark.commit
 def test_a_killed_launcher_leaves_nobody(script):
     with start_launcher("-np", "2", *script(f"{HVDATA}\nsay('UP')\ntime.sleep(1000)")) as job:
         job.wait_for("UP", times=2, timeout=100)
-        job.signal(signal.SIGKILL)
+        job.send(signal.SIGKILL)
         assert job.finish(30) != 0
-        assert job.gone(30), job.members()
+        job.assert_gone(30)
 
 
 # ---- The program runs as plain Python would run it.

@@ -166,7 +166,8 @@ def test_another_job_goes_on(tmp_path, name):
     assert record["verdict"] == "complete" and record["ranks"] == case.after, record
     assert case.counts in (None, [record["rows_per_rank"], record["steps_per_rank"]]), record
     before = records[0]["train", 1]
-    assert before["verdict"] != "complete" and before["rows"] < record["rows"], before
+    if any(restored):  # the save was not behind the last step
+        assert before["verdict"] != "complete" and before["rows"] < record["rows"], before
     if case.schedule == "dynamic":  # rows per rank are counted from the restore on
         assert sum(record["rows_per_rank"]) + before["rows"] == record["rows"], record
 

@@ -208,12 +208,6 @@ say("behind serve", hvd.size())
     job.assert_said(r"reader 0 on .*hvd.init\(\) was called on a dedicated reader.*serve\(\)", 1)
 
 
-@pytest.mark.horovod
-def test_hvd_init_on_a_dedicated_reader_that_is_not_caught_ends_the_job():
-    job = run_program("import horovod.tensorflow as hvd\nhvd.init()\ntrain(None)", 1, readers=1, status=1)
-    job.assert_said("RuntimeError.* on a dedicated reader", 1)
-
-
 def test_a_rank_whose_init_failed_when_all_had_met(tmp_path):
     """The other ranks are in Horovod's start by then, or in ours, and wait there for this rank until the time limit."""
     init = """

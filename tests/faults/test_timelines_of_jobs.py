@@ -74,9 +74,8 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
         for name, key in (("wait for data", "wait"), ("receive", "receive"), ("step", "step")):
             assert sums[name] == pytest.approx(said[key], rel=0.02, abs=0.01), (rank, name, said)
         assert sum(sums.values()) == pytest.approx(said["wall"], rel=0.02, abs=0.2), "what a rank does is all its time"
-        assert {(event["args"]["epoch"], event["args"]["step"]) for event in phases if event["name"] == "step"} == {
-            (epoch, step) for epoch in (1, 2) for step in range(30)
-        }
+        steps = {(event["args"]["epoch"], event["args"]["step"]) for event in phases if event["name"] == "step"}
+        assert steps == {(epoch, step) for epoch in (1, 2) for step in range(30)}
         assert moments(events, rank, "trainer") == EPOCHS
     deals = [tracing.phases(events, row, "reader") for row in reading or (0,)]
     for row in reading or (0,):
@@ -84,12 +83,8 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
     for phases in deals:
         assert {event["args"]["epoch"] for event in phases if event["name"] == "pipeline"} == {1, 2}
 
-    waits = [
-        event
-        for rank in range(ranks)
-        for event in tracing.phases(events, rank, "trainer")
-        if event["name"] == "wait for data"
-    ]
+    of_trainers = sum((tracing.phases(events, rank, "trainer") for rank in range(ranks)), [])
+    waits = [event for event in of_trainers if event["name"] == "wait for data"]
     assert {event["args"]["reader"] for event in waits} == set(range(readers or 1))
     if kind == "pipeline":
         assert sum(tracing.seconds(phases)["pipeline"] for phases in deals) > 2 * 30 * ranks * 0.019
@@ -97,9 +92,8 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
         assert sorted(slowest)[len(slowest) // 2] > 15_000, "ranks are seen to wait for the pipeline"
     else:
         full = [event for phases in deals for event in phases if event["name"] == "wait for room"]
-        assert full and sum(event["dur"] for event in full if event["args"].get("rank") == 1) > 0.8 * sum(
-            event["dur"] for event in full
-        ), "the reader is seen to wait for the slow rank"
+        for_rank_1 = [event for event in full if event["args"].get("rank") == 1]
+        assert full and sum(event["dur"] for event in for_rank_1) > 0.8 * sum(event["dur"] for event in full)
 
 
 @pytest.mark.commit
@@ -173,9 +167,8 @@ def test_a_killed_job_leaves_a_timeline(tmp_path, victims):
     assert "the job was killed, or runs on" in merge(*parts, merged)
     events = tracing.load(merged)
     for rank in range(2):
-        assert {event["args"]["step"] for event in tracing.phases(events, rank, "trainer")} >= set(range(25)), (
-            job.describe()
-        )
+        steps = {event["args"]["step"] for event in tracing.phases(events, rank, "trainer")}
+        assert steps >= set(range(25)), job.describe()
 
 
 @pytest.mark.limit(100)

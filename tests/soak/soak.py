@@ -19,6 +19,7 @@ import json
 import random
 import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -29,10 +30,11 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import usage  # noqa: E402
 from ranks.launch import RunningJob  # noqa: E402
 from ranks.worlds import CAN_NAME_HOSTS  # noqa: E402
 
+MIB = 1 << 20
+ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
 PROGRAM = HERE / "soaking.py"
 START = 180  # seconds that a job may need to import TensorFlow and to begin, on a slow machine
 LAST_CASE = 240  # seconds for the case after a job's time is over, one more, and the end
@@ -56,7 +58,7 @@ class Setting:
     def environment(self) -> dict[str, Optional[str]]:
         way = {"HVDATA_TEST_HOSTS": "2"} if self.way == "two hosts" else {"HOROVOD_DATA_PAYLOAD": self.way}
         return {
-            "HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB),
+            "HOROVOD_DATA_ARENA_MB": str(ARENA_MB),
             "HOROVOD_DATA_TIMEOUT": "150",
             "PYTHONMALLOC": "malloc",
             "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -77,6 +79,27 @@ def draw(seed: str, job: int, processes: int) -> Setting:
     return Setting(r.randint(1, min(4, processes - readers)), readers, r.choice(ways), r.random() < 0.25)
 
 
+def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
+    """The median of the first third of the samples, and of the last."""
+    part = max(1, len(samples) // 3)
+    values = [sample[what] for sample in samples]
+    return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
+
+
+# How far the last third of a job's cases may be above the first. In the first third TensorFlow's pools, MPI's buffers and the largest
+# batches come for the first time.
+LEVEL = {
+    # Every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and restores, and
+    # delivers 100 KiB to 18 MiB, so one kept batch per case would show.
+    "allocated": lambda cases: 8 * MIB + cases * (64 << 10),
+    # Freed memory lies between allocated memory: thousands of short strings leave holes of some MiB.
+    "private": lambda cases: 128 * MIB,
+    "shared": lambda cases: (ARENA_MB + 8) * MIB,
+    "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
+    "files": lambda cases: 2,  # one that is being closed
+}
+
+
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
@@ -92,7 +115,7 @@ class Totals:
                 self.counts.update({what: {"cases": 1, **case}.get(what, 0) for what in of_all + of_trainers})
             if len(cases) >= FEWEST:
                 for what, (begin, end) in self.memory.items():
-                    now = usage.thirds(cases, what)
+                    now = thirds(cases, what)
                     if not end or now[1] - now[0] > end - begin:
                         self.memory[what] = now
 
@@ -100,13 +123,8 @@ class Totals:
         c = self.counts
         memory = ""
         if self.memory["private"][1]:
-            memory = (
-                "; memory of the process that grew most, from the first third of its job to the last: "
-                + ", ".join(
-                    f"{what} {begin / usage.MIB:.0f} to {end / usage.MIB:.0f} MiB"
-                    for what, (begin, end) in self.memory.items()
-                )
-            )
+            grown = [f"{what} {begin / MIB:.0f} to {end / MIB:.0f} MiB" for what, (begin, end) in self.memory.items()]
+            memory = f"; of the process that grew most, first and last third of its job: {', '.join(grown)}"
         print(
             f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {c['jobs']} jobs, {c['cases']:,} cases, {c['epochs']:,} epochs, "
             f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
@@ -120,8 +138,8 @@ def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
     for process, cases in enumerate(told):
         if len(cases) < FEWEST:
             continue
-        for what, most in usage.LEVEL.items():
-            begin, end = usage.thirds(cases, what)
+        for what, most in LEVEL.items():
+            begin, end = thirds(cases, what)
             allowed = most(len(cases))
             if end - begin > allowed:
                 grown = f"{what} went from {begin:,} to {end:,} over {len(cases)} cases"

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import collections
+import ctypes
+import gc
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,8 +19,8 @@ import cases
 import numpy as np
 import oracle
 import tensorflow as tf
-import usage
 from cases import Case
+from heap import allocated
 from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
 
 import horovod_data as hvdata
@@ -165,16 +168,14 @@ class Soak:
                 raise Found(f"{len(got)} steps, not {len(want)}")
             for step, (one, other) in enumerate(zip(got, want)):
                 if not oracle.equal(one, other):
-                    raise Found(
-                        f"step {step} of rank {self.rank} is not what it should be: {one!r:.500}, not {other!r:.500}"
-                    )
+                    differ = f"{one!r:.500}, not {other!r:.500}"
+                    raise Found(f"step {step} of rank {self.rank} is not what it should be: {differ}")
         else:
             all_got = collections.Counter(key(one) for mine in self.meet(got) for one in mine)
             due = collections.Counter(key(one) for one in next(w for w in self.meet(want) if w or not all_got))
-            if all_got - due or (not left and due - all_got):
-                raise Found(
-                    f"{sum((all_got - due).values())} elements too much, {sum((due - all_got).values())} too few"
-                )
+            more, fewer = sum((all_got - due).values()), sum((due - all_got).values())
+            if more or (not left and fewer):
+                raise Found(f"{more} elements too much, {fewer} too few")
         self.told["rows"] += sum(cases.rows(case, one) for one in got)
 
     # ---- Checkpoints.
@@ -200,9 +201,29 @@ class Soak:
         deadline = time.monotonic() + LET_GO
         while (arena := hvdata.stats().get("arena_bytes_in_use", 0)) and time.monotonic() < deadline:
             time.sleep(0.02)  # ranks acknowledge in the background
-        held = usage.now() | {"arena": arena}
+        held = held_now() | {"arena": arena}
         print("CASE " + json.dumps({"case": number, "rank": self.rank, **self.told, **held}), flush=True)
         self.told.clear()
+
+
+def held_now() -> dict[str, int]:
+    """The allocated, private and shared memory, the threads and the open files of this process, after a garbage collection."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return {
+        "allocated": allocated(),
+        "private": _field("/proc/self/status", "RssAnon"),
+        "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"),
+        "threads": _field("/proc/self/status", "Threads"),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def _field(path: str, name: str) -> int:
+    """Bytes, or a bare number; 0 where the kernel has no such line."""
+    with open(path) as file:
+        words = next((line.split()[1:] for line in file if line.startswith(name + ":")), ["0"])
+    return int(words[0]) << (10 if words[-1] == "kB" else 0)
 
 
 def source(case: Case, elements: list[Any], context: Any) -> tf.data.Dataset:
