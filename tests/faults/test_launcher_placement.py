@@ -56,7 +56,7 @@ TRAINERS = ["-H", "ha:2,hb:2", "-np", "3"]
                  id="beside trainers"),
     # Open MPI takes its slots from the host file as well, for example in Kubernetes.
     pytest.param(["--readers-per-node", "1"], each("ha ha ha hb hb hb", rank2="", rank5=""), "1", id="default host file"),
-    pytest.param(["-H", "ha:1,hb:1", "-p", "2222", "-i", "/my/key"], each("ha hb"), "", id="ssh"),
+    pytest.param(["-H", "ha:1,hb:1", "-p", "2222", "-i", "/my/key"], each("ha hb"), "0", id="ssh"),
 ])  # fmt: skip
 def test_who_runs_where(by_name, tmp_path, words, runs, sees):
     """And which environment a process gets."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When nothing moves, the rank and the reader report who waits for whom, since which step, on which host, and why.
+"""When nothing moves, a rank that waits or the reader reports who waits for whom, since which step, on which host, and why.
 
 tests/mpi/test_waits.py has slow pipelines and slow ranks. C++ tests have several readers, hosts, and waits of minutes.
 """
@@ -13,7 +13,7 @@ from jobs import program, start_job
 
 pytestmark = [pytest.mark.limit(120), pytest.mark.slow, pytest.mark.usefixtures("verified")]
 HOST = re.escape(socket.gethostname())
-# A rank that waits asks the reader after two seconds of three. A reader that was asked logs that once in 50 s.
+# A rank that waits asks the reader after two seconds, and logs the answer after three.
 SOON = {"HOROVOD_DATA_STALL_SECONDS": "3"}
 
 
