@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that TensorFlow doesn't promise to keep are used in one module only, and each of them is in its table."""
+"""One module uses the names that TensorFlow doesn't promise to keep, and its table has each of them."""
 
 import re
 import subprocess
@@ -24,11 +24,9 @@ def test_one_module_knows_them():
 def test_its_table_has_them_all():
     text = Path(tensorflow_private.__file__).read_text()
     table, code = tensorflow_private.__doc__, text.split('"""', 2)[2]
-    used = {name.removeprefix(".") for name in PRIVATE.findall(code)} | set(
-        re.findall(r"from (tensorflow\.python\S+) import", code)
-    )
-    missing = {name for name in used if name not in table and name != "tensorflow.python"}
-    assert not missing
+    used = {name.removeprefix(".") for name in PRIVATE.findall(code)}
+    used |= set(re.findall(r"from (tensorflow\.python\S+) import", code))
+    assert not {name for name in used if name not in table and name != "tensorflow.python"}
 
 
 GRAPHS = """
@@ -41,7 +39,7 @@ runtime, hidden = context.context(), []
 hide = runtime.set_visible_devices
 runtime.set_visible_devices = lambda *given: (hidden.append((given, runtime._context_handle)), hide(*given))
 private.begin_without_gpus()
-assert tf.config.get_visible_devices() == before  # what sessions without a config go by
+assert tf.config.get_visible_devices() == before  # for sessions without a config
 assert hidden == [(([], "GPU"), None)] and runtime._context_handle is not None  # when it began it saw none
 private.begin_without_gpus()
 """
