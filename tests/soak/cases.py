@@ -22,8 +22,13 @@ MOST_BYTES = 6 << 20  # of all elements of a case: many small cases find more th
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """`how` is "whole"; "break": rank r leaves after `at[r]` steps, if the epoch has so many; or "go on", "restore", "new channel":
-    all ranks save after `at[0]` steps and go on with the same iterator, another iterator, or an iterator of another channel."""
+    """`how` is one of:
+
+    - "whole"
+    - "break": rank r leaves after `at[r]` steps, if the epoch has so many
+    - "go on", "restore", "new channel": all ranks save after `at[0]` steps. They go on with the same iterator, another iterator, or an
+      iterator of another channel
+    """
 
     how: str
     at: list[int]

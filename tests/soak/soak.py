@@ -103,7 +103,7 @@ LEVEL = {
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        # Of the process that grew most: medians of the first and the last third of its job.
+        # The process that grew most: medians of the first and the last third of its job.
         self.memory = {"allocated": (0, 0), "private": (0, 0)}
 
     def add(self, told: Sequence[list[dict[str, Any]]]) -> None:
