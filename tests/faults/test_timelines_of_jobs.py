@@ -143,7 +143,7 @@ def merge(*files):
 def steps_of(part):
     """The steps that a rank has written so far."""
     try:
-        events = [json.loads(line) for line in Part(part).lines()]
+        events = list(Part(part).events())
     except (OSError, ValueError):  # it has not begun
         return set()
     return {event["args"]["step"] for event in events if event.get("cat") == "trainer"}

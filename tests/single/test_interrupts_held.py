@@ -57,17 +57,16 @@ def test_while_open_each_raises_at_once():
         held.close()
 
 
-@pytest.mark.parametrize("way", ["open", "let_come"])
-def test_one_that_waits_comes_next_and_a_later_one_at_the_end(way):
+def test_one_that_waits_comes_next_and_a_later_one_at_the_end():
     done = []
     with pytest.raises(KeyboardInterrupt):
         with Held() as held:
-            held.let_come()  # nothing waits yet
+            held.open()  # nothing waits yet
+            held.close()
             press()
             with pytest.raises(KeyboardInterrupt):
-                getattr(held, way)()
-            if way == "open":
-                held.close()
+                held.open()
+            held.close()
             press()
             done.append("what the others wait for")
     assert done
@@ -112,7 +111,8 @@ def test_handlers_that_raise_come_one_at_a_time(handle):
             press()
             signal.raise_signal(signal.SIGUSR2)
             with pytest.raises(KeyboardInterrupt):  # the first that came
-                held.let_come()
+                held.open()
+            held.close()
             done.append("what the others wait for")
     assert done
 
@@ -185,7 +185,7 @@ class Kept:
     pass
 
 
-@pytest.mark.parametrize("how", ["let come", "at the end", "while open"])
+@pytest.mark.parametrize("how", ["opened", "at the end", "while open"])
 def test_what_was_raised_keeps_nothing_of_the_program(how):
     def leaves():
         held_by_a_frame = Kept()
@@ -194,8 +194,8 @@ def test_what_was_raised_keeps_nothing_of_the_program(how):
             if how == "while open":
                 held.open()
             press()
-            if how == "let come":
-                held.let_come()
+            if how == "opened":
+                held.open()
 
     kept = []
     gc.disable()

@@ -150,7 +150,7 @@ def test_lines(stderr):
     seconds, trains, valids = [0, 9, 10, 15, 20, 25, 30, 35], [1, 5, 6, 7, 7, 7, 7, 7], [0, 0, 0, 1, 2, 3, 3, 3]
     for at, train, valid in zip(seconds, trains, valids):
         lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
-    lines.end("train", "over")
+    lines.end("over")
     lines.close()
     waits = "; ranks wait 71 % for the pipeline"
     assert stderr().splitlines() == [
@@ -163,13 +163,12 @@ def test_lines(stderr):
     ]
 
 
-def test_one_line_without_tqdm(stderr, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+def test_one_line(stderr):
     line = display.make("bar", 10.0)
     line.show({"train": shown(31)}, 0)
     line.show({"train": shown(32)}, 0.25)  # too soon
     line.show({"train": shown(33, waits=""), "valid": shown(1, None, 1, False)}, 0.5)
-    line.end("train", "over")
+    line.end("over")
     line.show({}, 1)
     line.show({"train": shown(1)}, 2)
     line.close()
@@ -178,23 +177,6 @@ def test_one_line_without_tqdm(stderr, monkeypatch):
         "\rtrain 2: ~36 %, 33/~90 steps, 3,200 rows/s | valid 1: 1 steps, 3,200 rows/s, ranks wait 71 % for th\x1b[K"
         "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K"
     )
-
-
-def test_bars_of_tqdm(stderr):
-    pytest.importorskip("tqdm", reason="tqdm is not installed: bars are plain lines then")
-    bars = display.make("bar", 10.0)
-    bars.show({"train": shown(31)}, 0)
-    assert "train 2: ~34 %|" in stderr() and "| 31/~90, 3,200 rows/s, ranks wait 71 % for the pipeline" in stderr()
-    bars.show({"train": shown(33), "valid": shown(1, None, 1, False)}, 1)
-    assert "\n\rvalid 1: 1 steps, 3,200 rows/s" in stderr(), "a line of its own"
-    bars.end("valid", "over")
-    bars.show({"train": shown(34)}, 2)
-    assert "over\n" in stderr() and "34/~90" in stderr().split("over\n")[1]
-    bars.close()
-    said = stderr()
-    bars.show({"train": shown(35)}, 3)
-    bars.forget()
-    assert stderr().count("35/~90") == 1 and not bars._bars and len(said) < len(stderr())
 
 
 # ---- Settings.
@@ -243,6 +225,6 @@ def test_a_child_that_forks():
     one = watch.Watch(display.make("1", 1.0))
     for _ in range(2):  # a child, and a child of that
         one.before_fork()
-        one.in_child()
+        one.after_fork()
         assert one._showing.acquire(timeout=0)
         one._showing.release()
