@@ -90,7 +90,7 @@ def test_neither_tensorflow_nor_a_launcher(tmp_path):
     assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
     assert found["software.horovod_data"]["advice"] == "Mend TensorFlow first"
     assert "Mend the errors above" in found["self-test.skipped"]["advice"]
-    assert found["shared memory.arena"]["level"] == "ok"
+    assert found["shared memory./dev/shm"]["level"] == "ok"
 
 
 def test_a_cluster_that_has_only_srun(tmp_path):
