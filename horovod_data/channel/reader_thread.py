@@ -13,7 +13,7 @@ from typing import Optional
 import tensorflow as tf
 
 from ..ending import exit_status, shutdown
-from ..errors import explain, explained, here, say, show, start_thread, text_of, without_place
+from ..errors import explain, explained, here, say, start_thread, text_of, without_place
 from ..job import state
 from ..native import bindings
 from .reader_dataset import Reading
@@ -114,9 +114,7 @@ def _text_of(error: BaseException) -> str:
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
     """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
     if status := exit_status.status_of(error.code):
-        if error.code is not status:
-            with contextlib.suppress(Exception):  # its str() fails
-                show(str(error.code))
+        exit_status.show_text_of(error)
         what = f"the dataset function ends the program with status {status}, and the job with it"
         say(explain(what, where=f"{here()}, channel {label}, epoch {epoch}"))
         exit_status.fail(status, said=True)
