@@ -125,11 +125,6 @@ class Epochs:
             return self.expected
         return self._before if self._before and self._before >= self.steps else None
 
-    @property
-    def guessed(self) -> bool:
-        """Says whether `whole` is the number of the last epoch."""
-        return self.expected is None
-
     def rate(self) -> float:
         """The rows per second over the last _WINDOW seconds."""
         if len(self._looks) < 2:
@@ -144,7 +139,7 @@ class Epochs:
         whole = self.whole
         if not whole:
             far = _count(self.steps, "step")
-        elif self.guessed:
+        elif self.expected is None:
             far = f"about {100 * self.steps // whole} %, {_count(self.steps, 'step')} ({whole:,} in the epoch before)"
         else:
             far = f"{min(100, 100 * self.steps // whole)} %, {self.steps:,} of {whole:,} steps"
