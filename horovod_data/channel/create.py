@@ -18,7 +18,7 @@ from . import elements, reader_thread
 from .agreement import check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
-from .shard.parts import PartSummary, ReaderPart, check_parts
+from .shard.parts import PartSummary, check_parts
 from .specs import from_json, to_json
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
@@ -36,7 +36,7 @@ class Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
-    made_of: Callable[[], Any] = lambda: None  # the dataset function, as long as it exists
+    made_of: Optional[Callable[..., Any]] = None  # the dataset function of a channel that TF1 graphs share
     told: bool = False  # a log line has said that another dataset is ignored
 
 
@@ -68,7 +68,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
-            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary())
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary)
             dealer = reader_thread.Dealer(reading)
     except BaseException as error:  # also Ctrl-C and sys.exit()
         failure = error
@@ -136,7 +136,8 @@ def _agreed(
     if reading is None or reading.part is None:
         _warn_of_duplicates(job.reader, fingerprints, names, channel.label)
     elif job.reader == 0:
-        _say_part(reading.part, names, channel.label)
+        how = f'shard="auto": each of {len(names)} readers {reading.part.what}'
+        say(explain(how, where=f"{names[0]}, channel {channel.label}"))
     return channel, [words["arena"] for words in readers]
 
 
@@ -205,14 +206,6 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
     if options.remainder == "drop":
         return min(finite)
     return max(finite) if len(finite) == len(each) else _INFINITE
-
-
-def _say_part(part: ReaderPart, readers: list[str], label: str) -> None:
-    many = len(readers)
-    how = f"reads everything and delivers one element in {many} ({part.why})"
-    if part.kind == "files":
-        how = f"reads its own files, of {len(part.files)}"
-    say(explain(f'shard="auto": each of {many} readers {how}', where=f"{readers[0]}, channel {label}"))
 
 
 def _warn_of_duplicates(
