@@ -43,9 +43,3 @@ def test_templates_are_forms():
         assert {"name", "description", "body"} <= set(form), path
         for part in form["body"]:
             assert part["type"] in ("textarea", "input", "markdown", "dropdown") and part["attributes"]["label"], path
-
-
-def test_links_from_the_top_level():
-    for name in "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md":
-        for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
-            assert (ROOT / target).exists(), f"{name} links to {target}"

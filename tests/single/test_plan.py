@@ -333,7 +333,7 @@ def test_one_job(capsys):
 
 
 def test_no_computation_to_keep_up_with(capsys):
-    """The fastest is recommended, and that is no failure."""
+    """The fastest is recommended, and the status is 0."""
     assert calculator.main(["--ranks", "64", "--batch-mb", "4", "--step-ms", "0", "--link-gbit", "10"]) == 0
     out = capsys.readouterr().out
     assert out.count("as fast as it goes") == 3 and "keep" not in out
