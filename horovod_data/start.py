@@ -185,18 +185,16 @@ def _require_same(
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
         return
+
+    def shown(given: Roles, comm: Any) -> str:
+        comm_name = "MPI_COMM_WORLD" if comm is None else comm.Get_name()
+        return ", ".join(f"{name}={value}" for name, value in {**given._asdict(), "comm": comm_name}.items())
+
     raise explained(
         RuntimeError,
-        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
-        f"{_arguments(runs, job.comm)}",
+        f"init() was called a second time with other arguments: {shown(asked, comm)}; it runs with {shown(runs, job.comm)}",
         "Call it once, before anything else of horovod_data",
-        job.where,
     )
-
-
-def _arguments(given: Roles, comm: Any) -> str:
-    shown = [f"{name}={value}" for name, value in given._asdict().items()]
-    return ", ".join(shown + [f"comm={comm.Get_name() if comm is not None else 'MPI_COMM_WORLD'}"])
 
 
 def _checked_comm(comm: Any) -> Any:
@@ -210,11 +208,8 @@ def _checked_comm(comm: Any) -> Any:
             "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
         )
     if comm == mpi4py.COMM_NULL:
-        raise explained(
-            ValueError,
-            "comm is MPI.COMM_NULL: this process is no member of that communicator",
-            "Call init() only on its members",
-        )
+        what = "comm is MPI.COMM_NULL: this process is no member of that communicator"
+        raise explained(ValueError, what, "Call init() only on its members")
     return None if comm == mpi4py.COMM_WORLD else comm
 
 
