@@ -47,11 +47,9 @@ class DeliveryScalars:
         """
         rank = state.current("DeliveryScalars()").trainer
         if rank is None:
-            raise explained(
-                RuntimeError,
-                "DeliveryScalars() was called on a dedicated reader, which gets no batches",
-                "Call horovod_data.serve() before it",
-            )
+            what = "DeliveryScalars() was called on a dedicated reader, which gets no batches"
+            to_do = "Call horovod_data.serve() before it"
+            raise explained(RuntimeError, what, to_do)
         self._channel = channel
         with eagerly():  # in a TF1 graph this would make ops that never run
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))

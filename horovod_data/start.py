@@ -82,11 +82,9 @@ def init(
     horovod = with_horovod.load()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have loaded another MPI
     if (before := bindings.mpi_query()).finalized:
-        raise explained(
-            RuntimeError,
-            "MPI has already been finalised in this process, and can't be started twice",
-            "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
-        )
+        what = "MPI has already been finalised in this process, and can't be started twice"
+        to_do = "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"
+        raise explained(RuntimeError, what, to_do)
     if not before.initialized:
         launcher = launch_checks.find_launcher(os.environ)
         with handshake.watched(here, launcher.size if launcher else 1, settings):
@@ -202,11 +200,8 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program that has a communicator of mpi4py has imported mpi4py
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise explained(
-            TypeError,
-            f"comm must be an mpi4py intracommunicator, not {comm!r}",
-            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
-        )
+        to_do = "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"
+        raise explained(TypeError, f"comm must be an mpi4py intracommunicator, not {comm!r}", to_do)
     if comm == mpi4py.COMM_NULL:
         what = "comm is MPI.COMM_NULL: this process is no member of that communicator"
         raise explained(ValueError, what, "Call init() only on its members")

@@ -31,11 +31,8 @@ def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...],
                 for value, ranks in sorted(values.items(), key=lambda item: item[1])
             ]
     if sides:
-        raise explained(
-            ValueError,
-            f"the ranks disagree in {what}: {'; '.join(sides)}",
-            "Every rank must make the same calls in the same order with the same arguments",
-        )
+        to_do = "Every rank must make the same calls in the same order with the same arguments"
+        raise explained(ValueError, f"the ranks disagree in {what}: {'; '.join(sides)}", to_do)
 
 
 def raised(kind: str, text: str) -> Exception:

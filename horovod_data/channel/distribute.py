@@ -156,11 +156,8 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
     """
     state.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
-        raise explained(
-            TypeError,
-            "distribute_datasets_from_function() was given a dataset",
-            "Pass a function that returns one, or call distribute_dataset()",
-        )
+        to_do = "Pass a function that returns one, or call distribute_dataset()"
+        raise explained(TypeError, "distribute_datasets_from_function() was given a dataset", to_do)
     return distribute_dataset(fn, batch=batch, **options)
 
 

@@ -79,11 +79,8 @@ class Reading:
     def _of_graph(cls, dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> "Reading":
         """A dataset of a TF1 graph."""
         if rules.shard:
-            raise explained(
-                ValueError,
-                'shard="auto" cannot look into a dataset of a TF1 graph',
-                "Pass a function that makes the dataset: it is called in eager mode",
-            )
+            to_do = "Pass a function that makes the dataset: it is called in eager mode"
+            raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
         made = _prepared(dataset, rules, graph)
         deal, close, length = _graph_deal(graph, private.variant(made.flat), made.count)
         return cls(made.spec, length, None, None, None, deal, close)
@@ -116,11 +113,9 @@ def _with_context(
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "epoch"
     ]
     if len(needed) > 1:
-        raise explained(
-            TypeError,
-            f"the dataset function needs the arguments {', '.join(p.name for p in needed)}",
-            "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
-        )
+        what = f"the dataset function needs the arguments {', '.join(p.name for p in needed)}"
+        to_do = "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"
+        raise explained(TypeError, what, to_do)
     given = function.keywords if isinstance(function, functools.partial) else {}
     epoch = "epoch" in by_name and "epoch" not in given
     if not needed:

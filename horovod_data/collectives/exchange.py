@@ -127,11 +127,8 @@ def check_sendable(what: str, dtype: tf.DType) -> None:
 
 def _no_second_gradient(verb: str, tensor: str, *_: Any) -> NoReturn:
     """`tensor` names the tensor from which a program can compute what needs a second gradient."""
-    raise explained(
-        LookupError,
-        f"{verb}() has no second gradient: a gradient of its gradient was asked for",
-        f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}",
-    )
+    to_do = f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}"
+    raise explained(LookupError, f"{verb}() has no second gradient: a gradient of its gradient was asked for", to_do)
 
 
 for _op, _verb, _tensor in (

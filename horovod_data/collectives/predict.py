@@ -151,12 +151,9 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
       ValueError: its elements would not give all rows in the reader's order.
     """
     if not all(end.whole for end in ends):
-        raise explained(
-            ValueError,
-            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-            'Distribute it with remainder="partial" and schedule="static"',
-            where,
-        )
+        what = "predict() was given what distribute_dataset() returned, which may leave out rows or add some"
+        to_do = 'Distribute it with remainder="partial" and schedule="static"'
+        raise explained(ValueError, what, to_do, where)
     in_order = dataset.options().deterministic is not False
     for stage in receiver.stages_behind(ends, dataset):
         if private.divides_anew(stage, in_order):
@@ -185,9 +182,6 @@ def _function(model_or_fn: Any) -> Callable[[Any], Any]:
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
         return lambda one: on_batch(one[0] if isinstance(one, tuple) and 1 <= len(one) <= 3 else one)
     if not callable(model_or_fn):
-        raise explained(
-            TypeError,
-            f"predict() takes a model or a function, not {model_or_fn!r}",
-            "Pass something with predict_on_batch(), as Keras models have it, or a function",
-        )
+        to_do = "Pass something with predict_on_batch(), as Keras models have it, or a function"
+        raise explained(TypeError, f"predict() takes a model or a function, not {model_or_fn!r}", to_do)
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)

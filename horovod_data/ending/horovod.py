@@ -48,12 +48,8 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     """
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
-            raise explained(
-                RuntimeError,
-                f"Horovod was built without MPI, horovod_data with {mpi}",
-                "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
-                where,
-            )
+            to_do = "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`"
+            raise explained(RuntimeError, f"Horovod was built without MPI, horovod_data with {mpi}", to_do, where)
         everybody = trainers == list(range(bindings.comm_info(None)[1]))
         horovod.init(comm=None if everybody else trainers)
     ours = layout.trainer_index[rank], len(trainers)

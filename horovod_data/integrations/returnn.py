@@ -72,9 +72,8 @@ def attach(**options: Any) -> bool:
 
     allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
     if wrong := options.keys() - allowed:
-        raise explained(
-            TypeError, f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"
-        )
+        to_do = f"It takes {', '.join(sorted(allowed))}"
+        raise explained(TypeError, f"attach() was given {', '.join(sorted(wrong))}", to_do)
     if bindings.state() is bindings.State.NEVER_STARTED:
         init()
     state.current("returnn.attach()")

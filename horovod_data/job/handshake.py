@@ -82,12 +82,8 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
         for one in everybody
     ]
     if len({states[rank] for rank in trainers}) > 1:
-        raise explained(
-            RuntimeError,
-            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
-            where,
-        )
+        to_do = "Install it on all hosts, and call horovod_data.init() instead of hvd.init()"
+        raise explained(RuntimeError, f"The ranks disagree about Horovod: {by_value(states, hosts)}", to_do, where)
     counted = [rank for rank, one in enumerate(everybody) if one["horovod_here"]]
     for rank in counted:
         if layout.trainer_index[rank] < 0:

@@ -162,9 +162,8 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise explained(
-            ValueError, f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"
-        )
+        to_do = f"Set {name} to 0, 1 or more, or unset it"
+        raise explained(ValueError, f"{name}={text!r} is not a number of readers", to_do)
     return count
 
 
@@ -205,11 +204,8 @@ def _number_in(
         number = math.nan
     if not math.isfinite(number) or number < least:
         finite = ", and finite" if math.isinf(number) else ""
-        raise explained(
-            ValueError,
-            f"{name}={text!r} is not {what} of {least:g} or more{finite}",
-            f"Set {name} to a number such as {example}, or unset it{otherwise}",
-        )
+        to_do = f"Set {name} to a number such as {example}, or unset it{otherwise}"
+        raise explained(ValueError, f"{name}={text!r} is not {what} of {least:g} or more{finite}", to_do)
     return number
 
 

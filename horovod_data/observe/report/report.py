@@ -57,11 +57,8 @@ def report() -> TimesReport:
     """
     state.known("report()")
     if bindings.state() is bindings.State.SHUT_DOWN:  # processes no longer answer
-        raise explained(
-            RuntimeError,
-            "report() was called after horovod_data.shutdown()",
-            "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
-        )
+        to_do = "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end"
+        raise explained(RuntimeError, "report() was called after horovod_data.shutdown()", to_do)
     made = make(times.of_all(_PATIENCE_SECONDS))
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"  # it may lack letters of a channel's name
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or is a pipe without a reader
