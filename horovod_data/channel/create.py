@@ -100,8 +100,7 @@ def _exchanged(
 ) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
     """The number of the agreement, and the data of all ranks in it.
 
-    Raises:
-      BaseException: this rank's own failure, if the agreement failed before other ranks saw that failure.
+    If the agreement fails before other ranks see this rank's own failure, that failure is raised.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)

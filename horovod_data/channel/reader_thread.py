@@ -41,9 +41,6 @@ class Dealer:
     The thread starts before the ranks agree on the channel, so all ranks get the error if it can't be started. It lives
     as long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
     Between epochs it waits in C++.
-
-    Raises:
-      RuntimeError: the system has no more threads for this process.
     """
 
     def __init__(self, reading: Reading) -> None:

@@ -99,11 +99,7 @@ def label_of(op: Any, attribute: str) -> str:
 
 
 def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str) -> tf.Tensor:
-    """`x` as a tensor. `verb` names what the call does with it, for errors.
-
-    Raises:
-      TypeError, ValueError: `x` can't become a tensor, or the tensor can't be sent.
-    """
+    """`x` as a tensor. `verb` names what the call does with it, for errors."""
     try:
         value = tf.convert_to_tensor(x, dtype=dtype)
     except Exception as error:  # of any class: tensors of PyTorch with a gradient raise RuntimeError

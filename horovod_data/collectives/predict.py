@@ -145,11 +145,7 @@ def _predict(
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
-    """Checks a dataset that an earlier call distributed, and the stages after it.
-
-    Raises:
-      ValueError: its elements would not give all rows in the reader's order.
-    """
+    """Raises ValueError unless a dataset that an earlier call distributed gives all rows in the reader's order."""
     if not all(end.whole for end in ends):
         what = "predict() was given what distribute_dataset() returned, which may leave out rows or add some"
         to_do = 'Distribute it with remainder="partial" and schedule="static"'

@@ -245,10 +245,7 @@ def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
 
 
 def _uncaught() -> bool:
-    """Says whether an exception ended the program and Python called another excepthook.
-
-    Python sets sys.last_value first.
-    """
-    value = getattr(sys, "last_value", None)
+    """Says whether an exception ended the program and Python called another excepthook."""
+    value = getattr(sys, "last_value", None)  # Python sets it first
     trace = getattr(value, "__traceback__", None)
     return _root is not None and trace is not None and trace.tb_frame.f_code is _root and _may_end()

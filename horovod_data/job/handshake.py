@@ -69,12 +69,7 @@ def meet(mine: Introduction, rank: int, exchange: Callable[[bytes], list[bytes]]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Checks that all trainers have Horovod, or none. If Horovod was initialised, checks that it counts the trainers
-    alone.
-
-    Raises:
-      RuntimeError: a check failed. Every rank raises it.
-    """
+    """Raises RuntimeError on every rank unless all trainers have Horovod, or none, and it counts the trainers alone."""
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
     states = [

@@ -175,10 +175,7 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Says whether all channels are verified, also channels with verify=False.
-
-    Raises ValueError as read_settings() does.
-    """
+    """Says whether all channels are verified, also channels with verify=False."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 

@@ -308,10 +308,7 @@ on_finalize = _checked("on_finalize")
 
 
 def call_beside(function: int) -> bool:
-    """Calls the C function at this address on a thread of C++, which may outlive Python.
-
-    Returns whether a thread was started.
-    """
+    """Calls the C function at this address on a thread of C++, which may outlive Python. False: no thread started."""
     return bool(_call("call_beside", function) == 0)
 
 
@@ -321,10 +318,7 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`.
-
-    Unless `said`, logs which rank ended it, and how far the job had come.
-    """
+    """Ends the whole job at once with `status`. Unless `said`, logs which rank ended it, and how far the job had come."""
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
@@ -354,10 +348,7 @@ def all_times(seconds: float) -> str:
 
 
 def certificates() -> dict[str, dict[str, Any]]:
-    """On reader 0: the last record of each verified channel, by its name. On other processes {}. Local.
-
-    Raises RuntimeError in a forked child.
-    """
+    """On reader 0: the last record of each verified channel, by its name. On other processes {}."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
     records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]

@@ -56,11 +56,7 @@ def _digest(names: Sequence[bytes]) -> str:
 
 
 def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
-    """This reader's part.
-
-    ValueError: the elements have to be divided and their order differs between readers, or the readers would write the
-      same cache file.
-    """
+    """This reader's part. Raises ValueError if the pipeline can't be divided."""
     chain = list(stages(dataset))
     if any(private.caches_in_a_file(stage) for stage in chain):
         raise explained(
@@ -94,10 +90,7 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
 def check_parts(
     parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
-    """Raises ValueError, with the same text on every rank, if the readers' parts don't make up one whole.
-
-    The first three arguments are lists by reader.
-    """
+    """Raises ValueError, on every rank, if the readers' parts don't make up one whole. The lists are by reader."""
     first = parts[0]
     for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
         files = part is not None and part.kind == "files"
