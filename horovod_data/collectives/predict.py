@@ -91,25 +91,18 @@ def predict(
         if job.trainer is None:
             return None
         rounds = Rounds(job, channel)
-        _predict(model_or_fn, shares, ends, job, rounds, ctrl_c)
+        _predict(model_or_fn, shares, ends, f"{job.where}{rounds.of_channel}", rounds, ctrl_c)
         return rounds.joined
 
 
 def _predict(
-    model_or_fn: Any,
-    shares: tf.data.Dataset,
-    ends: Sequence[Any],
-    job: state.Job,
-    rounds: Rounds,
-    ctrl_c: signals.Held,
+    model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], where: str, rounds: Rounds, ctrl_c: signals.Held
 ) -> None:
     """`ends`: the datasets in `shares` that receive from a channel, if an earlier call distributed them."""
-    outputs = Outputs()
+    outputs, step = Outputs(), 0
     function: Any = None
     iterator: Any = None
-    step = 0
     while not rounds.done:
-        failure: Optional[BaseException] = None
         ended = False
         try:
             try:
@@ -117,7 +110,7 @@ def _predict(
                 # the first round only checks, so that a rank that fails here does not delay an epoch
                 if function is None:
                     if ends:
-                        _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
+                        _check_stages(shares, ends, where)
                     if int(shares.cardinality()) == _INFINITE:
                         to_do = "Leave out repeat(), or add take()"
                         raise explained(ValueError, "predict() was given a dataset that never ends", to_do)
@@ -134,14 +127,11 @@ def _predict(
                 ctrl_c.close()
         except BaseException as error:  # also Ctrl-C, and sys.exit() in the model; the program may catch them
             ctrl_c.close()  # a second signal may have come before the first close()
-            failure = error
+            outputs.failure = error
             _let_go(error)
-        if ended or failure is not None:
+        if ended or outputs.failure is not None:
             iterator = None  # this closes it, so the other ranks continue without this rank
-        try:
-            rounds.gather(outputs, step, ended, failure)
-        finally:
-            failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
+        rounds.gather(outputs, step, ended)
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
