@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import threading
 import time
@@ -22,11 +21,6 @@ _UNKNOWN = 2  # absl::StatusCode::kUnknown
 # The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
 # UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
-
-# The text that TensorFlow puts around an error of our op.
-_AROUND_OURS = re.compile(
-    r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
-)
 
 # The longest wait for a dealer thread: a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
@@ -105,7 +99,7 @@ def _code_of(error: BaseException) -> int:
 
 def _text_of(error: BaseException) -> str:
     text = without_place(text_of(error))  # the core adds a longer place
-    return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
