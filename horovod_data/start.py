@@ -74,7 +74,7 @@ def init(
     if before.usable:
         exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
     launch_checks.check_files(*cgroups.spare_files(), before.usable, here)
-    settings = read_settings(os.environ, readers, readers_per_node, embedded)
+    settings = read_settings(os.environ, readers=readers, readers_per_node=readers_per_node, embedded=embedded)
     comm = _checked_comm(comm)
 
     launch_checks.check_main_guard(here)
