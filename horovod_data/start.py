@@ -99,7 +99,7 @@ def init(
 
 def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tuple[int, int]], mpi: str) -> None:
     """Meets the other processes, and starts Horovod (if it is installed) and the engine. Collective."""
-    address = _address(comm)
+    address = None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()
 
@@ -206,7 +206,3 @@ def _checked_comm(comm: Any) -> Any:
         what = "comm is MPI.COMM_NULL: this process is no member of that communicator"
         raise explained(ValueError, what, "Call init() only on its members")
     return None if comm == mpi4py.COMM_WORLD else comm
-
-
-def _address(comm: Any) -> Optional[int]:
-    return None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))

@@ -15,7 +15,7 @@ from ..job import state
 from ..native import bindings
 from ..observe.progress import watch
 from . import elements, reader_thread
-from .agreement import check_agreement, check_errors
+from .agreement import Said, check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
 from .shard.parts import PartSummary, check_parts
@@ -56,10 +56,8 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             ctrl_c.open()
             checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
             if job.reader is not None:
-                layout = job.layout
-                readers, trainers, audience = map(
-                    len, (layout.readers, layout.trainers, layout.audience(job.comm_rank))
-                )
+                readers, trainers = len(job.layout.readers), len(job.layout.trainers)
+                audience = len(job.layout.audience(job.comm_rank))
                 reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, audience)
         finally:
             ctrl_c.close()
@@ -95,9 +93,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
         failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
 
 
-def _exchanged(
-    mine: dict[str, Any], what: str, failure: Optional[BaseException]
-) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
+def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]) -> tuple[int, Said]:
     """The number of the agreement, and the data of all ranks in it.
 
     If the agreement fails before other ranks see this rank's own failure, that failure is raised.
@@ -114,12 +110,7 @@ def _exchanged(
 
 
 def _agreed(
-    job: state.Job,
-    options: Options,
-    number: int,
-    what: str,
-    said: list[tuple[tuple[int, ...], dict[str, Any]]],
-    reading: Optional[Reading],
+    job: state.Job, options: Options, number: int, what: str, said: Said, reading: Optional[Reading]
 ) -> tuple[Channel, list[int]]:
     """The channel, and the bytes of shared memory of each reader. Raises ValueError if the readers' data don't fit."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}

@@ -72,7 +72,11 @@ class Reading:
             count = _UNKNOWN  # another epoch may have more or fewer
         fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
         with eagerly():
-            steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
+            found = private.rows_of_batches(first.dataset if first.part is None else first.part.dataset)
+        steps = None
+        if found is not None:
+            batches, rows, last = found
+            steps = (batches if rows >= audience else 0) + (last >= audience)
         return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew))
 
     @classmethod
@@ -279,14 +283,6 @@ def _graph_deal(
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
     return deal, session.close, int(session.run(length))
-
-
-def _steps_with_rows(dataset: tf.data.Dataset, trainers: int) -> Optional[int]:
-    found = private.rows_of_batches(dataset)
-    if found is None:
-        return None
-    batches, rows, last = found
-    return (batches if rows >= trainers else 0) + (last >= trainers)
 
 
 def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:

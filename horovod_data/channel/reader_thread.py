@@ -84,7 +84,9 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
     except SystemExit as error:  # raised by a dataset function that is called for every epoch
         _exit_job(channel, label, epoch, error)
     except BaseException as error:  # the op did not begin, so the trainers wait
-        bindings.source_fail(channel, epoch, _code_of(error), _text_of(error))
+        kind = "" if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: "
+        text = without_place(text_of(error))  # the core adds a longer place
+        bindings.source_fail(channel, epoch, _code_of(error), kind + text)
 
 
 def _code_of(error: BaseException) -> int:
@@ -95,11 +97,6 @@ def _code_of(error: BaseException) -> int:
             return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
-
-
-def _text_of(error: BaseException) -> str:
-    text = without_place(text_of(error))  # the core adds a longer place
-    return text if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
