@@ -20,7 +20,7 @@ from ...native import bindings
 from .. import times
 from ..report import verdict
 from . import display
-from .epochs import Ended, Epochs, Tally, Total, rows_per_second
+from .epochs import Ended, Epochs, Tally, Total
 
 _LOOK_SECONDS = 0.25
 # Other processes are asked again when their answers are older than both limits. The second is multiplied by their
@@ -139,24 +139,15 @@ class Watch:
         if self._due(now, at_once=bool(ended), running=bool(running)):
             self._times |= {times.who(one): one for one in times.of_all(patience)}
             self._asked = now
-        lines = [display.line_of(name, each.text(), self._waits(name)) for name, each in ended]
+        over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
         for name in {name for name, _ in ended} & self._epochs.keys():
             self._begun[name] = {who: _of(name, one) for who, one in self._times.items()}
         shown = {
-            name: display.Shown(
-                epochs.text(),
-                self._waits(name),
-                epochs.number,
-                epochs.steps,
-                epochs.whole,
-                epochs.expected is None,
-                rows_per_second(epochs.rate()),
-            )
-            for name, epochs in running.items()
+            name: display.Shown(epochs.text(), self._waits(name), epochs.steps) for name, epochs in running.items()
         }
         with self._showing:
-            for line in lines:
-                self._display.end(line)
+            for one in over:
+                self._display.end(*one)
             self._display.show(shown, now)
 
     def _seen(
