@@ -383,8 +383,8 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
         assert isinstance(got, Raised) and got.kind is tf.errors.InvalidArgumentError, got
         shown = ",".join(map(str, shape))
         assert re.search(
-            rf"\[rank {who} on \S+, gradient of scatter 'odd'\] the gradient has shape \[{shown}\], but this rank was given a part "
-            r"of shape \[2,3\]\. Pass output_gradients of the shape of what scatter\(\) returned",
+            rf"\[rank {who} on \S+, gradient of scatter 'odd'\] the gradient has shape \[{shown}\], but what the call "
+            r"returned has shape \[2,3\]\. Pass output_gradients of that shape",
             got.text,
         ), got.text
     assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)

@@ -47,13 +47,11 @@ VERIFY = ["verify_unused_iterator", "verify_fully_used_iterator", "verify_exhaus
 @pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("symbolic", [False, True], ids=["explicit", "symbolic"])
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_tensorflows_own_checks(hvdata, comm, tmp_path, pipeline, symbolic):
+def test_tensorflows_own_checks(hvdata, comm, tmp_path, pipeline):
     source, behind = PIPELINES[pipeline]
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    options.experimental_symbolic_checkpoint = symbolic
 
     def dataset():
         ds = hvdata.distribute_dataset(lambda: source(STEPS * comm.size), batch="per_rank")
