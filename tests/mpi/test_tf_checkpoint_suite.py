@@ -11,7 +11,7 @@ pytestmark = pytest.mark.world(np=1)
 STEPS = 4
 Data = tf.data.Dataset
 
-# What the reader runs, of n elements, and what every rank has behind it, which keeps the number of its own.
+# The reader's pipeline of n elements, and a rank's stages after it, which keep the number of its elements.
 PIPELINES = {
     "range": (Data.range, lambda ds: ds),
     "shuffle": (lambda n: Data.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False), lambda ds: ds),
