@@ -129,6 +129,8 @@ class Engine : public Inbox {
   void FailAll(const Outcome& outcome);
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
+  // A door whose waiting threads call CheckDescriptors now and then.
+  Doorbell Watched(Doorbell door);
   void ResetReaders();
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
