@@ -17,11 +17,11 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from .channel.reader_dataset import eagerly
-from .errors import explained, forked, whole
-from .job import state
-from .native import bindings
-from .observe import stats, times
+from ..channel.reader_dataset import eagerly
+from ..errors import explained, forked, whole
+from ..job import state
+from ..native import bindings
+from ..observe import stats, times
 
 
 class DeliveryScalars:
