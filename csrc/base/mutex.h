@@ -4,7 +4,7 @@
 //
 // All locks have one order: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. No thread
 // holds a lock when it handles a message. User code and slow work, such as an op's callback or freeing tensors, runs
-// after the last lock is released: AfterUnlock. A writer's thread writes lines and records (base/writer.h).
+// after the last lock is released: AfterUnlock. A writer's thread writes lines and records (base/log.h).
 #pragma once
 
 #include <chrono>

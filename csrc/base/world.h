@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/place.h"
+
 namespace hvdata {
 
 struct Member {
@@ -45,6 +47,8 @@ struct World {
 
   // "rank 2 on node1". For a member that does not train: "reader 0 on node0".
   std::string Name(int member) const;
+  // "[rank 2 on node1] ", of this process.
+  std::string Here() const { return Place(Name(self)); }
   // "reader 0 on node0", also for a reader that trains.
   std::string ReaderName(int reader) const;
   std::string SourceName(int lane) const { return ReaderName(source_readers[static_cast<size_t>(lane)]); }

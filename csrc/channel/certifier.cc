@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/outcome.h"
 #include "base/place.h"
-#include "base/writer.h"
 
 namespace hvdata {
 

@@ -9,9 +9,7 @@
 
 #include "base/counters.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "base/random.h"
-#include "mail/porters.h"
 
 namespace hvdata {
 
@@ -47,11 +45,11 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
                                                                settings.timeline_bytes)
                                   : nullptr),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
-      transport_(std::make_unique<Transport>(own, this)) {
-  complete_.set_value();
+      transport_(std::make_unique<Transport>(own, post_.get())) {
   // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
+  transport_->Begin([this] { Tick(); });
 }
 
 Post::Ways Engine::MakeWays() {
@@ -61,7 +59,7 @@ Post::Ways Engine::MakeWays() {
   ways.deliver = [this](int member, Header header, BundlePtr bundle) {
     Dispatch(member, std::move(header), std::move(bundle));
   };
-  ways.broken = [this](const std::string& what) { Broken(world_.Name(world_.self) + ": " + what); };
+  ways.broken = [this](const std::string& what) { Broken(what); };
   return ways;
 }
 
@@ -70,16 +68,6 @@ Send Engine::MakeSend() {
 }
 
 // ---- Incoming messages.
-
-void Engine::Deliver(int source, Header header, Destination destination) {
-  completed_.wait();
-  post_->Arrived(source, std::move(header), std::move(destination));
-}
-
-void Engine::PassOn(int source, int member, wire::Envelope envelope) {
-  completed_.wait();
-  post_->PassOn(source, member, std::move(envelope));
-}
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (std::holds_alternative<wire::Report>(header.message)) {
@@ -162,8 +150,8 @@ std::string Engine::Whereabouts() {
 }
 
 void Engine::LogEnd(int status) {
-  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) +
-      Whereabouts() + ", and the job with it");
+  Log(world_.Here() + "the program ends with status " + std::to_string(status) + Whereabouts() +
+      ", and the job with it");
 }
 
 std::string Engine::Stats() const {
@@ -186,15 +174,8 @@ std::string Engine::Certificates() const {
   return lines;
 }
 
-// ---- The communication thread's turns.
-
-void Engine::Look() {
-  completed_.wait();
-  post_->Fetch();  // messages that no thread waits for
-}
-
+// The communication thread calls it.
 void Engine::Tick() {
-  completed_.wait();
   agreements_->Tick();
   exchange_->Tick();
   TheHooks().sweep();
@@ -214,7 +195,7 @@ void Engine::Tick() {
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
                              Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
-    Log(hvdata::Place(world_.Name(world_.self)) + lost);
+    Log(world_.Here() + lost);
     FailAll({kUnavailable, lost});
   }
 }

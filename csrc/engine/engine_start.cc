@@ -24,23 +24,14 @@ Process& ThisProcess() {
   return *process;
 }
 
-Collectives CollectivesOf(MPI_Comm comm) {
+std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine) {
   const auto n = static_cast<size_t>(SizeOf(comm));
-  Collectives collectives;
-  collectives.gather = [comm, n](const std::string& mine) {
-    std::string all(mine.size() * n, '\0');
-    const auto each = static_cast<int>(mine.size());
-    Check(MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm), "MPI_Allgather");
-    std::vector<std::string> texts;
-    for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
-    return texts;
-  };
-  collectives.swap = [comm, n](const std::vector<uint8_t>& mine) {
-    std::vector<uint8_t> theirs(n);
-    Check(MPI_Alltoall(mine.data(), 1, MPI_UINT8_T, theirs.data(), 1, MPI_UINT8_T, comm), "MPI_Alltoall");
-    return theirs;
-  };
-  return collectives;
+  std::string all(mine.size() * n, '\0');
+  const auto each = static_cast<int>(mine.size());
+  Check(MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm), "MPI_Allgather");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
+  return texts;
 }
 
 }  // namespace
@@ -77,7 +68,8 @@ Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSett
     roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
   }
   World world = World::Of(self, std::move(roles));
-  auto links = std::make_unique<HostLinks>(world, settings.payload, settings.arena_bytes, CollectivesOf(own));
+  auto links = std::make_unique<HostLinks>(world, settings.payload, settings.arena_bytes,
+                                           [own](const std::string& mine) { return GatherOver(own, mine); });
   std::shared_ptr<Engine> engine(new Engine(std::move(world), own, settings, std::move(links)));
   Process& process = ThisProcess();
   MutexLock lock(&process.mu);

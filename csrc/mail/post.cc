@@ -6,10 +6,7 @@
 #include "arena/copy.h"
 #include "base/counters.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "mail/placement.h"
-#include "mail/porters.h"
-#include "mail/post_route.h"
 
 namespace hvdata {
 
@@ -68,8 +65,6 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     route->numbers = theirs >= 0 && theirs != member;  // the porter itself has only one way
   }
 }
-
-Post::~Post() = default;
 
 Doorbell Post::Door(bool for_reader, uint32_t channel) {
   Doorbell door;
@@ -209,7 +204,7 @@ void Post::LogFull(uint64_t bytes) {
            " KiB are set aside)";
     advice = "Give this host's processes, or their container, more memory, or start fewer of them";
   }
-  Log(Place(world_->Name(world_->self)) + what + ": what finds no room travels as messages. " + advice);
+  Log(world_->Here() + what + ": what finds no room travels as messages. " + advice);
 }
 
 // HOROVOD_DATA_DEBUG=1: logs one line for each packet.
@@ -220,6 +215,11 @@ void Post::Trace(int member, const Header& header) const {
   Log("r" + std::to_string(world_->self) + " -> r" + std::to_string(member) + " " + header.name() + " channel " +
       std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " +
       std::to_string(header.components.size()) + " components, " + std::to_string(bytes) + " bytes");
+}
+
+std::string Post::Name(int member) const {
+  const bool known = member >= 0 && static_cast<size_t>(member) < world_->members.size();
+  return known ? world_->Name(member) : "process " + std::to_string(member);
 }
 
 void Post::Break(const std::string& what) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/place.h"
 #include "wire/codec.h"
 
 namespace hvdata {
@@ -83,8 +82,8 @@ std::optional<Outcome> Agreements::Unanswered(int64_t number) {
     return outcome;
   }
   if (wait.patience.ReportDue()) {
-    Log(Place(world_->Name(world_->self)) + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " +
-        wait.what + " for " + whom);
+    Log(world_->Here() + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " +
+        whom);
   }
   return std::nullopt;
 }
@@ -175,7 +174,7 @@ void Agreements::Tick() {
 void Agreements::On(int, const wire::Absent& absent) {
   MutexLock lock(&mu_);
   for (auto& [number, wait] : waits_) wait.patience.PutOffReport(kLater);
-  Log(Place(world_->Name(world_->self)) + absent.text);
+  Log(world_->Here() + absent.text);
 }
 
 void Agreements::On(int, const wire::Verdict& verdict) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -74,18 +75,18 @@ class Exchange {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Key = std::pair<std::string, uint64_t>;
-  using GatherKey = std::pair<Key, int>;  // a call, and the trainer of a part
-  struct Wait {
+  struct Key {
+    std::string name;
+    uint64_t call = 0;
+    int giver = -1;  // of a part of a gradient: the trainer that gives it. -1: of a scatter or gather
+    bool operator<(const Key& o) const { return std::tie(name, call, giver) < std::tie(o.name, o.call, o.giver); }
+  };
+  struct Call {
+    int root;  // for a part of a gradient: the giver
+    Parts parts;
     Callback callback;
     Patience patience;
-  };
-  using Expected = std::multimap<GatherKey, Wait>;  // equal keys keep their order: a gradient may be computed twice
-  struct Call {
-    int root;
-    Parts parts;
-    Wait wait;
-    std::set<int> called;           // ranks that have made the call: any rank on the root, only the root on other ranks
+    std::set<int> called = {};      // ranks that have made the call: any rank on the root, only the root on other ranks
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
     bool looking = false;  // the root is checking the parts
@@ -102,9 +103,9 @@ class Exchange {
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
-  std::string NotSent(int trainer) const { return world_->TrainerName(trainer) + ", which has not sent its part"; }
-  bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
-  std::string Missing(const std::string& name, const Call& call) const REQUIRES(mu_);
+  // True if other ranks wait for this rank in this call.
+  bool Leads(const Key& key, const Call& call) const { return call.root == me() && key.giver < 0; }
+  std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
   // Calls the callback. Puts the place of the call in front of an error.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
@@ -114,11 +115,10 @@ class Exchange {
   void Heed(const Key& key, Arrived* arrived) REQUIRES(mu_);  // may take the bundle
   void Abandon(const Key& key, const Outcome& outcome, int from = -1, const std::string& before = "") REQUIRES(mu_);
   void SendError(const Key& key, const Outcome& error, int trainer) REQUIRES(mu_);
-  void Begin(const Key& key, Call* call) REQUIRES(mu_);
+  void Begin(const std::string& name, Call made, const Share* part) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
-  void EndWait(Expected::iterator wait, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
   void EndWaitsForDeparted() REQUIRES(mu_);
   void AnswerWhoLeft(int member, int trainer) REQUIRES(mu_);
 
@@ -127,13 +127,11 @@ class Exchange {
   const Send send_;
   mutable Mutex mu_;
   std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // the number of this rank's calls, by name
-  std::map<Key, Call> calls_ GUARDED_BY(mu_);
+  std::multimap<Key, Call> calls_ GUARDED_BY(mu_);  // equal keys keep their order: a gradient may be computed twice
   std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
   std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that call later
-  Expected expected_ GUARDED_BY(mu_);
-  std::multimap<GatherKey, BundlePtr> given_ GUARDED_BY(mu_);
-  std::set<int> sent_to_ GUARDED_BY(mu_);   // trainers that have got a message from this rank
-  std::set<int> departed_ GUARDED_BY(mu_);  // trainers that will send nothing more
+  std::set<int> sent_to_ GUARDED_BY(mu_);                      // trainers that have got a message from this rank
+  std::set<int> departed_ GUARDED_BY(mu_);                     // trainers that will send nothing more
   std::map<int, std::vector<int32_t>> left_
       GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got a BYE from it
   Clock::time_point asked_ GUARDED_BY(mu_);

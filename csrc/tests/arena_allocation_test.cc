@@ -44,7 +44,7 @@ class ArenaTest : public testing::Test {
   }
   std::shared_ptr<ArenaView> View() const {
     std::string why;
-    auto view = ArenaView::Attach(dup(arena_->fd()), arena_->segment(), &why);
+    auto view = ArenaView::Attach(getpid(), arena_->fd(), arena_->segment(), &why);
     EXPECT_TRUE(view) << why;
     return view;
   }
@@ -182,7 +182,7 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   Segment segment = arena_->segment();
   segment.peers = 200;
   std::string why;
-  EXPECT_FALSE(ArenaView::Attach(dup(arena_->fd()), segment, &why));
+  EXPECT_FALSE(ArenaView::Attach(getpid(), arena_->fd(), segment, &why));
   EXPECT_NE(why, "");
 }
 
@@ -194,7 +194,7 @@ TEST_F(ArenaTest, AttachesNoMoreThanThereIs) {
   ASSERT_EQ(segment.Size(), 4096u);
   std::string why;
   const auto region = Region::Create("hvdata_test", 4096, &why);
-  EXPECT_FALSE(ArenaView::Attach(dup(region->fd()), segment, &why));
+  EXPECT_FALSE(ArenaView::Attach(getpid(), region->fd(), segment, &why));
   EXPECT_NE(why, "");
 }
 

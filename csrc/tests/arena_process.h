@@ -3,11 +3,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/wait.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "tests/arena_memory.h"
@@ -46,15 +44,6 @@ class Process {
  private:
   pid_t pid_;
 };
-
-// From now on at most so many callers wait at a listener of this process. False: that needs root.
-inline bool ShortBacklog(int callers) {
-  if (unshare(CLONE_NEWNET) != 0) return false;
-  std::ofstream somaxconn("/proc/sys/net/core/somaxconn");  // of the network namespace
-  somaxconn << callers;
-  somaxconn.close();
-  return !somaxconn.fail();
-}
 
 // The number of open descriptors of this process.
 inline int OpenFds() {

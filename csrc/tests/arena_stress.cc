@@ -76,7 +76,7 @@ struct Kept {
 
 void Train(Table* table, uint32_t self, int fd, const Segment& segment, uint64_t batches) {
   std::string why;
-  const auto view = ArenaView::Attach(fd, segment, &why);
+  const auto view = ArenaView::Attach(getpid(), fd, segment, &why);
   REQUIRE(view);
   RingPair* const lane = view->Rings(self);
   std::mt19937_64 random(self);

@@ -66,7 +66,7 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
   auto recycler = std::make_shared<Recycler>();
   mailbox.AllocateWith([recycler](size_t bytes) { return recycler->Take(bytes); });
   const Block payload = Filled(1, size);
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   MPI_Barrier(MPI_COMM_WORLD);
   const double start = Now(), cpu = CpuSeconds();
   if (rank == 0) {
@@ -108,7 +108,7 @@ inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pa
   Mailbox mailbox([&](int source, const wire::Header& header, const Destination&) {
     if (answer != nullptr) answer.load()->Send(source, FilledPacket(Kind::kData, 0, 0, StepOf(header), {size}));
   });
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   if (rank == 1) answer = &transport;
   MPI_Barrier(MPI_COMM_WORLD);
   double waited = 0;

@@ -16,7 +16,6 @@
 #include "tests/transport_mpi_bench.h"
 #include "tests/transport_mpi_party.h"
 #include "tests/wire_encoded.h"
-#include "transport/layout.h"
 
 namespace hvdata {
 namespace {
@@ -92,7 +91,7 @@ void TestAllToAll() {
   const int each = quick ? 10 : 40;
   const uint64_t before = Count().messages_received;
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -137,7 +136,7 @@ void TestMixedPlacement() {
     seen = true;
   });
   {
-    Transport transport(Duplicate(), &mailbox);
+    Line transport(Duplicate(), &mailbox);
     Packet packet = FilledPacket(Kind::kData, 7, 0, 0, {0, 0, 0, 100, kInlineLimit});
     packet.header.message = wire::Scatter{nul, UINT64_MAX, -5, INT32_MAX};
     packet.header.components[2].dims = {0, 7};
@@ -156,7 +155,7 @@ void TestMixedPlacement() {
 
 void TestManyComponents() {
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   std::vector<size_t> sizes(quick ? 1000 : 5000);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = i % 37;
   for (int dest : Peers()) transport.Send(dest, FilledPacket(Kind::kData, 0, 1, 0, sizes));
@@ -166,7 +165,7 @@ void TestManyComponents() {
 // A header message that is longer than an inline load, and than several small pieces.
 void TestLongText() {
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   const std::string text(3 << 20, 't');
   for (int dest : Peers()) {
     for (int step = 0; step < 3; ++step) {
@@ -187,7 +186,7 @@ void TestPorter() {
   });
   MPI_Comm comm = Duplicate();
   {
-    Transport transport(comm, &mailbox);
+    Line transport(comm, &mailbox);
     const uint64_t sent_before = Count().messages_sent, bags_before = Count().bags_sent;
     const auto send = [&](int dest, uint32_t channel, uint64_t step, const std::vector<size_t>& sizes) {
       Packet packet = FilledPacket(Kind::kData, channel, 3, step, sizes);
@@ -248,7 +247,7 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
     sequence(source, header, destination);
     ++came;
   });
-  auto transport = std::make_unique<Transport>(Duplicate(), &mailbox);
+  auto transport = std::make_unique<Line>(Duplicate(), &mailbox);
   for (int step = 0; step < kPackets; ++step) {
     for (int dest : Peers()) transport->Send(dest, FilledPacket(Kind::kData, 3, 2, step, {300000, 10}));
   }
@@ -266,7 +265,7 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
 void TestJoinWaitsForAll() {
   if (ranks < 2) return;
   Mailbox mailbox;
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   if (rank == 1) {
     EXPECT(mailbox.WaitFor(1));
   } else {
@@ -287,7 +286,7 @@ void TestSendFromCallbacks() {
   Mailbox mailbox([&](int source, const wire::Header& header, const Destination&) {
     if (KindOf(header) == Kind::kWhy) line.load()->Send(source, FilledPacket(Kind::kBecause, 0, 0, 0, {}, "so"));
   });
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   line = &transport;
   MPI_Barrier(MPI_COMM_WORLD);
   for (int dest : Peers()) {
@@ -313,7 +312,7 @@ void TestOvertaking() {
     Mailbox mailbox([](int, const wire::Header& header, const Destination& destination) {
       EXPECT(ArrivedWhole(header, destination));
     });
-    Transport transport(pair, &mailbox);
+    Line transport(pair, &mailbox);
     EXPECT(mailbox.WaitFor(1));
     EXPECT(mailbox.Headers()[0].channel == 2);
     MPI_Send(nullptr, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
@@ -376,7 +375,7 @@ int64_t CommThreadNaps() {
 
 void TestIdle() {
   Mailbox mailbox;
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   bool idle = false, ticked = false;
@@ -414,7 +413,7 @@ void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mai
   MPI_Comm comm = Duplicate();
   {
     Mailbox mailbox;
-    Transport transport(comm, &mailbox);
+    Line transport(comm, &mailbox);
     MPI_Barrier(MPI_COMM_WORLD);
     harm(comm, &mailbox, &transport);
     EXPECT(!mailbox.WaitFor(1000));
@@ -480,7 +479,7 @@ void TestEnvelopes() {
   constexpr int kSteps = 60;
   const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   transport.Hush();
   size_t payloads = 0, alone = 0;
   for (int step = 0; step < kSteps; ++step) {
@@ -514,7 +513,7 @@ void TestEnvelopes() {
 // A hushed thread calls neither MPI nor the inbox; afterwards nothing is missing.
 void TestHush() {
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   const auto send = [&](uint64_t step) {
     for (int dest : Peers()) transport.Send(dest, FilledPacket(Kind::kData, 0, 3, step, {50000}));
   };
@@ -532,7 +531,7 @@ void TestHush() {
 void TestHuge() {
   if (ranks < 2) return;
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   if (rank == 0) transport.Send(1, FilledPacket(Kind::kData, 0, 9, 0, {100, (3ull << 30) + 12345, 50000}));
   if (rank == 1) EXPECT(mailbox.WaitFor(1));
 }

@@ -51,7 +51,7 @@ class Sizes {
 class Trainer : public Mailbox {
  public:
   explicit Trainer(const Sizes& sizes) : sizes_(sizes) {}
-  void Deliver(int source, wire::Header header, Destination destination) override {
+  void Arrived(int source, wire::Header header, Destination destination) override {
     REQUIRE(source == 0 && KindOf(header) == Kind::kData);
     REQUIRE(StepOf(header) == steps_ && sizes_.more());
     const size_t size = sizes_.Next();
@@ -65,7 +65,7 @@ class Trainer : public Mailbox {
     if (!sizes_.more()) all_.set_value();
   }
   std::string Name(int) const override { return ""; }
-  void Broken(const std::string& what) override { REQUIRE(what.empty()); }
+  void Break(const std::string& what) override { REQUIRE(what.empty()); }
 
   void WaitForAll() { all_.get_future().wait(); }
 
@@ -80,13 +80,13 @@ class Trainer : public Mailbox {
 class Reader : public Mailbox {
  public:
   explicit Reader(int ranks) : taken_(static_cast<size_t>(ranks)) {}
-  void Deliver(int source, wire::Header header, Destination) override {
+  void Arrived(int source, wire::Header header, Destination) override {
     std::lock_guard<std::mutex> lock(mu_);
     taken_[static_cast<size_t>(source)] = {StepOf(header), std::get<wire::Taken>(header.message).limit.n};
     changed_.notify_all();
   }
   std::string Name(int) const override { return ""; }
-  void Broken(const std::string& what) override { REQUIRE(what.empty()); }
+  void Break(const std::string& what) override { REQUIRE(what.empty()); }
 
   // Waits until rank `dest` has taken all but `steps` steps and `bytes` bytes.
   void WaitFor(int dest, uint64_t sent, uint64_t sent_bytes, uint64_t steps, uint64_t bytes) {
@@ -105,7 +105,7 @@ class Reader : public Mailbox {
 
 void Deal(Sizes sizes, int ranks) {
   Reader inbox(ranks);
-  Transport transport(Duplicate(), &inbox);
+  Line transport(Duplicate(), &inbox);
   MPI_Barrier(MPI_COMM_WORLD);
   const double began = MPI_Wtime();
   uint64_t step = 0, bytes = 0;
@@ -134,7 +134,7 @@ int Main(int argc, char** argv) {
     Deal(sizes, ranks);
   } else {
     Trainer inbox(sizes);
-    Transport transport(Duplicate(), &inbox);
+    Line transport(Duplicate(), &inbox);
     inbox.line = &transport;
     MPI_Barrier(MPI_COMM_WORLD);
     inbox.WaitForAll();

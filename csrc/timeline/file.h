@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace hvdata {
 
@@ -26,28 +27,19 @@ struct Clock {
   int64_t wall = 0;        // microseconds since 1970 at `here`, by this host's clock
 };
 
-// Only the thread of FileWriter() uses it.
+// Only the thread of FileWriter() uses it. The file is open only during Append. A program that closes all descriptors
+// (`os.closerange`) could otherwise open a file of its own under this number.
 class TimelineFile {
  public:
   // `place` begins the log line about a file that can't be written.
   TimelineFile(std::string path, std::string place) : path_(std::move(path)), place_(std::move(place)) {}
-  ~TimelineFile() { Close(); }
-  TimelineFile(const TimelineFile&) = delete;
-  TimelineFile& operator=(const TimelineFile&) = delete;
 
   // The first call empties the file. A failure is logged, and nothing more is written after it.
   void Append(std::string_view block);
-  void Close();
 
  private:
-  void Open();
-  bool Ours() const;
-  void Fail(const std::string& why);
-
   const std::string path_, place_;
-  bool begun_ = false;
-  int fd_ = -1;
-  uint64_t device_ = 0, inode_ = 0;
+  bool begun_ = false, failed_ = false;
 };
 
 }  // namespace hvdata

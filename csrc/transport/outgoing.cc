@@ -9,7 +9,6 @@
 #include "base/counters.h"
 #include "mail/placement.h"
 #include "transport/check.h"
-#include "transport/layout.h"
 #include "transport/transport.h"
 
 namespace hvdata {
