@@ -53,14 +53,10 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
 }
 
 Post::Ways Engine::MakeWays() {
-  Post::Ways ways;
-  ways.send_by_mpi = [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); };
-  ways.make_destination = TheHooks().make_destination;
-  ways.deliver = [this](int member, Header header, BundlePtr bundle) {
-    Dispatch(member, std::move(header), std::move(bundle));
-  };
-  ways.broken = [this](const std::string& what) { Broken(what); };
-  return ways;
+  return {
+      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, TheHooks().make_destination,
+      [this](int member, Header header, BundlePtr bundle) { Dispatch(member, std::move(header), std::move(bundle)); },
+      [this](const std::string& what) { Broken(what); }};
 }
 
 Send Engine::MakeSend() {

@@ -12,6 +12,8 @@ namespace hvdata {
 namespace {
 
 constexpr double kLater = 5;  // s
+constexpr const char* kSameCalls = ". Every rank must make the same calls in the same order";
+constexpr const char* kLimit = "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)";
 
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
@@ -74,10 +76,8 @@ std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   Own& wait = found->second;
   const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
   if (wait.patience.Over()) {
-    const Outcome outcome{kDeadlineExceeded,
-                          wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) + " s for " + whom +
-                              ". Every rank must make the same calls in the same order; the limit is "
-                              "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) +
+                                                 " s for " + whom + kSameCalls + kLimit};
     waits_.erase(found);
     return outcome;
   }
@@ -124,10 +124,8 @@ void Agreements::CompleteIfTime(int64_t number) {
     if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
   if (gone.empty()) return;
-  Conclude(number,
-           {kUnavailable, meeting.what + ": " + JoinNames(gone) +
-                              " has shut down and will not take part. Every rank must make the same calls in the "
-                              "same order"});
+  Conclude(number, {kUnavailable,
+                    meeting.what + ": " + JoinNames(gone) + " has shut down and will not take part" + kSameCalls});
 }
 
 void Agreements::On(int member, const wire::Hello& hello) {
@@ -158,11 +156,9 @@ void Agreements::Tick() {
     auto& [number, meeting] = *next++;
     if (meeting.patience.Over()) {
       Conclude(number,
-               {kDeadlineExceeded,
-                meeting.what + ": " + Names(meeting, true) + " waited for " + Names(meeting, false) +
-                    ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
-                    " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
-                    "(seconds; 0: never)"});
+               {kDeadlineExceeded, meeting.what + ": " + Names(meeting, true) + " waited for " + Names(meeting, false) +
+                                       ", which has not made this call within " +
+                                       std::to_string(WholeSeconds(timeout_seconds_)) + " s" + kSameCalls + kLimit});
     } else if (meeting.patience.ReportDue()) {
       SendToAll(meeting,
                 wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
