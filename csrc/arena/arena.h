@@ -56,8 +56,8 @@ class Arena {
   };
   Usage Read();
 
-  // No more batches will come. Gives the memory of free slots back to the system, now and at every later Free().
-  // Another call also gives back the memory that trainers have freed meanwhile.
+  // No more batches will come. Gives the memory of free slots back to the system, and allocates no more. Later calls,
+  // and Free(), also give back the memory that trainers have freed meanwhile.
   void Retire();
 
  private:
@@ -71,9 +71,8 @@ class Arena {
   Arena(const Segment& segment, std::shared_ptr<Region> region);
 
   Pieces::iterator FindLocked(const char* memory) REQUIRES(mu_);
-  bool CollectLocked() REQUIRES(mu_);
+  void CollectLocked() REQUIRES(mu_);
   bool ReserveLocked(uint64_t end) REQUIRES(mu_);
-  void TrimLocked() REQUIRES(mu_);
 
   const Segment segment_;
   const std::shared_ptr<Region> region_;

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/outcome.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 

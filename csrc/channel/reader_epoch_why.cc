@@ -3,7 +3,7 @@
 // log lines on a stall.
 #include "base/log.h"
 #include "base/patience.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "channel/reader_epoch.h"
 
 namespace hvdata {

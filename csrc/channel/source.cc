@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/patience.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "base/threads.h"
 
 namespace hvdata {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <mpi.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -26,9 +25,7 @@
 #include "channel/certifier.h"
 #include "channel/channels.h"
 #include "channel/step_coordinator.h"
-#include "engine/hooks.h"
 #include "mail/post.h"
-#include "mail/share.h"
 #include "meeting/agreements.h"
 #include "meeting/exchange.h"
 #include "timeline/timeline.h"

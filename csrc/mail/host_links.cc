@@ -61,27 +61,21 @@ bool ReadsAfar(const World& world, int from, int to) {
 }
 
 std::vector<int> Porters(const World& world) {
-  // The members of one group on one host. Batches are sent within a group.
-  struct Host {
-    int reader = -1;  // the first one; -1: none
-    std::vector<int> trainers;
-  };
-  std::map<std::pair<int, std::string>, Host> hosts;
-  for (size_t m = 0; m < world.members.size(); ++m) {
-    const Member& member = world.members[m];
-    Host& host = hosts[{member.group, member.host}];
-    if (member.reads() && host.reader < 0) host.reader = static_cast<int>(m);
-    if (member.trains()) host.trainers.push_back(static_cast<int>(m));
-  }
+  const auto count = static_cast<int>(world.members.size());
   std::vector<int> porters(world.members.size(), -1);
-  for (const auto& [key, host] : hosts) {
-    const bool from_afar = std::any_of(hosts.begin(), hosts.end(), [&key = key](const auto& other) {
-      return other.first.first == key.first && other.first.second != key.second && other.second.reader >= 0;
-    });
-    if (!from_afar || host.trainers.size() < 2) continue;
+  for (const int trainer : world.trainers) {
+    const Member& me = world.members[static_cast<size_t>(trainer)];
+    int reader = -1, first = -1, trainers = 0;  // of its group, on its host
+    bool from_afar = false;
+    for (int m = 0; m < count; ++m) {
+      const Member& member = world.members[static_cast<size_t>(m)];
+      from_afar = from_afar || ReadsAfar(world, m, trainer);
+      if (member.group != me.group || member.host != me.host) continue;
+      if (member.reads() && reader < 0) reader = m;
+      if (member.trains() && trainers++ == 0) first = m;
+    }
     // A reader of the host already has links with the trainers.
-    const int porter = host.reader >= 0 ? host.reader : host.trainers.front();
-    for (const int trainer : host.trainers) porters[static_cast<size_t>(trainer)] = porter;
+    if (from_afar && trainers > 1) porters[static_cast<size_t>(trainer)] = reader >= 0 ? reader : first;
   }
   return porters;
 }

@@ -57,11 +57,10 @@ class HostLink {
     return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
   }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
-  // Calls visit(record) with the oldest record from the peer, in place. False: there is none. Sets `*broken` if the
-  // ring's contents are not valid. Only one thread at a time may call it.
+  // Calls visit(record) with the oldest record from the peer, in place. Only one thread at a time may call it.
   template <typename Visitor>
-  bool Take(Visitor visit, bool* broken) {
-    return lends() ? TakeFrom(&rings_->up, visit, broken) : TakeFrom(&rings_->down, visit, broken);
+  RingTaken Take(Visitor visit) {
+    return lends() ? rings_->up.Take(visit) : rings_->down.Take(visit);
   }
   // By channel. The trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one
   // operation. So the second side sees the change of the first. A TAKEN that was sent before the reader's change is in
@@ -69,13 +68,6 @@ class HostLink {
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
-  template <typename RingT, typename Visitor>
-  static bool TakeFrom(RingT* ring, Visitor visit, bool* broken) {
-    const auto taken = ring->Take(visit);
-    *broken = taken == RingT::Taken::kBroken;
-    return taken == RingT::Taken::kOne;
-  }
-
   const std::shared_ptr<RingPair> rings_;
 };
 

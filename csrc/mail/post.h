@@ -28,10 +28,6 @@
 
 namespace hvdata {
 
-// Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
-// is empty.
-using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
-
 class Post : public Inbox {
  public:
   struct Ways {
@@ -71,9 +67,8 @@ class Post : public Inbox {
   std::string Name(int member) const override;
   void Break(const std::string& what) override;
 
-  // A channel's waiting threads wait at these doorbells: a trainer's threads at sink_door, the dealer at source_door.
-  Doorbell sink_door(uint32_t channel) { return Door(false, channel); }
-  Doorbell source_door(uint32_t channel);
+  // A channel's waiting threads wait at this doorbell: the dealer, or a trainer's threads.
+  Doorbell Door(bool for_reader, uint32_t channel);
 
   // Null if this process lends memory to no other process of its host.
   const std::shared_ptr<Arena>& arena() const { return links_->arena; }
@@ -100,7 +95,6 @@ class Post : public Inbox {
     std::function<void()> call;
   };
 
-  Doorbell Door(bool for_reader, uint32_t channel);
   void SendHere(wire::Header header, const Share* share);
   void Queue(Item item) EXCLUDES(mu_);
   bool Quiet() const;
@@ -112,7 +106,6 @@ class Post : public Inbox {
   void InOrder(int member, wire::Header header, BundlePtr bundle);
   Route* RouteTo(int member) const;
   HostLink* LinkTo(int member) const;
-  void Trace(int member, const wire::Header& header) const;
   bool Shares(int member) const;
   Block Allocate(uint64_t bytes);
   void LogFull(uint64_t bytes);
@@ -120,7 +113,6 @@ class Post : public Inbox {
   const World* const world_;
   const std::unique_ptr<HostLinks> links_;
   const Ways ways_;
-  const bool debug_;
   std::vector<std::unique_ptr<Route>> routes_;
   std::vector<Route*> by_member_, linked_;
   std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // RingPair::wake_at for the trainer of this process

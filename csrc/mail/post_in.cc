@@ -76,12 +76,13 @@ void Post::InTurn(std::function<void()> what) {
 bool Post::DeliverRings() {
   bool any = false;
   for (Route* const route : linked_) {
-    bool broken = false;
     const auto take = [&](std::string_view record) {
       wire::IsEnvelope(record) ? TakeEnvelope(route, record) : TakeMessage(route->member, record);
     };
-    while (!broken_ && route->link->Take(take, &broken)) any = true;
-    if (broken) Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
+    RingTaken taken = RingTaken::kNone;
+    while (!broken_ && (taken = route->link->Take(take)) == RingTaken::kOne) any = true;
+    if (taken == RingTaken::kBroken)
+      Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
   }
   return any;
 }

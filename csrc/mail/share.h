@@ -37,6 +37,17 @@ struct Destination {
   std::shared_ptr<void> owner;
 };
 
+// Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
+// is empty.
+using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
+
+// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow. Set by ops/ when the library is loaded.
+struct Hooks {
+  MakeDestination make_destination = nullptr;  // the owner is a BundlePtr
+  void (*sweep)() = [] {};                     // frees unused tensors; called about every 100 ms
+};
+Hooks& TheHooks();
+
 // What comes by MPI. The communication thread calls these functions. They don't block, and run no user code.
 class Inbox {
  public:

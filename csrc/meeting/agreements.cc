@@ -73,7 +73,7 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
-  Own& wait = found->second;
+  Meeting& wait = found->second;
   const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
   if (wait.patience.Over()) {
     const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) +

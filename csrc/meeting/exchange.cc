@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 namespace {
@@ -108,12 +108,7 @@ void Exchange::Refuse(const std::string& name, int root, int code, const Share& 
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {
-  Heed(key, &arrived);
-  if (arrived.bundle) FreeAfterUnlock(std::move(arrived.bundle));  // no call took it
-}
-
-void Exchange::Heed(const Key& key, Arrived* came) {
-  Arrived& arrived = *came;
+  FreeAfterUnlock(arrived.bundle);  // if no call takes it
   const auto found = calls_.find(key);
   if (found == calls_.end()) {  // the call has ended
     const auto failed = failed_calls_.find(key);
@@ -134,7 +129,7 @@ void Exchange::Heed(const Key& key, Arrived* came) {
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
     if (key.giver >= 0) return Finish(key, {}, {key.call, kOk, std::move(arrived.bundle)});
     if (call.root != me() || call.looking) return;  // a trainer with another root also sends CALLED
-    std::swap(call.given[arrived.trainer], arrived.bundle);
+    FreeAfterUnlock(std::exchange(call.given[arrived.trainer], std::move(arrived.bundle)));
     return CollectIfAllGiven(key, &call);
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
@@ -224,7 +219,7 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (const auto* left = std::get_if<wire::Left>(&header.message)) {
     for (int32_t one : left->trainers) {
-      if (IsTrainer(one)) departed_.insert(one);
+      if (one >= 0 && one < world_->trainer_count()) departed_.insert(one);
     }
     return EndWaitsForDeparted();
   }

@@ -2,12 +2,8 @@
 // The messages of scatter, gather and their gradients. Calls of one name match by their count. The k-th scatter of a
 // name on one rank belongs to the k-th scatter of that name on all other ranks. So does the k-th gather.
 //
-// Every rank sends CALLED to its root, and a root sends CALLED to all ranks. CALLED names the root, so ranks with
-// different roots find out. When all ranks have called, the root of a scatter sends the parts. The root of a gather
-// first checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
-//
-// A rank that departs sends BYE to the readers, and to all ranks that have got a message from it. BYE comes after all
-// messages that were sent before it. While other ranks wait, they ask a reader for departed ranks.
+// docs/maps.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
+// checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
 #pragma once
 
 #include <chrono>
@@ -18,7 +14,6 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -98,7 +93,6 @@ class Exchange {
   };
 
   int me() const { return world_->me().trainer; }
-  bool IsTrainer(int t) const { return t >= 0 && t < world_->trainer_count(); }
   std::string Where(const Key& key) const;
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
@@ -112,7 +106,6 @@ class Exchange {
 
   void SendTo(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
   void Handle(const Key& key, Arrived arrived) REQUIRES(mu_);
-  void Heed(const Key& key, Arrived* arrived) REQUIRES(mu_);  // may take the bundle
   void Abandon(const Key& key, const Outcome& outcome, int from = -1, const std::string& before = "") REQUIRES(mu_);
   void SendError(const Key& key, const Outcome& error, int trainer) REQUIRES(mu_);
   void Begin(const std::string& name, Call made, const Share* part) REQUIRES(mu_);

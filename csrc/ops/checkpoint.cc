@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "base/random.h"
 #include "ops/bundle.h"
 #include "ops/status.h"

@@ -9,7 +9,7 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "base/threads.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"

@@ -45,9 +45,8 @@ std::string Through(HostLink* from, HostLink* to, const std::string& record) {
   EXPECT_TRUE(from->Put({record}));
   EXPECT_FALSE(to->Empty());
   std::string got;
-  bool broken = false;
-  EXPECT_TRUE(to->Take([&](std::string_view r) { got = r; }, &broken));
-  EXPECT_FALSE(broken || to->Take([](std::string_view) {}, &broken) || broken);
+  EXPECT_EQ(to->Take([&](std::string_view r) { got = r; }), RingTaken::kOne);
+  EXPECT_EQ(to->Take([](std::string_view) {}), RingTaken::kNone);
   return got;
 }
 
@@ -212,8 +211,8 @@ void ExpectRefused(uint64_t arena_bytes, const std::function<void()>& refuse) {
       const std::string record = "from " + std::to_string(self);
       EXPECT_TRUE(link->Put({record}));
       collectives.Exchange(self, "sent");
-      bool broken = false;
-      EXPECT_TRUE(link->Take([&](std::string_view r) { EXPECT_EQ(r, "from " + std::to_string(1 - self)); }, &broken));
+      const auto expect = [&](std::string_view r) { EXPECT_EQ(r, "from " + std::to_string(1 - self)); };
+      EXPECT_EQ(link->Take(expect), RingTaken::kOne);
     } else {
       collectives.Exchange(self, "sent");
     }

@@ -186,7 +186,7 @@ TEST_F(PorterTest, WhyAStepDoesNotComeIsSaidPastAPorterThatHasStopped) {
 }
 
 TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
-  const Doorbell door = post(kFirst).sink_door(kChannel);
+  const Doorbell door = post(kFirst).Door(false, kChannel);
   for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kInlineLimit}}) {
     const uint32_t rung = door.bell->rung;
     Send(kReader, kFirst, bytes, bytes);

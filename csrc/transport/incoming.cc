@@ -120,16 +120,9 @@ void Transport::AcceptOne(int source, std::string_view message) {
       }
     }
   }
-  auto& waiting = incoming_[source].arrivals;
   const uint32_t channel = arrival->header.channel;
-  const auto at = waiting.find(channel);
-  if (at != waiting.end()) {
-    at->second.push_back(std::move(arrival));
-  } else if (arrival->missing > 0) {
-    waiting[channel].push_back(std::move(arrival));
-  } else {
-    inbox_->Arrived(source, std::move(arrival->header), std::move(arrival->destination));
-  }
+  incoming_[source].arrivals[channel].push_back(std::move(arrival));
+  DeliverComplete(source, channel);
 }
 
 void Transport::ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes) {
@@ -154,7 +147,7 @@ void Transport::ReceivePayload(int source, const ArrivalPtr& arrival, char* plac
 void Transport::DeliverComplete(int source, uint32_t channel) {
   auto& waiting = incoming_[source].arrivals;
   const auto at = waiting.find(channel);
-  std::deque<ArrivalPtr>& queue = at->second;
+  std::list<ArrivalPtr>& queue = at->second;
   while (!queue.empty() && queue.front()->missing == 0) {
     inbox_->Arrived(source, std::move(queue.front()->header), std::move(queue.front()->destination));
     queue.pop_front();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -104,7 +105,7 @@ class Transport {
     std::deque<std::shared_ptr<Receiving>> receiving;  // in the order in which they were sent
     std::string pieces;                                // of a header message that is longer than one piece
     // By channel, in the order in which they were sent. Only channels that wait for payloads have an entry.
-    std::unordered_map<uint32_t, std::deque<ArrivalPtr>> arrivals;
+    std::unordered_map<uint32_t, std::list<ArrivalPtr>> arrivals;
   };
 
   void Run();

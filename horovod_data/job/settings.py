@@ -66,8 +66,7 @@ def read_settings(
       ValueError: a value is invalid, or this version does not support it. The text names the argument or variable.
     """
     roles = read_roles(environ, readers, readers_per_node, embedded)
-    for flag in ("HOROVOD_DATA_CHECK_REPLAY", "HOROVOD_DATA_DEBUG"):  # the core reads these two
-        _flag_in(environ, flag)
+    _flag_in(environ, "HOROVOD_DATA_CHECK_REPLAY")  # the core reads it
     return Settings(
         readers=roles.readers,
         readers_per_node=roles.readers_per_node,

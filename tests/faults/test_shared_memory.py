@@ -36,8 +36,8 @@ def test_too_small_for_one_batch():
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     (line,) = [line for line in job.stderr[0].splitlines() if "shared memory" in line]
     assert re.search(
-        r"\[rank 0 on \S+\] a batch of 1024 KiB is larger than all shared memory for batches \(512 KiB\): what finds "
-        r"no room travels as messages\. HOROVOD_DATA_ARENA_MB sets its size$",
+        r"\[rank 0 on \S+\] there is no shared memory for a batch of 1024 KiB \(0 of 512 KiB in use, 0 KiB set aside by "
+        r"the system\): what finds no room travels as messages\. HOROVOD_DATA_ARENA_MB sets its size$",
         line,
     ), line
 
@@ -102,9 +102,9 @@ print("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_are
     assert job.stdout[0] == f"arena 0 message {ROWS}\narena {ROWS}\n", job.describe()
     (line,) = [line for line in job.stderr[0].splitlines() if "memory" in line]
     assert re.search(
-        r"\[rank 0 on \S+\] the system has no more memory for the batches that ranks share \(0 of \d+ KiB are set "
-        r"aside\): what finds no room travels as messages\. Give this host's processes, or their container, more "
-        r"memory, or start fewer of them$",
+        r"\[rank 0 on \S+\] there is no shared memory for a batch of 1024 KiB \(0 of \d+ KiB in use, 0 KiB set aside by "
+        r"the system\): what finds no room travels as messages\. HOROVOD_DATA_ARENA_MB sets its size\. The system has no "
+        r"more memory: give this host's processes, or their container, more$",
         line,
     ), line
 

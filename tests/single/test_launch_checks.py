@@ -179,7 +179,6 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_STALL_SECONDS": "1e-9"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='1e-9' is not a time in seconds of 0.1"),
     ({"HOROVOD_DATA_STALL_SECONDS": "inf"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='inf' is not a time in seconds of 0.1 or more, and finite. Set "),
     ({"HOROVOD_DATA_CHECK_REPLAY": "2"}, {}, ValueError, "HOROVOD_DATA_CHECK_REPLAY='2' is neither 0 nor 1"),
-    ({"HOROVOD_DATA_DEBUG": "no"}, {}, ValueError, "HOROVOD_DATA_DEBUG='no' is neither 0 nor 1"),
     ({"HOROVOD_DATA_STALL_SECONDS": "nan"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='nan' is not a time in seconds of 0.1"),
 ])  # fmt: skip
 def test_bad_settings(environ, arguments, error, text):
