@@ -55,8 +55,7 @@ class DeliveryScalars:
         self._channel = channel
         with eagerly():  # in a TF1 graph this would make ops that never run
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
-        own = times.own()
-        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
+        self._before, self._resets = times.own(), stats.resets  # by channel, the times at the last write
 
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of `step`. It skips channels without new steps.
@@ -72,25 +71,18 @@ class DeliveryScalars:
         written: dict[str, float] = {}
         own = times.own()
         if self._resets != stats.resets:
-            self._last, self._resets = {}, stats.resets
-        if self._numbers != (numbers := times.numbers(own)):  # a new channel replaced an old one of the same name
-            self._last = {
-                name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)
-            }
-            self._numbers = numbers
-        now, reading = times.trainers(own), times.readers(own)
-        for name, here in now.items():
-            last = self._last.get(name)
-            steps = here.steps - (last.steps if last else 0)
-            seconds = here.total - (last.total if last else 0.0)
-            if steps == 0 or seconds <= 0 or self._channel not in (None, name):
+            self._before["channels"], self._resets = {}, stats.resets
+        (grown,) = times.since([own], {times.who(own): self._before})
+        reading = times.readers(grown)
+        for name, here in times.trainers(grown).items():
+            if here.steps == 0 or here.total <= 0 or self._channel not in (None, name):
                 continue
-            self._last[name] = here
+            self._before["channels"][name] = own["channels"][name]
             written |= {
-                f"delivery/{name}/wait_share": (here.wait - (last.wait if last else 0.0)) / seconds,
-                f"delivery/{name}/steps_per_second": steps / seconds,
-                f"delivery/{name}/rows_per_second": (here.rows - (last.rows if last else 0)) / seconds,
-                f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps,
+                f"delivery/{name}/wait_share": here.wait_share,
+                f"delivery/{name}/steps_per_second": here.steps / here.total,
+                f"delivery/{name}/rows_per_second": here.rows / here.total,
+                f"delivery/{name}/queue": here.queued / here.steps,
             }
             if name in reading:
                 written[f"delivery/{name}/untaken"] = reading[name].untaken
@@ -121,14 +113,12 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
           RuntimeError: raised in fit(), before init() or on a dedicated reader.
         """
         super().__init__()
-        named = {"epoch": None, "batch": 1}
-        every = named[update_freq] if isinstance(update_freq, str) and update_freq in named else whole(update_freq) or 0
+        every = 1 if update_freq == "batch" else None if update_freq == "epoch" else whole(update_freq) or 0
         if every is not None and every <= 0:
             raise explained(
                 ValueError, f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}'
             )
-        self._log_dir, self._channel = log_dir, channel
-        self._every = every
+        self._log_dir, self._channel, self._every = log_dir, channel, every
         self._scalars: Optional[DeliveryScalars] = None
         self._batches = 0
         self._batch = -1  # the last batch of this epoch

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from .errors import explain, show_any_text
+from .errors import explained, show_any_text
 
 _VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
@@ -32,7 +32,8 @@ _FIELDS: dict[str, type] = {
     "digests": str,
 }
 _LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # old records lack them
-_VERDICTS = ("complete", "not complete", "wrong")
+_CUT = "not complete"
+_NAMES = ("first", "second")
 
 Record = dict[str, Any]
 
@@ -73,15 +74,14 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
                 _check(record)
                 records.setdefault((record["channel"], record["epoch"]), []).append(record)
             except (ValueError, RecursionError) as error:
-                raise ValueError(
-                    explain(
-                        f"line {number} of {path} is no record of a certificate ({error})",
-                        "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
-                        "has written, with this version",
-                    )
+                raise explained(
+                    ValueError,
+                    f"line {number} of {path} is no record of a certificate ({error})",
+                    "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
+                    "has written, with this version",
                 ) from None
     if not records:
-        raise ValueError(explain(f"{path} has no record", "An epoch is recorded when it is over"))
+        raise explained(ValueError, f"{path} has no record", "An epoch is recorded when it is over")
     return records
 
 
@@ -90,22 +90,15 @@ def _check(record: Any) -> None:
     if not isinstance(record, dict) or "certificate" not in record:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
-        raise ValueError(f"of version {_short(record['certificate'])}, not {_VERSION}")
+        raise ValueError(f"of version {record['certificate']!r:.40}, not {_VERSION}")
     for field in _FIELDS:
         if field not in record:
             raise ValueError(f"it has no {field}")
     for field, kind in {**_FIELDS, **_LATER_FIELDS}.items():
-        if field not in record:
-            continue
-        if type(record[field]) is not kind or (kind is int and record[field] < 0):
-            raise ValueError(f"its {field} is {_short(record[field])}")
-    if record["verdict"] not in _VERDICTS:
-        raise ValueError(f"its verdict is {_short(record['verdict'])}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+        if field in record and (type(record[field]) is not kind or (kind is int and record[field] < 0)):
+            raise ValueError(f"its {field} is {record[field]!r:.40}")
+    if record["verdict"] not in ("complete", _CUT, "wrong"):
+        raise ValueError(f"its verdict is {record['verdict']!r:.40}")
 
 
 def compare(a: Record, b: Record) -> tuple[bool, str]:
@@ -115,10 +108,10 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
       True if the records have the same rows in the same order, and both or neither are complete. And a sentence with
       the result, or with the place of the first difference.
     """
-    for name, record in (("first", a), ("second", b)):
+    for name, record in zip(_NAMES, (a, b)):
         if record["verdict"] == "wrong":
             return False, f"the {name} is wrong itself: {record['finding']}"
-    cut = [name for name, record in (("first", a), ("second", b)) if record["verdict"] == "not complete"]
+    cut = [name for name, record in zip(_NAMES, (a, b)) if record["verdict"] == _CUT]
     note = "; neither epoch is complete" if len(cut) == 2 else f"; the {cut[0]} is not complete" if cut else ""
     same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
     same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
@@ -134,13 +127,10 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
 
     Yields (which records, whether they are equal, compare()'s sentence).
     """
-    if len(ours) != len(
-        theirs
-    ):  # one run was interrupted more often. In each file, the last record is that of the whole epoch
-        yield (
-            f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})",
-            *compare(ours[-1], theirs[-1]),
-        )
+    if len(ours) != len(theirs):
+        # One run was interrupted more often. In each file, the last record is that of the whole epoch.
+        which = f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})"
+        yield which, *compare(ours[-1], theirs[-1])
         return
     for at, (a, b) in enumerate(zip(ours, theirs)):
         same, text = compare(a, b)
@@ -156,7 +146,7 @@ def _goes_on(records: Sequence[Record]) -> bool:
     """
     return (
         len(records) > 1
-        and records[0]["verdict"] == "not complete"
+        and records[0]["verdict"] == _CUT
         and records[0]["rows"] <= records[1]["rows"]
         and bool(records[1]["digests"].startswith(records[0]["digests"]))
     )
@@ -173,15 +163,13 @@ def _first_difference(a: Record, b: Record) -> str:
     element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i) or 0, i), default=element)
     if element == shorter and len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
-    steps = [_step(record, element) for record in (a, b)]
-    where = ", ".join(
-        f"step {step} of the {name}" for name, step in zip(("first", "second"), steps) if step is not None
-    )
-    if steps[0] is not None and steps[0] == steps[1]:
-        where = f"step {steps[0]}"
+    steps = {name: step for name, record in zip(_NAMES, (a, b)) if (step := _step(record, element)) is not None}
+    where = ", ".join(f"step {step} of the {name}" for name, step in steps.items())
+    if len(steps) == 2 and len({*steps.values()}) == 1:
+        where = f"step {steps['first']}"
     where = where and f" ({where})"
     if element == shorter:
-        longer = "first" if len(ours) > len(theirs) else "second"
+        longer = _NAMES[len(theirs) > len(ours)]
         return f"the {longer} goes on where the other ends, with element {element:,}{where}"
     return f"the first element that differs is number {element:,}{where}"
 
@@ -194,16 +182,16 @@ def _step(record: Record, element: int) -> Optional[int]:
     Elements of several readers are listed in turns: element 0 of each reader, then element 1 of each reader. The steps
     of readers take turns too. Except: if each host has its own reader, all readers make one step together.
     """
-    readers, fixed = max(int(record.get("readers", 1)), 1), record["schedule"] == "static"
-    apart = readers > 1 and bool(record.get("readers_per_node", False))
-    audience = max(int(record["ranks"]) // (readers if apart else 1), 1)
-    together = audience if record["batch"] == "per_rank" and fixed else 1
-    if not fixed:
+    if record["schedule"] != "static":
         return element
-    had = record.get("steps_per_rank")
-    uneven = had and record["verdict"] == "complete" and len(set(map(repr, had))) > 1
-    if record["batch"] == "per_rank" and had and (uneven or len(had) != record["ranks"]):
-        return None
+    readers, together = max(int(record.get("readers", 1)), 1), 1
+    apart = readers > 1 and bool(record.get("readers_per_node", False))
+    if record["batch"] == "per_rank":
+        had = record.get("steps_per_rank")
+        uneven = had and record["verdict"] == "complete" and len(set(map(repr, had))) > 1
+        if had and (uneven or len(had) != record["ranks"]):
+            return None
+        together = max(int(record["ranks"]) // (readers if apart else 1), 1)
     turn = element // readers // together
     return turn if apart else turn * readers + element % readers
 
@@ -217,9 +205,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line. Its exit status is 0 if the runs are equal, 1 if they differ, 2 if they can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
-        description="Says whether two runs delivered the same rows in the same "
-        "order, epoch by epoch, or the first step that differs. Status: 0 if they did, 1 if not, or if an epoch is complete in "
-        "one run alone, 2 if that can't be said.",
+        description="Says whether two runs delivered the same rows in the same order, epoch by epoch, or the first step that "
+        "differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if that can't be said.",
     )
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another one")
@@ -232,12 +219,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 2
     try:
         return _compare(files.first, files.second, first, second)
-    except BrokenPipeError:  # the program that reads the output has seen enough
-        sys.stdout = None  # otherwise Python reports unwritten output when it exits
-        return 2
     except OSError as error:
-        print(f"horovod_data: the comparison can't be written: {error.strerror}", file=sys.stderr)
-        sys.stdout = None
+        if not isinstance(error, BrokenPipeError):  # otherwise the program that reads the output has seen enough
+            print(f"horovod_data: the comparison can't be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = None  # otherwise Python reports unwritten output when it exits
         return 2
 
 

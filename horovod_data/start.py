@@ -13,7 +13,7 @@ from .channel import receiver
 from .ending import exit_status, forks, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
-from .errors import explain, explained, fork_check, set_here
+from .errors import explain, explained, fork_check, place, set_here
 from .job import cgroups, handshake, launch_checks
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
@@ -61,79 +61,65 @@ def init(
         - The ranks disagree.
         - Horovod was initialised for other processes.
         - A second call has other arguments.
-      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. Except: MPI_Init, and the part
-        after all ranks have met, can't be interrupted. There this process prints the error and exits with status 1, and
-        the job ends.
+
+    If not all processes call it within HOROVOD_DATA_TIMEOUT seconds, this process prints an error and exits with status
+    1, and the job ends. The wait can't be interrupted. Ctrl-C is raised after it.
     """
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any MPI call, which could reach the wrong library
-    if joined() is None and bindings.mpi_query().usable:
-        exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
-    if joined() is None:
-        launch_checks.check_files(
-            *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
-        )
     if joined() is not None:
         _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
         return
+    before, here = bindings.mpi_query(), launch_checks.place_before_mpi(os.environ)
+    if before.usable:
+        exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
+    launch_checks.check_files(*cgroups.spare_files(), before.usable, here)
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
 
-    launch_checks.check_main_guard(launch_checks.place_before_mpi(os.environ))
+    launch_checks.check_main_guard(here)
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = with_horovod.load()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have loaded another MPI
-    before = bindings.mpi_query()
-    if before.finalized:
+    if (before := bindings.mpi_query()).finalized:
         raise explained(
             RuntimeError,
             "MPI has already been finalised in this process, and can't be started twice",
             "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
         )
     if not before.initialized:
-        with handshake.watched(os.environ, settings):
+        launcher = launch_checks.find_launcher(os.environ)
+        with handshake.watched(here, launcher.size if launcher else 1, settings):
             bindings.mpi_init()
         exit_status.install(end)
     launch_checks.check_thread_level(bindings.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, bindings.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
-    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives unfinished
-        _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
+    with signals.Held():  # an interrupt must not leave collectives unfinished
+        _join(comm, settings, horovod, horovod_here, mpi)
 
 
-def _join(
-    comm: Any,
-    settings: Settings,
-    horovod: Any,
-    horovod_here: Optional[tuple[int, int]],
-    mpi: str,
-    ctrl_c: signals.Held,
-) -> None:
+def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tuple[int, int]], mpi: str) -> None:
     """Meets the other processes, and starts Horovod (if it is installed) and the engine. Collective."""
     address = _address(comm)
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()
-    world_ranks = bindings.comm_world_ranks(address)
-    everybody = handshake.meet(
-        handshake.Introduction.of(host, settings, horovod is not None, horovod_here),
-        rank,
-        size,
-        lambda mine: bindings.comm_exchange(address, mine),
-        settings,
-        ctrl_c.let_come,
-    )
-    layout = make_layout(
-        [other.host for other in everybody], settings.readers, settings.readers_per_node, settings.embedded
-    )
+
+    def exchange(mine: bytes) -> list[bytes]:
+        return bindings.comm_exchange(address, mine)
+
+    with handshake.watched(place(rank, host), size, settings):
+        mine = handshake.introduction(host, settings, horovod is not None, horovod_here)
+        everybody = handshake.meet(mine, rank, exchange)
+    hosts = tuple(other["host"] for other in everybody)
+    layout = make_layout(hosts, settings.readers, settings.readers_per_node, settings.embedded)
     where = layout.name(rank, host)
-    hosts = tuple(other.host for other in everybody)
     handshake.check_horovod(everybody, layout, where)
-    with handshake.watched_start(where, size, settings):
+    with handshake.watched(where, size, settings, "come through"):
         if settings.timeline:
-            _begin_timeline(
-                settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
-            )
+            _begin_timeline(settings.timeline, rank, layout.readers[0], exchange, where)
         if horovod is not None and layout.trainer_index[rank] >= 0:
+            world_ranks = bindings.comm_world_ranks(address)
             trainers = [world_ranks[trainer] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
             exit_status.install(end)  # again, because our atexit handler must run before Horovod's
@@ -154,15 +140,8 @@ def _join(
             timeline=bool(settings.timeline),
             timeline_bytes=settings.timeline_bytes,
         )
-    job = Job(
-        settings,
-        comm,
-        rank,
-        hosts,
-        layout,
-        fork_check(),
-        {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")},
-    )
+    environ = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")}
+    job = Job(settings, comm, rank, hosts, layout, fork_check(), environ)
     begin(job)
     set_here(job.where)
     forks.install(receiver.ends_of_channels)
@@ -183,11 +162,8 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
         horovods = os.environ.get("HOROVOD_TIMELINE")
         try:
             if horovods and os.path.realpath(horovods) == os.path.realpath(path):
-                trouble = explain(
-                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
-                    "Give each its own",
-                    where="",
-                )
+                same = f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}"
+                trouble = explain(same, "Give each its own", where="")
             else:
                 timeline_parts.begin(path)
         except (OSError, ValueError) as error:

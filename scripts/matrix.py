@@ -213,7 +213,7 @@ def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
         system = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
         own_mpi4py = cell.mpi == "mpich4"  # its wheel does not find Debian's MPICH
         packages = [f"{system}=={cell.tensorflow}", *([package] if package else []), *([] if own_mpi4py else ["mpi4py"]),
-                    "setuptools<70", "wheel", "cmake<4", "ninja", "pytest", "hypothesis", "psutil", "tqdm"]  # fmt: skip
+                    "setuptools<70", "wheel", "cmake<4", "ninja", "pytest", "hypothesis", "psutil"]  # fmt: skip
         pip = "python -m pip --disable-pip-version-check --quiet install"
         of.step(f"{shlex.quote(python)} -m venv .venv", f"{pip} {shlex.join(packages)}")
         entry["mpi"] = " ".join(of.use_mpi())

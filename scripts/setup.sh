@@ -183,7 +183,6 @@ venv() {
     pytest pytest-xdist hypothesis mypy     # tests, also with several workers; property tests; type check
     ruff==0.17.6 clang-format==23.1.5       # format the code (make format), and check it (make lint)
     matplotlib                              # the benchmarks' plots
-    tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which also works without it
     prometheus_client                       # the example in docs/report.md
   )
   done_before venv "${packages[*]}" && return

@@ -56,12 +56,6 @@ struct ReaderHistory {
   uint64_t earlier_epochs = 0;  // an epoch's number over all runs, less its number in this run
   uint64_t last_steps = 0;      // steps of the last epoch that reached its end
   bool logged_empty = false;    // an epoch without steps has been logged
-
-  // Logs at most one of these lines a minute, even if many trainers ask.
-  void LogStall(const std::string& line);
-
- private:
-  std::chrono::steady_clock::time_point logged_{std::chrono::seconds(-3600)};
 };
 
 class ReaderEpoch : private LaneOutput {
@@ -87,7 +81,7 @@ class ReaderEpoch : private LaneOutput {
   // The last trainer without credit, and the limit that it must reach. -1: any trainer may end the wait.
   std::pair<int, LaneStep> WaitsForCreditOf() const;
   // Nothing has changed for so long. Logs the reason, unless all trainers are equally busy.
-  void LogStall(double seconds);
+  void LogStall(double seconds) const;
   // The dealer begins to pull the next step.
   void Pull();
   void Deal(Step step);
@@ -179,8 +173,7 @@ class ReaderEpoch : private LaneOutput {
   void LogLost(const std::string& error) const;
   void LogCutShort() const;
   void SendDropped() const;
-  std::string Held(EpochStep step) const;
-  void LogStall(int trainer, EpochStep step, const std::string& why) const;
+  void AnswerWhys() const;
   void Missing(int trainer, int64_t shares);
   void Settle();
   void Find(int trainer, const proof::Difference& what);
@@ -224,7 +217,7 @@ class ReaderEpoch : private LaneOutput {
   std::set<int> got_end_;  // trainers that have got END
 
   std::map<int, EpochStep> whys_;  // by trainer that has asked while another reader is behind: its step
-  std::string held_by_;            // the name of that reader, if this reader knows it
+  std::string held_by_;            // the name of that reader, and its reason, if this reader knows them
 
   std::unique_ptr<proof::Account> account_;  // verified channels
   bool accounted_before_ = false;            // an earlier run has accounted for the whole epoch

@@ -21,14 +21,11 @@ void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& o
 void ReaderEpoch::Fill(Step step) { lanes_->Fill(std::move(step)); }
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
-  if (go.notice == Notice::kBehind || go.notice == Notice::kBecause) {
+  if (go.notice == Notice::kBehind) {
     held_by_ = go.text;
-    for (const auto& [trainer, step] : whys_) Tell(trainer, wire::Because{Held(step)});
-    if (go.notice == Notice::kBehind || whys_.empty()) return;
-    const auto& [trainer, step] = *whys_.begin();
-    LogStall(trainer, step, Held(step));
-    return whys_.clear();
+    return AnswerWhys();
   }
+  whys_.clear();
   if (lanes_->finished()) return;
   const DealtStep steps(std::max(go.steps.n, turn_.n) - turn_.n);
   if (go.notice == Notice::kAllHave) return lanes_->Allow(steps);
@@ -50,21 +47,20 @@ void ReaderEpoch::LogCutShort() const {
            : "what the pipeline of this reader would still have yielded, if anything, is left out"));
 }
 
-std::string ReaderEpoch::Held(EpochStep step) const {
-  return Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_;
+void ReaderEpoch::AnswerWhys() const {
+  for (const auto& [trainer, step] : whys_)
+    Tell(trainer, wire::Because{Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_});
 }
 
 // If this reader waits for other readers, it asks reader 0, and answers the trainer with what it knows. The other
 // readers may never answer.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!lanes_->Held(trainer) && !(coordinated() && input_over_ && !lanes_->finished())) return false;
-  const bool unanswered = !whys_.empty();
-  whys_[trainer] = step;
-  if (!unanswered)
+  if (whys_.empty())
     held_by_ = world_.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
-  for (const auto& [whose, its] : whys_) Tell(whose, wire::Because{Held(its)});
+  whys_[trainer] = step;
+  AnswerWhys();
   SendReady(Progress::kAsks, Dealt());
-  if (unanswered) LogStall(trainer, step, Held(step));
   return true;
 }
 

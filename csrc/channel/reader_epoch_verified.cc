@@ -24,7 +24,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
     for (const proof::ShareHash& its : other->hashes.shares) {
       if (hash == nullptr || &its == hash || its.hash != received->hash || received->position != dealt->position())
         continue;
-      what = {"it got another share in place of its own (swapped)", hash->rows.count(), received->rows, 0};
+      what = {"it got another share in place of its own (swapped)", hash->data.rows, received->rows, 0};
     }
   }
   what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step.n) + ": " + what.text;
@@ -34,7 +34,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
 void ReaderEpoch::PassedOver(int trainer, const Step& dealt) {
   const size_t index = dealt.IndexOf(trainer);
   if (!account_ || index >= dealt.hashes.shares.size()) return;
-  account_->TakenBefore(trainer, dealt.ElementOf(trainer), dealt.hashes.shares[index].rows.count());
+  account_->TakenBefore(trainer, dealt.ElementOf(trainer), dealt.hashes.shares[index].data.rows);
 }
 
 void ReaderEpoch::LeftOut(const Step& dealt) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reasons why a step does not come: the reader's answer to a trainer that has waited for long, and the reader's own
-// log lines on a stall.
+// The reasons why a step does not come.
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/world.h"
@@ -8,30 +7,13 @@
 
 namespace hvdata {
 
-void ReaderHistory::LogStall(const std::string& line) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - logged_ < std::chrono::seconds(50)) return;
-  logged_ = now;
-  Log(line);
-}
-
-// The reader logs the same reason that it sends to the waiting trainer.
-void ReaderEpoch::LogStall(int trainer, EpochStep step, const std::string& why) const {
-  history_->LogStall(Place(Me(), config_.name, epoch_, step.n) + world_.AudienceName(trainer) +
-                     " waits for this step: " + why);
-}
-
 // There has been no credit for long. Perhaps no trainer has sent WHY. Such a trainer may wait in another library for a
 // stopped rank, or its messages don't reach this reader. If every trainer's window is full, all trainers are equally
 // busy: then nothing is logged.
-void ReaderEpoch::LogStall(double seconds) {
-  if (!whys_.empty()) {
-    const auto& [trainer, step] = *whys_.begin();
-    return LogStall(trainer, step, Held(step));
-  }
+void ReaderEpoch::LogStall(double seconds) const {
   const auto full = static_cast<int64_t>(lanes_->WithoutCredit(1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;
-  history_->LogStall(Here() + "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
+  Log(Here() + "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
 }
 
 std::string ReaderEpoch::Explain(int trainer) const {

@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/world.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 
@@ -173,12 +172,8 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Received received{EpochStep(), arrival.position, found.rows.count(), found.hash, ""};
-  const bool same = found.hash == arrival.hash && found.rows.count() == arrival.rows;
-  for (size_t i = 0; !same && i < found.rows.each.size(); ++i)
-    wire::AppendLittleEndian(found.rows.each[i], &received.fingerprints);
-  epoch_->Acknowledge(std::move(received));
-  if (same) return {};
+  epoch_->Acknowledge({EpochStep(), arrival.position, found.data.rows, found.hash});
+  if (found.hash == arrival.hash && found.data.rows == arrival.rows) return {};
   failed_epoch_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
                          "verify: the share that came is not the one that " + world_->SourceName(arrival.reader) +

@@ -379,10 +379,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
     CancelIfOver();
     changed_.NotifyAll();
   }
-  const std::string text = Explain(trainer, epoch);
-  history_.LogStall(Place(Me(), config_.name, epoch, why.step.n) + world_->AudienceName(trainer) +
-                    " waits for this step: " + text);
-  Tell(trainer, epoch, wire::Because{text});
+  Tell(trainer, epoch, wire::Because{Explain(trainer, epoch)});
 }
 
 // The reason why this trainer waits for the epoch; -1: any trainer.

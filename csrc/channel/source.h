@@ -69,20 +69,24 @@ class Source {
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
 
+  // The epoch, with the mutex held during one call.
+  class LockedEpoch {
+   public:
+    explicit LockedEpoch(Source* source) UNCHECKED : lock_(&source->mu_), epoch_(source->epoch_.get()) {}
+    ReaderEpoch* operator->() const { return epoch_; }
+
+   private:
+    const MutexLock lock_;
+    ReaderEpoch* const epoch_;
+  };
+  LockedEpoch Epoch() UNCHECKED { return LockedEpoch(this); }
+
   void Start(const plan::Resumption& at, const proof::Past& past = {});
   // Waits until the dealer must pull a step (kPull), a trainer wants a state (kSave), or the epoch is over (kStop).
   Task Await();
   void Deal(Step step);
-  void Dropped(int64_t count, uint64_t stepless) { Locked()->Dropped(count, stepless); }
-  void NoStep(uint64_t first, std::vector<proof::Element> elements) { Locked()->NoStep(first, std::move(elements)); }
-  void DeliveredBefore(uint64_t element, const proof::Element& its) { Locked()->DeliveredBefore(element, its); }
   bool shares_tail() const { return SharesTail(config_, *world_); }
-  void Leave(std::vector<Leftover> leftovers, std::string no_filler) {
-    Locked()->Leave(std::move(leftovers), std::move(no_filler));
-  }
   bool sends_fillers() const { return SendsFillers(config_, *world_); }
-  void Fill(Step step) { Locked()->Fill(std::move(step)); }
-  void CannotFill(std::string why) { Locked()->CannotFill(std::move(why)); }
   void Finish(Outcome outcome, bool of_pipeline = false);
   // After Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();
@@ -93,9 +97,6 @@ class Source {
 
   std::vector<SaveRequest> TakeSaveRequests();
   void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
-  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return Locked()->UntakenElements(); }
-  std::vector<uint64_t> TakenSince(int trainer) { return Locked()->TakenSince(trainer); }
-  proof::Bookmark Mark(uint64_t element) { return Locked()->Mark(element); }
   // Keeps the answer for a trainer that saves after the epoch's end. Without it the answer is empty.
   void KeepState(int trainer, std::string state);
 
@@ -111,18 +112,6 @@ class Source {
   void AwaitEnd(std::chrono::nanoseconds most);
 
  private:
-  // The epoch, with the mutex held during one call.
-  class LockedEpoch {
-   public:
-    explicit LockedEpoch(Source* source) UNCHECKED : lock_(&source->mu_), epoch_(source->epoch_.get()) {}
-    ReaderEpoch* operator->() const { return epoch_; }
-
-   private:
-    const MutexLock lock_;
-    ReaderEpoch* const epoch_;
-  };
-  LockedEpoch Locked() UNCHECKED { return LockedEpoch(this); }
-
   std::string Me() const { return world_->ReaderName(world_->me().reader); }
   void SendTo(int member, uint64_t epoch, wire::Message message) const;
   void Tell(int trainer, uint64_t epoch, wire::Message message) const;

@@ -164,7 +164,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     AskThoseBehind(&epoch, key, reader);
   } else if (progress == Progress::kExplains) {
     const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBecause, Turn(epoch.allowed), kOk, text});
+    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                 [](const Reader& one) { return one.progress == Progress::kLeft; });

@@ -87,14 +87,14 @@ class Dealer {
   }
 
   void Finish(size_t steps, int shares) {
-    if (from_.Choice(2) == 0) source_->Dropped(1, 1);
+    if (from_.Choice(2) == 0) source_->Epoch()->Dropped(1, 1);
     if (source_->shares_tail() && from_.Choice(2) == 0) {
       std::vector<Leftover> leftovers(1);
       leftovers[0].share = Hashed(MakeStep(steps, 0));
       if (from_.Choice(2) == 0) leftovers[0].filler.shares = {MakeToken(0, -1)};
-      source_->Leave(std::move(leftovers), "");
+      source_->Epoch()->Leave(std::move(leftovers), "");
     }
-    if (source_->sends_fillers() && from_.Choice(2) == 0) source_->Fill(Hashed(MakeStep(99, shares)));
+    if (source_->sends_fillers() && from_.Choice(2) == 0) source_->Epoch()->Fill(Hashed(MakeStep(99, shares)));
     if (from_.Choice(4) == 0)
       source_->Finish({kInternal, "broken"}, true);
     else
@@ -103,8 +103,8 @@ class Dealer {
 
   void Answer() {
     for (const SaveRequest& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
-    for (const auto& [number, element] : source_->UntakenElements()) FUZZ_EXPECT(element != nullptr);
-    for (int t = 0; t < world_.audience_count(); ++t) source_->TakenSince(t);
+    for (const auto& [number, element] : source_->Epoch()->UntakenElements()) FUZZ_EXPECT(element != nullptr);
+    for (int t = 0; t < world_.audience_count(); ++t) source_->Epoch()->TakenSince(t);
   }
 
   // As in a verified channel.

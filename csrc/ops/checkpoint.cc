@@ -97,7 +97,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
   }
   saved_.insert(trainer);
   const size_t of_all = snapshot_.taken_since.size();
-  const std::vector<uint64_t> taken = source_->TakenSince(trainer);
+  const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(trainer);
   snapshot_.taken_since.insert(snapshot_.taken_since.end(), taken.begin(), taken.end());
   const absl::Status status = Encoded(snapshot_, text);
   snapshot_.taken_since.resize(of_all);
@@ -132,11 +132,11 @@ absl::Status Checkpoint::Capture(State* state) {
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
-  for (const auto& [number, bundle] : source_->UntakenElements()) {
+  for (const auto& [number, bundle] : source_->Epoch()->UntakenElements()) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  if (source_->config().verify) state->mark = source_->Mark(state->From()).Encode();
+  if (source_->config().verify) state->mark = source_->Epoch()->Mark(state->From()).Encode();
   // Sizes are added up before anything is encoded, as far as possible. They are a lower bound, because buffers may hold
   // compressed elements.
   uint64_t of_input = 0, of_elements = 0;
@@ -177,7 +177,7 @@ void Checkpoint::KeepFinalStates() {
   const std::vector<uint64_t> of_all = std::move(state.taken_since);
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = of_all;
-    const std::vector<uint64_t> taken = source_->TakenSince(t);
+    const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(t);
     state.taken_since.insert(state.taken_since.end(), taken.begin(), taken.end());
     source_->KeepState(t, state.Encode());
   }
@@ -308,7 +308,7 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));
   input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Tensors& element) {
-    if (verified) source_->DeliveredBefore(number, prover_.Delivered(element));
+    if (verified) source_->Epoch()->DeliveredBefore(number, prover_.Delivered(element));
   });
   past->from = *from;
   return absl::OkStatus();

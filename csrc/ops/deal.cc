@@ -69,7 +69,7 @@ class Dealer {
   void Finish(const absl::Status& status) {
     if (source_->sends_fillers() && (status.ok() || source_->config().on_error_continue)) {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
-      if (!made.ok()) source_->CannotFill(std::string(made.message()));
+      if (!made.ok()) source_->Epoch()->CannotFill(std::string(made.message()));
     }
     source_->Finish(ToOutcome(status), !status.ok());
   }
@@ -103,11 +103,11 @@ class Dealer {
     std::vector<Tensors> shares(1);
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(dynamic ? cutter_.CutOne(element, &shares[0]) : cutter_.CutGlobal(element, &shares, &dropped));
-    if (dropped > 0 || shares.empty()) source_->Dropped(dropped, shares.empty() ? 1 : 0);
+    if (dropped > 0 || shares.empty()) source_->Epoch()->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty())
       Deal({std::move(element)}, std::move(shares), {hashed});
     else
-      source_->NoStep(input_->position() - 1, prover_.NotDealt({hashed}));
+      source_->Epoch()->NoStep(input_->position() - 1, prover_.NotDealt({hashed}));
     return absl::OkStatus();
   }
 
@@ -129,11 +129,11 @@ class Dealer {
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.CutGroup(group, &shares, &dropped));
-    if (dropped > 0) source_->Dropped(dropped, shares.empty() ? group.size() : 0);
+    if (dropped > 0) source_->Epoch()->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty())
       Deal(std::move(group), std::move(shares), hashed);
     else
-      source_->NoStep(input_->position() - group.size(), prover_.NotDealt(hashed));
+      source_->Epoch()->NoStep(input_->position() - group.size(), prover_.NotDealt(hashed));
     return absl::OkStatus();
   }
 
@@ -155,7 +155,7 @@ class Dealer {
       }
       leftovers[i].share = MakeStep(first + i, {std::move(group[i])}, std::move(share), {hashed[i]}, true);
     }
-    source_->Leave(std::move(leftovers), std::move(no_filler));
+    source_->Epoch()->Leave(std::move(leftovers), std::move(no_filler));
     return absl::OkStatus();
   }
 
@@ -165,9 +165,9 @@ class Dealer {
     for (Tensors& share : shares) {
       const Cutter::Model& model = checkpoint_->model;
       const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
-      if (!status.ok()) return source_->CannotFill(std::string(status.message()));
+      if (!status.ok()) return source_->Epoch()->CannotFill(std::string(status.message()));
     }
-    source_->Fill(MakeStep(input_->position(), {}, std::move(shares), {}, false));
+    source_->Epoch()->Fill(MakeStep(input_->position(), {}, std::move(shares), {}, false));
   }
 
   void Deal(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& hashed) {

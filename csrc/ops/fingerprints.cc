@@ -141,8 +141,8 @@ void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Finge
   }
 }
 
-std::vector<proof::RowHashes> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
-  std::vector<proof::RowHashes> prints(parts.size());
+std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
+  std::vector<proof::Digest> prints(parts.size());
   const auto count = static_cast<int64_t>(Count(first));
   const bool one = IsOneRow(first);
   const int64_t from = parts.empty() ? 0 : std::clamp<int64_t>(parts.front().begin, 0, count);
@@ -156,31 +156,30 @@ std::vector<proof::RowHashes> Fingerprints::Rows(const Tensor* first, const std:
     for (size_t p = 0; p < parts.size(); ++p) {
       const int64_t begin = std::clamp(parts[p].begin - at, int64_t{0}, n);
       const int64_t end = std::clamp(parts[p].begin + parts[p].count - at, begin, n);
-      prints[p].Add(rows.data() + begin, static_cast<size_t>(end - begin));
+      for (int64_t i = begin; i < end; ++i) prints[p].Add(rows[static_cast<size_t>(i)]);
     }
   }
   return prints;
 }
 
-proof::RowHashes Fingerprints::Rows(const Tensor* first) const {
+proof::Digest Fingerprints::Rows(const Tensor* first) const {
   return Rows(first, {{0, static_cast<int64_t>(Count(first)), 0}})[0];
 }
 
-proof::ShareHash Fingerprints::HashShare(proof::RowHashes rows, const Tensors& share) const {
-  const auto data = static_cast<int64_t>(rows.count()), all = static_cast<int64_t>(Count(share.data()));
-  const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0].digest;
-  const proof::Digest& its = rows.digest;
-  const std::array<uint64_t, 6> known{its.rows, its.order, its.sum, rest.rows, rest.order, rest.sum};
+proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Tensors& share) const {
+  const auto data = static_cast<int64_t>(rows.rows), all = static_cast<int64_t>(Count(share.data()));
+  const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0];
+  const std::array<uint64_t, 6> known{rows.rows, rows.order, rows.sum, rest.rows, rest.order, rest.sum};
   proof::ShareHash made;
   made.hash = Hash(known.data(), sizeof(known), 0);
   for (size_t i = width_; i < share.size(); ++i) made.hash = HashWhole(share[i], made.hash);  // weights
-  made.rows = std::move(rows);
+  made.data = rows;
   return made;
 }
 
 proof::ShareHash Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
   const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
-  return HashShare(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
+  return HashShare(Rows(share.data(), {{0, data, 0}})[0], share);
 }
 
 }  // namespace hvdata

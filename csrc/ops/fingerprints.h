@@ -21,13 +21,13 @@ class Fingerprints {
   // The hashes of an element's rows, for each of the parts. `first`: the element's first component. The parts are in
   // ascending order. Rows between them are left out. A row of a ragged tensor is its values and lengths. A row of a
   // sparse tensor is its entries. So a row's hash does not depend on the rows before it.
-  std::vector<proof::RowHashes> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  proof::RowHashes Rows(const tensorflow::Tensor* first) const;
+  std::vector<proof::Digest> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
+  proof::Digest Rows(const tensorflow::Tensor* first) const;
   // The number of the element's rows. Hashes nothing.
   size_t Count(const tensorflow::Tensor* first) const;
 
   // The hash of a share whose first rows have these hashes. Its padding and its weights are hashed here.
-  proof::ShareHash HashShare(proof::RowHashes rows, const Tensors& share) const;
+  proof::ShareHash HashShare(const proof::Digest& rows, const Tensors& share) const;
   // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 

@@ -23,19 +23,18 @@ Prover::Rows Prover::HashElement(const Tensors& element) const {
 proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
   proof::StepHashes hashes;
   if (!config_.verify) return hashes;
-  std::vector<proof::RowHashes> rows;
+  std::vector<proof::Digest> rows;
   for (const Rows& element : elements) {
     proof::Element made;
     made.dropped = element.dropped;
-    for (const proof::RowHashes& its : element.shares) {
-      made.digest.Append(its.digest);
+    for (const proof::Digest& its : element.shares) {
+      made.digest.Append(its);
       rows.push_back(its);
     }
     hashes.elements.push_back(made);
   }
   rows.resize(shares.size());  // fillers have no hashes
-  for (size_t i = 0; i < shares.size(); ++i)
-    hashes.shares.push_back(fingerprints_.HashShare(std::move(rows[i]), shares[i]));
+  for (size_t i = 0; i < shares.size(); ++i) hashes.shares.push_back(fingerprints_.HashShare(rows[i], shares[i]));
   return hashes;
 }
 
@@ -49,7 +48,7 @@ std::vector<proof::Element> Prover::NotDealt(const std::vector<Rows>& elements) 
   for (const Rows& element : elements) {
     proof::Element made;
     made.dropped = element.dropped;
-    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) made.dropped = element.shares[0].count();
+    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) made.dropped = element.shares[0].rows;
     without_step.push_back(made);
   }
   return without_step;

@@ -17,7 +17,7 @@ class Prover {
  public:
   // The hashes of one element's rows: for each trainer's share, or for all rows if the element is not cut.
   struct Rows {
-    std::vector<proof::RowHashes> shares;
+    std::vector<proof::Digest> shares;
     uint64_t dropped = 0;  // rows of no share
   };
 

@@ -51,7 +51,7 @@ void Account::Deal(uint64_t first, const StepHashes& step) {
     if (elements == 1 || i < elements) ++entry.open;
     if (dynamic_ || step.shares.size() < trainers_) continue;  // it is not known yet which trainer takes it
     if (entry.element.shares.empty()) entry.element.trainer = i;
-    entry.element.shares.push_back(step.shares[i].rows.count());
+    entry.element.shares.push_back(step.shares[i].data.rows);
   }
 }
 

@@ -3,8 +3,6 @@
 // out.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "proof/fingerprint.h"
@@ -12,27 +10,8 @@
 
 namespace hvdata::proof {
 
-// Hashes of rows in their order. The fingerprint of each row is kept only up to kMostKept rows, because a row may be a
-// single byte.
-struct RowHashes {
-  static constexpr size_t kMostKept = 1 << 20;
-
-  Digest digest;
-  std::vector<Fingerprint> each;
-
-  void Add(const Fingerprint* rows, size_t count) {
-    for (size_t i = 0; i < count; ++i) digest.Add(rows[i]);
-    if (digest.rows <= kMostKept)
-      each.insert(each.end(), rows, rows + count);
-    else
-      std::vector<Fingerprint>().swap(each);  // frees the memory, too
-  }
-  uint64_t count() const { return digest.rows; }
-  bool has_each() const { return each.size() == count(); }
-};
-
 struct ShareHash {
-  RowHashes rows;        // of its data, without padding
+  Digest data;           // of its rows in their order, without padding
   Fingerprint hash = 0;  // of these rows and of everything else in the share
 };
 

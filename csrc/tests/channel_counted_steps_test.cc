@@ -47,7 +47,7 @@ TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
     TakeTwoAndLeave(1, go);
     EXPECT_EQ(source_->Await(), Task::kPull) << "one element, too few for a step";
     EXPECT_FALSE(IsCancelled(50));
-    source_->Dropped(1, 1);
+    source_->Epoch()->Dropped(1, 1);
     source_->Finish({});
     EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
@@ -175,7 +175,7 @@ TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {
   for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
   Begin(1);
   Deal();
-  source_->Dropped(1, 0);
+  source_->Epoch()->Dropped(1, 0);
   Sent();
   source_->Shut();
   EXPECT_EQ(source_->Await(), Task::kStop);

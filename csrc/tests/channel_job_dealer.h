@@ -155,7 +155,7 @@ class JobDealer {
     auto share = std::make_shared<Share>();
     share->bundle = std::make_shared<Token>(token);
     const proof::ShareHash hash = Hashed(share);
-    share->rows = hash.rows.count();
+    share->rows = hash.data.rows;
     share->hash = hash.hash;
     return share;
   }
@@ -166,7 +166,7 @@ class JobDealer {
       step->hashes.shares.push_back(Hashed(step->shares[i]));
       const size_t element = step->elements.size() == 1 ? 0 : i;
       if (element >= step->elements.size()) continue;
-      step->hashes.elements[element].digest.Append(step->hashes.shares.back().rows.digest);
+      step->hashes.elements[element].digest.Append(step->hashes.shares.back().data);
     }
   }
 
@@ -188,8 +188,8 @@ class JobDealer {
     if (*end && source_->shares_tail()) return Leave(group, step);
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
-      source_->Dropped(static_cast<int64_t>(group.size()), group.size());
-      source_->NoStep(group[0], std::vector<proof::Element>(group.size(), {{}, 1}));
+      source_->Epoch()->Dropped(static_cast<int64_t>(group.size()), group.size());
+      source_->Epoch()->NoStep(group[0], std::vector<proof::Element>(group.size(), {{}, 1}));
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
@@ -216,7 +216,7 @@ class JobDealer {
       AddHashes(&leftovers[i].share);
       AddHashes(&leftovers[i].filler);
     }
-    source_->Leave(std::move(leftovers), has_fillers_ ? "" : "no filler");
+    source_->Epoch()->Leave(std::move(leftovers), has_fillers_ ? "" : "no filler");
     return {};
   }
 
@@ -225,7 +225,7 @@ class JobDealer {
     step.first = next_;
     for (int t = 0; t < world_.audience_count(); ++t) step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
     AddHashes(&step);
-    source_->Fill(std::move(step));
+    source_->Epoch()->Fill(std::move(step));
   }
 
   void AnswerSaves() {
@@ -241,7 +241,7 @@ class JobDealer {
         }
         saved_.insert(request.trainer);
         state = snapshot_;
-        state.taken = source_->TakenSince(request.trainer);
+        state.taken = source_->Epoch()->TakenSince(request.trainer);
       }
       source_->AnswerSave(request, {}, state.Text());
     }
@@ -250,7 +250,7 @@ class JobDealer {
   void Capture(State* state) const {
     state->pulled = next_;
     state->elements.clear();
-    for (const auto& [k, bundle] : source_->UntakenElements()) {
+    for (const auto& [k, bundle] : source_->Epoch()->UntakenElements()) {
       EXPECT_EQ(TokenOf(bundle).element, k);
       state->elements.push_back(k);
     }

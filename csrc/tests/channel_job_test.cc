@@ -363,10 +363,8 @@ TEST(OneJob, WhoWaitsForWhom) {
   const std::string reason =
       "waited N s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "
       "waits until rank 1 on node1 (has not begun this epoch) has taken more of them";
-  EXPECT_EQ(log,
-            "horovod_data: [reader 0 on node0, channel train, epoch 1, step 2] rank 0 on node0 waits for this step: " +
-                reason.substr(reason.find(": ") + 2) +
-                "\nhorovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n");
+  EXPECT_EQ(log.find("horovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n"), 0u)
+      << log;
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
   EXPECT_EQ(AnySeconds(alone.outcome.message),
             "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +

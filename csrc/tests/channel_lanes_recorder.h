@@ -39,7 +39,9 @@ inline proof::ShareHash HashOf(const Token& token, bool filler) {
     rows.insert(rows.end(), static_cast<size_t>(times), proof::Hash(&token.element, sizeof(token.element), seed));
   }
   proof::ShareHash made;
-  if (!filler) made.rows.Add(rows.data(), rows.size());
+  for (const proof::Fingerprint row : rows) {
+    if (!filler) made.data.Add(row);
+  }
   made.hash = proof::Hash(rows.data(), rows.size() * sizeof(rows[0]), filler ? 1 : 2);
   return made;
 }

@@ -32,7 +32,7 @@ class TurnsTest : public SourceTest {
       leftovers[i].filler.first = first + i;
       if (fillers) leftovers[i].filler.shares = {MakeToken(first + i + 100, -1)};
     }
-    source_->Leave(std::move(leftovers), std::move(no_filler));
+    source_->Epoch()->Leave(std::move(leftovers), std::move(no_filler));
   }
 };
 
@@ -48,7 +48,7 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   EXPECT_NE(because[0].find("has dealt 0 steps"), std::string::npos) << because[0];
   source_->OnSave(0, 1, 4);
   ASSERT_EQ(source_->Await(), Task::kSave) << "one step in hand is enough";
-  const auto untaken = source_->UntakenElements();
+  const auto untaken = source_->Epoch()->UntakenElements();
   ASSERT_EQ(untaken.size(), 2u) << "what is in hand has been taken by nobody";
   EXPECT_EQ(untaken[1].first, 1u);
   source_->TakeSaveRequests();
@@ -93,7 +93,7 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
   source_->OnTaken(0, 1, 1, 1);
   source_->OnTaken(1, 1, 1, 1);
-  const auto untaken = source_->UntakenElements();
+  const auto untaken = source_->Epoch()->UntakenElements();
   ASSERT_EQ(untaken.size(), 1u);
   EXPECT_EQ(untaken[0].first, 2u);
   EXPECT_EQ(TokenOf(untaken[0].second).element, 2u);
@@ -211,7 +211,7 @@ TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
   MakeOneThatMayFail();
   OpenAll(1, 9);
   Begin(1);
-  for (int i = 0; i < 4; ++i) source_->Dropped(i, 1);
+  for (int i = 0; i < 4; ++i) source_->Epoch()->Dropped(i, 1);
   Deal();
   CaptureLines();
   source_->Finish({kInternal, "broken"}, true);

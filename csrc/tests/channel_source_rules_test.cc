@@ -190,7 +190,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       epoch_now = static_cast<uint64_t>(next);
       const auto answer = [&] {
         for (const SaveRequest& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, "state");
-        source.UntakenElements();
+        source.Epoch()->UntakenElements();
       };
       if (mine() % 8 == 0) {
         source.FailEpoch(static_cast<uint64_t>(next), {kInternal, "no input"});
@@ -213,7 +213,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
         } else if (source.Steps() < most) {
           source.Deal(MakeStep(source.Steps(), shares));
         } else {
-          source.Dropped(1, 1);
+          source.Epoch()->Dropped(1, 1);
           if (mine() % 2)
             source.Finish({kInternal, "broken"}, true);
           else

@@ -133,7 +133,7 @@ TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
 TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->Dropped(1, 1);
+  source_->Epoch()->Dropped(1, 1);
   CaptureLines();
   source_->Finish({});
   EXPECT_EQ(CapturedLines(),
@@ -146,7 +146,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
 TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->Dropped(0, 1);
+  source_->Epoch()->Dropped(0, 1);
   CaptureLines();
   source_->Finish({});
   EXPECT_EQ(CapturedLines(),
@@ -161,8 +161,8 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 2);
     Begin(epoch);
     Deal();
-    source_->Dropped(1, 0);
-    source_->Dropped(1, 0);
+    source_->Epoch()->Dropped(1, 0);
+    source_->Epoch()->Dropped(1, 0);
     CaptureLines();
     if (fails) source_->Finish({kInternal, "broken"});
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
@@ -182,12 +182,12 @@ TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
   Sent();
   source_->OnSave(0, 1, 41);
   ASSERT_EQ(source_->Await(), Task::kSave) << "also while there is no room";
-  EXPECT_EQ(source_->UntakenElements().size(), 1u);
+  EXPECT_EQ(source_->Epoch()->UntakenElements().size(), 1u);
   for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,41,0 state"}));
   source_->OnTaken(1, 1, 1, 2);
   EXPECT_EQ(source_->Await(), Task::kPull);
-  EXPECT_EQ(source_->UntakenElements().size(), 0u);
+  EXPECT_EQ(source_->Epoch()->UntakenElements().size(), 0u);
   source_->Finish({});
   Sent();
   source_->OnSave(1, 1, 42);
@@ -331,11 +331,11 @@ TEST_F(SourceTest, DynamicKnowsWhatEachHasTakenSinceASnapshot) {
   Deal(0);
   Deal(0);
   source_->OnTaken(0, 1, 1, 3);
-  source_->UntakenElements();
+  source_->Epoch()->UntakenElements();
   source_->OnTaken(0, 1, 2, 4);
   source_->OnClose(1, 1, 1);
-  EXPECT_EQ(source_->TakenSince(0), (std::vector<uint64_t>{2}));
-  EXPECT_EQ(source_->TakenSince(1), (std::vector<uint64_t>{1}));
+  EXPECT_EQ(source_->Epoch()->TakenSince(0), (std::vector<uint64_t>{2}));
+  EXPECT_EQ(source_->Epoch()->TakenSince(1), (std::vector<uint64_t>{1}));
 }
 
 // A trainer in our own process is told through the queue of the post, as any other: its answer comes later, and in turn.

@@ -20,7 +20,7 @@ class VerifiedTest : public SourceTest {
     for (auto& share : step.shares) {
       step.hashes.shares.push_back(HashOf(TokenOf(share->bundle), step.elements.empty()));
       auto counted = std::make_shared<Share>(*share);
-      counted->rows = step.hashes.shares.back().rows.count();
+      counted->rows = step.hashes.shares.back().data.rows;
       share = std::move(counted);
     }
     return step;
@@ -32,11 +32,10 @@ class VerifiedTest : public SourceTest {
   // The trainer has taken this share, which has come as it was dealt.
   void Take(int trainer, uint64_t taken, const Token& token, uint64_t position, bool filler = false) {
     const proof::ShareHash hash = HashOf(token, filler);
-    source_->Hear(trainer, 1,
-                  wire::Taken{LaneStep(taken),
-                              LaneStep(9),
-                              true,
-                              {EpochStep(taken - 1), Position(position), hash.rows.count(), hash.hash, ""}});
+    source_->Hear(
+        trainer, 1,
+        wire::Taken{
+            LaneStep(taken), LaneStep(9), true, {EpochStep(taken - 1), Position(position), hash.data.rows, hash.hash}});
   }
   void Take(int trainer, uint64_t step) { Take(trainer, step + 1, Token{step, trainer}, step + 1); }
   // The reports to reader 0 since the last call.
@@ -147,7 +146,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   Deal();
   Step filler = MakeStep(9, 2);
   filler.elements.clear();
-  source_->Fill(Hashed(std::move(filler)));
+  source_->Epoch()->Fill(Hashed(std::move(filler)));
   source_->Finish({});
   source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Notice::kEndsThere, Turn(2), kOk, ""}));
   for (int t = 0; t < 2; ++t) Take(t, 0);

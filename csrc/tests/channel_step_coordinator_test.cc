@@ -34,7 +34,6 @@ class StepCoordinatorTest : public testing::Test {
       if (go.notice == Notice::kEndsThere)
         text += go.code == kOk ? " end" : " end!" + std::to_string(go.code) + " " + go.text;
       if (go.notice == Notice::kBehind) text += " behind: " + go.text;
-      if (go.notice == Notice::kBecause) text += " since: " + go.text;
       if (go.notice == Notice::kExplain) text += " why?";
       texts.push_back(text);
     }
@@ -288,7 +287,7 @@ TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
   EXPECT_EQ(Gos(), (Texts{"r1 e1 0 why?", "r2 e1 0 why?",
                           "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
   Ready(2, Progress::kExplains, 9, 1, {kOk, "it sleeps"});
-  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 since: reader 2 on node2, which has not: it sleeps"}));
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 behind: reader 2 on node2, which has not: it sleeps"}));
   Ready(2, Progress::kEnded, 2);
   Ready(1, Progress::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));

@@ -13,13 +13,13 @@ using Counts = std::vector<uint64_t>;
 
 ShareHash AccountedShare(uint64_t first, uint64_t rows) {
   ShareHash share;
-  for (uint64_t row = first; row < first + rows; ++row) share.rows.Add(&row, 1);
+  for (uint64_t row = first; row < first + rows; ++row) share.data.Add(row);
   return share;
 }
 
 Element ElementOf(const std::vector<ShareHash>& shares) {
   Element element;
-  for (const ShareHash& share : shares) element.digest.Append(share.rows.digest);
+  for (const ShareHash& share : shares) element.digest.Append(share.data);
   return element;
 }
 

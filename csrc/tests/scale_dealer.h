@@ -97,7 +97,7 @@ class MadeUpDealer {
         std::vector<proof::Fingerprint> prints;
         for (size_t i = 0; i < rows; ++i) prints.push_back(rows_->FingerprintOf(data + i * rows_->bytes()));
         hash = MadeUpRows::HashOf(prints);
-        all.digest.Append(hash.rows.digest);
+        all.digest.Append(hash.data);
       }
       if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
         data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);

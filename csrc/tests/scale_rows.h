@@ -38,8 +38,8 @@ class MadeUpRows {
   // What a share of these rows is known by.
   static proof::ShareHash HashOf(const std::vector<proof::Fingerprint>& rows) {
     proof::ShareHash made;
-    made.rows.Add(rows.data(), rows.size());
-    made.hash = proof::Hash(&made.rows.digest, sizeof(made.rows.digest), 0);
+    for (const proof::Fingerprint row : rows) made.data.Add(row);
+    made.hash = proof::Hash(&made.data, sizeof(made.data), 0);
     return made;
   }
 

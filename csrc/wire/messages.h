@@ -67,8 +67,7 @@ struct Received {     // verified channels: the trainer's result for its last ta
   EpochStep step;     // of the trainer
   Position position;  // as in the DATA
   uint64_t rows = 0, hash = 0;
-  std::string fingerprints;  // of its rows, 8 bytes each, if the hash differs from that of the DATA
-  HVDATA_MESSAGE("RECEIVED", F(step) F(position) F(rows) F(hash) F(fingerprints))
+  HVDATA_MESSAGE("RECEIVED", F(step) F(position) F(rows) F(hash))
 };
 struct Taken {  // the trainer has taken so many steps of the lane. The reader may send steps up to `limit`.
   LaneStep taken, limit;
@@ -186,8 +185,7 @@ struct Go {
   enum class Notice : uint8_t {
     kAllHave,    // all readers have so many steps
     kEndsThere,  // the epoch ends there, with the given status
-    kBehind,     // the answer to kAsks: the readers that don't have the step
-    kBecause,    // the answer to kAsks: the readers that don't have the step, and why not
+    kBehind,     // the answer to kAsks: the readers that don't have the step; then perhaps why one does not have it
     kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 from typing import Any, Callable, Optional, Union
@@ -14,13 +13,13 @@ from ..ending import signals
 from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
-from ..native import tensorflow_private as private
 from ..observe.progress import watch
 from . import elements, reader_thread
 from .agreement import check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
 from .shard.parts import PartSummary, ReaderPart, check_parts
+from .specs import from_json, to_json
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -57,20 +56,15 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             ctrl_c.open()
             checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
             if job.reader is not None:
-                reading = Reading.make(
-                    dataset_or_fn,
-                    options,
-                    job.reader,
-                    len(job.layout.readers),
-                    len(job.layout.trainers),
-                    len(job.layout.audience(job.comm_rank)),
+                layout = job.layout
+                readers, trainers, audience = map(
+                    len, (layout.readers, layout.trainers, layout.audience(job.comm_rank))
                 )
+                reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, audience)
         finally:
             ctrl_c.close()
         if reading is not None:
-            proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
-            mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
-            mine["keys"] = elements.key_order(reading.spec)
+            mine["spec"] = to_json(reading.spec)
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
@@ -131,27 +125,25 @@ def _agreed(
     """The channel, and the bytes of shared memory of each reader. Raises ValueError if the readers' data don't fit."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
+    names = [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)]
+    fingerprints = [words["fingerprint"] for words in readers]
     if options.shard is not None:
-        check_parts(
-            [None if words["part"] is None else PartSummary(**words["part"]) for words in readers],
-            [words["fingerprint"] for words in readers],
-            [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)],
-            what,
-        )
+        parts = [None if words["part"] is None else PartSummary(**words["part"]) for words in readers]
+        check_parts(parts, fingerprints, names, what)
     spec = _spec(what, readers, reading)
-    steps = _steps(
-        job, options, spec, [int(words["count"]) for words in readers], [words["steps"] for words in readers]
-    )
+    steps = _steps(job, options, spec, [words["count"] for words in readers], [words["steps"] for words in readers])
     channel = Channel(number, options.name or f"channel{number}", options, spec, steps)
     if reading is None or reading.part is None:
-        _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
+        _warn_of_duplicates(job.reader, fingerprints, names, channel.label)
     elif job.reader == 0:
-        _tell_part(job, channel.label, reading.part)
-    return channel, [int(words["arena"]) for words in readers]
+        _say_part(reading.part, names, channel.label)
+    return channel, [words["arena"] for words in readers]
 
 
 def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
     options = channel.options
+    # The bytes that may be on their way. A reader's shared memory serves all channels.
+    prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
     bindings.channel_create(
         channel.label,
@@ -161,7 +153,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
         schedule=SCHEDULE.index(options.schedule),
         remainder=REMAINDER.index(options.remainder),
         prefetch=0 if options.prefetch == AUTO else options.prefetch,
-        prefetch_bytes=_prefetch_bytes(options, arenas),
+        prefetch_bytes=prefetch_bytes,
         on_error_continue=options.on_reader_error == "continue",
         add_weight=options.remainder == "pad",
         verify=options.verify,
@@ -177,22 +169,10 @@ def _component(part: elements.Component) -> bindings.Component:
     return bindings.Component(part.name, part.rule, part.dtype.as_datatype_enum, part.row_length, shape)
 
 
-def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
-    """The bytes that may be on their way.
-
-    The limit is a quarter of a reader's shared memory, which serves all channels.
-    """
-    return min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
-
-
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
     """The spec that fits the elements of all readers."""
-    specs = []
-    for words in readers:
-        proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
-        specs.append(elements.in_order(private.nested_structure_coder.decode_proto(proto), words["keys"]))
     try:
-        spec = elements.common_spec(specs)
+        spec = elements.common_spec([from_json(words["spec"]) for words in readers])
     except ValueError as error:
         raise explained(
             ValueError,
@@ -227,29 +207,26 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
     return max(finite) if len(finite) == len(each) else _INFINITE
 
 
-def _tell_part(job: state.Job, label: str, part: ReaderPart) -> None:
-    readers = len(job.layout.readers)
-    how = (
-        f"each of {readers} readers reads its own files, of {len(part.files)}"
-        if part.kind == "files"
-        else f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})"
-    )
-    say(explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"))
+def _say_part(part: ReaderPart, readers: list[str], label: str) -> None:
+    many = len(readers)
+    how = f"reads everything and delivers one element in {many} ({part.why})"
+    if part.kind == "files":
+        how = f"reads its own files, of {len(part.files)}"
+    say(explain(f'shard="auto": each of {many} readers {how}', where=f"{readers[0]}, channel {label}"))
 
 
-def _warn_of_duplicates(job: state.Job, label: str, fingerprints: list[Optional[str]]) -> None:
+def _warn_of_duplicates(
+    reader: Optional[int], fingerprints: list[Optional[str]], readers: list[str], label: str
+) -> None:
     """Logs a line on the first of several readers that seem to read the same data."""
-    mine = None if job.reader is None else fingerprints[job.reader]
-    same = [reader for reader, one in enumerate(fingerprints) if mine is not None and one == mine]
-    if len(same) < 2 or same[0] != job.reader:
+    mine = None if reader is None else fingerprints[reader]
+    same = [number for number, one in enumerate(fingerprints) if mine is not None and one == mine]
+    if len(same) < 2 or same[0] != reader:
         return
-    names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
-    say(
-        explain(
-            f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
-            "the same data too, every element is delivered several times",
-            "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
-            "input_pipeline_id",
-            f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}",
-        )
+    names = ", ".join(readers[number] for number in same[:8]) + " and others" * (len(same) > 8)
+    what = f"{names} have the same pipeline: if they find the same data too, every element is delivered several times"
+    to_do = (
+        "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
+        "input_pipeline_id"
     )
+    say(explain(what, to_do, f"{readers[reader]}, channel {label}"))

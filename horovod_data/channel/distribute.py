@@ -128,12 +128,8 @@ def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[sign
     job = state.current("distribute_dataset()")
     options = options.completed(job.settings)
     if tf.inside_function():
-        raise explained(
-            RuntimeError,
-            "distribute_dataset() was called inside tf.function, where it would run once per trace",
-            "Call it before, and use the dataset inside",
-            job.where,
-        )
+        what = "distribute_dataset() was called inside tf.function, where it would run once per trace"
+        raise explained(RuntimeError, what, "Call it before, and use the dataset inside")
     with contextlib.nullcontext(held) if held is not None else signals.Held() as ctrl_c:
         if not tf.executing_eagerly():
             return _shares(_channel_of_graph(job, options, dataset_or_fn, ctrl_c), job)
@@ -186,30 +182,16 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
         given = dataset_or_fn
     channel = channels[asked[name]]
     if channel.options != options:
-        raise explained(
-            ValueError,
-            f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}",
-            "Use the same arguments or another name",
-            job.where,
-        )
+        what = f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}"
+        raise explained(ValueError, what, "Use the same arguments or another name")
     asked[name] += 1
     # A dedicated reader never comes here, because it is in serve().
-    if (
-        (job.reader is not None or job.trainer == 0)
-        and given is not None
-        and given != channel.made_of()
-        and not channel.told
-    ):
+    in_charge = job.reader is not None or job.trainer == 0
+    if in_charge and given is not None and given != channel.made_of() and not channel.told:
         channel.told = True
-        say(
-            explain(
-                f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
-                "and the one that is given now is ignored",
-                "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
-                "name",
-                job.where,
-            )
-        )
+        what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
+        to_do = "That is right where both are the same, as with an input_fn that is called again; for another dataset use another name"
+        say(explain(f"{what}, and the one that is given now is ignored", to_do))
     return channel
 
 

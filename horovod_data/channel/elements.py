@@ -7,7 +7,6 @@ trainers puts them together. None is part of the structure: it has no tensor.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 from typing import Any, Callable, Optional, Sequence
@@ -63,43 +62,6 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(spec, (tuple, list)):
         return [leaf for i, part in enumerate(spec) for leaf in leaves(part, f"{path}[{i}]")]
     return [(path or "the element", spec)]
-
-
-def by_place(spec: Any) -> Any:
-    """Converts `spec` for TensorFlow's proto of a structure.
-
-    Places (as text) replace the keys of dicts, None the spec of None.
-    """
-    if is_none(spec):
-        return None
-    if isinstance(spec, dict):
-        return {str(i): by_place(part) for i, part in enumerate(spec.values())}
-    if isinstance(spec, (tuple, list)):
-        parts = [by_place(part) for part in spec]
-        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
-    return spec
-
-
-def key_order(spec: Any) -> Any:
-    """The keys of every dict in `spec` in their order, in a form for JSON."""
-    if isinstance(spec, dict):
-        return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
-    if isinstance(spec, (tuple, list)):
-        return [key_order(part) for part in spec]
-    return None
-
-
-def in_order(spec: Any, order: Any) -> Any:
-    """The inverse of by_place() and key_order()."""
-    if spec is None:
-        return private.NoneTensorSpec()
-    if isinstance(spec, dict):
-        kind = collections.OrderedDict if order[0] else dict
-        return kind((key, in_order(spec[str(i)], part)) for i, (key, part) in enumerate(order[1]))
-    if isinstance(spec, (tuple, list)):
-        parts = [in_order(part, its) for part, its in zip(spec, order)]
-        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
-    return spec
 
 
 def _keys(spec: Any) -> list[Any]:

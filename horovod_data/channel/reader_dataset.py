@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -46,92 +46,88 @@ class Reading:
     part: Optional[ReaderPart]  # with shard="auto"
     # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
     deal: Callable[[int, int, int], None]
-    close: Callable[[], None]  # frees the session in which it runs
+    close: Callable[[], None] = lambda: None  # frees the session in which it runs
 
     @classmethod
     def make(
-        cls,
-        dataset_or_fn: Any,
-        options: Options,
-        reader: int,
-        readers: int,
-        trainers: int,
-        audience: int,
+        cls, dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, audience: int
     ) -> "Reading":
         """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
         rules = _Rules(options, audience, options.shard is not None and readers > 1, reader, readers)
+        anew = None
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
-            graph = None if private.is_eager(variant) else variant.graph
-            if graph is not None and rules.shard:
-                raise explained(
-                    ValueError,
-                    'shard="auto" cannot look into a dataset of a TF1 graph',
-                    "Pass a function that makes the dataset: it is called in eager mode",
-                )
-            first = _prepared(dataset_or_fn, rules, graph)
-            if graph is not None:
-                deal, close, length = _graph_deal(graph, private.variant(first.flat), first.count)
-                return cls(first.spec, length, None, None, None, deal, close)
-            anew = None
+            if not private.is_eager(variant):
+                return cls._of_graph(dataset_or_fn, rules, variant.graph)
+            first = _prepared(dataset_or_fn, rules)
         else:
-            input_context = tf.distribute.InputContext(readers, reader, trainers)
-            wants = _Wants.of(dataset_or_fn)
+            function, wants = _with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
             if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
                 rules = dataclasses.replace(rules, shard=False)
-            first = _prepared(_call(dataset_or_fn, wants, input_context, 1), rules, None)
-            anew = None
+            first = _prepared(_call(function, 1 if wants.epoch else None), rules)
             if wants.epoch:
-                anew = functools.partial(_made_anew, dataset_or_fn, wants, input_context, rules, first.spec)
+                anew = functools.partial(_made_anew, function, rules, first.spec)
         count = int(first.count.numpy())
         if anew is not None and count != _INFINITE:
             count = _UNKNOWN  # another epoch may have more or fewer
         fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
         with eagerly():
             steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
-        return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew), lambda: None)
+        return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew))
+
+    @classmethod
+    def _of_graph(cls, dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> "Reading":
+        """A dataset of a TF1 graph."""
+        if rules.shard:
+            raise explained(
+                ValueError,
+                'shard="auto" cannot look into a dataset of a TF1 graph',
+                "Pass a function that makes the dataset: it is called in eager mode",
+            )
+        made = _prepared(dataset, rules, graph)
+        deal, close, length = _graph_deal(graph, private.variant(made.flat), made.count)
+        return cls(made.spec, length, None, None, None, deal, close)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wants:
+class _Wants(NamedTuple):
     """The arguments that a dataset function takes."""
 
     context: bool  # an InputContext
-    context_name: str  # of its parameter, where it must be passed by name
     epoch: bool  # the epoch's number, by this name; the function is then called for every epoch
 
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> "_Wants":
-        try:
-            parameters = inspect.signature(function).parameters.values()
-        except (TypeError, ValueError):  # a builtin function without a signature
-            return cls(False, "", False)
-        if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-            raise explained(
-                TypeError,
-                "the dataset function's parameter `epoch` can be passed by its position only, and the "
-                "number of the epoch is passed by name",
-                "Leave out the `/` behind it",
-            )
-        given = function.keywords if isinstance(function, functools.partial) else {}
-        by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        needed = [
-            p.name
-            for p in parameters
-            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name
-        ]
-        if len(needed) > 1:
-            raise explained(
-                TypeError,
-                f"the dataset function needs the arguments {', '.join(needed)}",
-                "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
-            )
-        named = [
-            p.name
-            for p in parameters
-            if p.name in needed and (p.kind is p.KEYWORD_ONLY or by_name and p.kind is p.POSITIONAL_OR_KEYWORD)
-        ]
-        return cls(bool(needed), named[0] if named else "", bool(by_name) and "epoch" not in given)
+
+def _with_context(
+    function: Callable[..., Any], context: tf.distribute.InputContext
+) -> tuple[Callable[..., Any], _Wants]:
+    """The function with its InputContext, if it takes one, and the arguments that it takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin function without a signature
+        return function, _Wants(False, False)
+    if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
+        what = (
+            "the dataset function's parameter `epoch` can be passed by its position only, and the number of the epoch"
+        )
+        raise explained(TypeError, f"{what} is passed by name", "Leave out the `/` behind it")
+    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "epoch"
+    ]
+    if len(needed) > 1:
+        raise explained(
+            TypeError,
+            f"the dataset function needs the arguments {', '.join(p.name for p in needed)}",
+            "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
+        )
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    epoch = "epoch" in by_name and "epoch" not in given
+    if not needed:
+        return function, _Wants(False, epoch)
+    if needed[0].kind is needed[0].KEYWORD_ONLY or (epoch and needed[0].name in by_name):
+        return functools.partial(function, **{needed[0].name: context}), _Wants(True, epoch)
+    return functools.partial(function, context), _Wants(True, epoch)
 
 
 @dataclasses.dataclass
@@ -145,7 +141,7 @@ class _Prepared:
     part: Optional[ReaderPart]
 
 
-def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
+def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph] = None) -> _Prepared:
     if ends_of_channels(dataset):
         raise explained(
             ValueError,
@@ -169,19 +165,12 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)
 
 
-def _made_anew(
-    function: Callable[..., Any],
-    wants: _Wants,
-    input_context: tf.distribute.InputContext,
-    rules: _Rules,
-    spec: Any,
-    number: int,
-) -> _Prepared:
+def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
     """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
     With shard="auto" this reader's part is not compared with the parts of other readers, which don't wait for it.
     """
-    made = _prepared(_call(function, wants, input_context, number), rules, None)
+    made = _prepared(_call(function, number), rules)
     if not _fits(made.spec, spec):
         raise explained(
             ValueError,
@@ -202,36 +191,23 @@ def _fits(spec: Any, known: Any) -> bool:
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
     """Raises TypeError unless this is a dataset, a function, or None if it is not needed."""
-    if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn):
+    if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn) or (dataset_or_fn is None and not needed):
         return
+    what = f"a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one"
+    to_do = "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices"
     if dataset_or_fn is None:
-        if needed:
-            raise explained(
-                TypeError,
-                "dataset_or_fn is None on a reader",
-                "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
-            )
-        return
-    raise explained(
-        TypeError,
-        f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
-        "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
-    )
+        what = "None on a reader"
+        to_do = "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None"
+    raise explained(TypeError, f"dataset_or_fn is {what}", to_do)
 
 
-def _call(
-    function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext, number: int
-) -> tf.data.Dataset:
-    arguments = [input_context] if wants.context else []
-    keywords: dict[str, Any] = {"epoch": number} if wants.epoch else {}
-    if wants.context_name:
-        keywords[wants.context_name] = arguments.pop()
+def _call(function: Callable[..., Any], epoch: Optional[int]) -> tf.data.Dataset:
+    """Calls a dataset function. `epoch` None: it does not take the number of the epoch."""
     with _mode(None), tf.device("/CPU:0"), state.reads():
-        dataset = function(*arguments, **keywords)
+        dataset = function() if epoch is None else function(epoch=epoch)
         if not isinstance(dataset, tf.data.Dataset):
-            raise explained(
-                TypeError, f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"
-            )
+            what = f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"
+            raise explained(TypeError, what)
         return dataset
 
 
@@ -254,10 +230,9 @@ def eagerly() -> Iterator[None]:
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
-    """Returns a function that deals an epoch. `anew` makes the dataset of each epoch, and `first` is the dataset of
-    epoch 1.
+    """Returns a function that deals an epoch.
 
-    Without `anew`, `first` is the dataset of every epoch.
+    `anew` makes the dataset of each epoch after the first. None: `first` is the dataset of every epoch.
     """
     held = [first]
 
@@ -298,22 +273,17 @@ def _graph_deal(
         node.attr.pop("_class", None)  # names ops that must be on the same device; the copy may lack them
     with tf.Graph().as_default() as copy:
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
-        channel_in = tf.compat.v1.placeholder(tf.int64, [])
-        epoch_in = tf.compat.v1.placeholder(tf.int64, [])
+        channel_in, epoch_in = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
         # A session makes a new dataset for each epoch.
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
-    session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
+    # Pipelines run on the host, and the program alone decides about its GPUs.
+    session = tf.compat.v1.Session(graph=copy, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
     def deal(channel: int, epoch: int, number: int) -> None:
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
     return deal, session.close, int(session.run(length))
-
-
-def _no_gpu() -> tf.compat.v1.ConfigProto:
-    """The configuration of our sessions. Pipelines run on the host, and the program alone decides about its GPUs."""
-    return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
 def _steps_with_rows(dataset: tf.data.Dataset, trainers: int) -> Optional[int]:

@@ -117,12 +117,8 @@ def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
         if error.code is not status:
             with contextlib.suppress(Exception):  # its str() fails
                 show(str(error.code))
-        say(
-            explain(
-                f"the dataset function ends the program with status {status}, and the job with it",
-                where=f"{here()}, channel {label}, epoch {epoch}",
-            )
-        )
+        what = f"the dataset function ends the program with status {status}, and the job with it"
+        say(explain(what, where=f"{here()}, channel {label}, epoch {epoch}"))
         exit_status.fail(status, said=True)
     bindings.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 
@@ -147,14 +143,11 @@ def serve() -> None:
     job = state.current("serve()")
     if job.trainer is not None:
         return
-    bindings.refuse_agreements(
-        explain(
-            f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",
-            'Call distribute_dataset() for all channels before serve(). predict() takes what it returned with remainder="partial"',
-        )
-    )
+    to_do = "Call distribute_dataset() for all channels before serve(). predict() takes what it returned with "
+    to_do += 'remainder="partial"'
+    bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do))
     bindings.wait_all_bye()
     if bindings.state() == bindings.State.BROKEN:
-        raise explained(RuntimeError, "a process of the job was lost while this reader served", where=job.where)
+        raise explained(RuntimeError, "a process of the job was lost while this reader served")
     shutdown.shutdown()
     sys.exit(0)

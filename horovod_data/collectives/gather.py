@@ -8,9 +8,8 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from ..errors import explained
-from ..job import state
 from ..native import loader
-from . import call_order, operands
+from . import exchange
 
 
 def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
@@ -46,52 +45,21 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
       tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
       KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
-    job, at = call_order.checked("gather", 0, name)
-    try:
-        _, at = call_order.checked("gather", root, name)  # last: a call with a wrong root counts, if its name is right
-        value = _tensor(x, job)
-    except (TypeError, ValueError) as error:
-        if tf.executing_eagerly():
-            _take_no_part(name, at, error)
-        raise
-    label, order = call_order.label(call_order.GATHER, name)
-    with tf.device("/CPU:0"):
-        gathered, _, _ = loader.load().ops.horovod_data_gather(value, order, root=at, gather_name=label)
+
+    def inputs(_: int) -> list[tf.Tensor]:
+        value = exchange.tensor_of(x, None, "gather")
+        if value.shape.rank == 0:
+            to_do = "Give it an axis 0, as in x[tf.newaxis]"
+            raise explained(ValueError, "x is a scalar, which has no rows to gather", to_do)
+        return [value]
+
+    _, _, (gathered, _, _) = exchange.call("gather", root, name, inputs)
     return gathered
-
-
-def _tensor(x: Any, job: state.Job) -> tf.Tensor:
-    value = operands.tensor_of(x, None, "gather", job)
-    if value.shape.rank == 0:
-        raise explained(
-            ValueError,
-            "x is a scalar, which has no rows to gather",
-            "Give it an axis 0, as in x[tf.newaxis]",
-            job.where,
-        )
-    return value
-
-
-def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
-    """Makes the call count on this rank, as on every other rank, and gives all ranks the error."""
-    label, order = call_order.label(call_order.GATHER, name)
-    try:
-        with tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_gather(
-                tf.zeros([0]), order, root=root, gather_name=label, refused=str(error)
-            )
-    except tf.errors.OpError:
-        pass
-
-
-@tf.RegisterGradient("HorovodDataGatherGradient")
-def _no_second_gradient(*_: Any) -> None:
-    operands.no_second_gradient("gather", "is given to gather()")
 
 
 @tf.RegisterGradient("HorovodDataGather")
 def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
-    label = call_order.GATHER_GRADIENT + call_order.label_of(op, "gather_name")[len(call_order.GATHER) :]
+    label = exchange.GATHER_GRADIENT + exchange.label_of(op, "gather_name")[len(exchange.GATHER_GRADIENT) :]
     with tf.device("/CPU:0"):
         part = loader.load().ops.horovod_data_gather_gradient(
             tf.convert_to_tensor(gradient),

@@ -77,12 +77,8 @@ def predict(
     """
     job = state.current("predict()")
     if not tf.executing_eagerly():
-        raise explained(
-            RuntimeError,
-            "predict() was called where TensorFlow does not execute eagerly",
-            "Call it outside of tf.function and of TF1 graphs",
-            job.where,
-        )
+        to_do = "Call it outside of tf.function and of TF1 graphs"
+        raise explained(RuntimeError, "predict() was called where TensorFlow does not execute eagerly", to_do)
     channel = name
     ends: Sequence[Any] = ()
     with signals.Held() as ctrl_c:
@@ -123,13 +119,9 @@ def _predict(
                     if ends:
                         _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
-                        raise explained(
-                            ValueError,
-                            "predict() was given a dataset that never ends",
-                            "Leave out repeat(), or add take()",
-                            job.where,
-                        )
-                    function = _function(model_or_fn, job)
+                        to_do = "Leave out repeat(), or add take()"
+                        raise explained(ValueError, "predict() was given a dataset that never ends", to_do)
+                    function = _function(model_or_fn)
                 elif iterator is None:
                     iterator = iter(shares)
                 while step < rounds.next_step and not ended:
@@ -165,9 +157,8 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
             'Distribute it with remainder="partial" and schedule="static"',
             where,
         )
-    behind = receiver.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
-    for stage in behind:
+    for stage in receiver.stages_behind(ends, dataset):
         if private.divides_anew(stage, in_order):
             raise explained(
                 ValueError,
@@ -189,17 +180,14 @@ def _let_go(error: BaseException) -> None:
             waiting += [at.__cause__, at.__context__]
 
 
-def _function(model_or_fn: Any, job: state.Job) -> Callable[[Any], Any]:
+def _function(model_or_fn: Any) -> Callable[[Any], Any]:
     """The function that takes an element and predicts."""
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
-        return lambda element: on_batch(
-            element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element
-        )
+        return lambda one: on_batch(one[0] if isinstance(one, tuple) and 1 <= len(one) <= 3 else one)
     if not callable(model_or_fn):
         raise explained(
             TypeError,
             f"predict() takes a model or a function, not {model_or_fn!r}",
             "Pass something with predict_on_batch(), as Keras models have it, or a function",
-            job.where,
         )
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 from typing import Any, Callable, Optional
@@ -11,11 +10,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from ..channel import elements
 from ..channel.agreement import raised
+from ..channel.specs import from_json, to_json
 from ..errors import explained, placed, without_place, words_of
 from ..job import state
-from ..native import tensorflow_private as private
 from .gather import gather
 from .scatter import scatter
 
@@ -29,53 +27,37 @@ def _rows_of_element(element: Any) -> int:
         raise explained(ValueError, "an element holds no tensor, so it has no rows", "Predict batches")
     if isinstance(leaves[0], tf.RaggedTensor):
         return int(leaves[0].nrows())
-    if isinstance(leaves[0], tf.SparseTensor):
-        return int(leaves[0].dense_shape[0])
-    return _rows(leaves[0], "an element")
+    return int(leaves[0].dense_shape[0]) if isinstance(leaves[0], tf.SparseTensor) else _rows(leaves[0], "an element")
 
 
 def _rows(leaf: Any, what: str) -> int:
-    shape = leaf.shape
-    if len(shape) == 0:
-        raise explained(
-            ValueError,
-            f"{what} holds a scalar, which has no rows",
-            "Predict batches, and return a row for each of theirs",
-        )
-    return int(shape[0])
+    if len(leaf.shape) == 0:
+        to_do = "Predict batches, and return a row for each of theirs"
+        raise explained(ValueError, f"{what} holds a scalar, which has no rows", to_do)
+    return int(leaf.shape[0])
 
 
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        raise explained(
-            ValueError,
-            f"what predicts returned a {type(leaf).__name__}, whose parts have no rows",
-            f"{to_do}: pad it, say",
-        )
+        what = f"what predicts returned a {type(leaf).__name__}, whose parts have no rows"
+        raise explained(ValueError, what, f"{to_do}: pad it, say")
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        raise explained(
-            ValueError, f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do
-        ) from error
+        what = f"what predicts returned {leaf!r:.80}, of which no tensor can be made"
+        raise explained(ValueError, what, to_do) from error
 
 
-def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
-    """The structure of outputs in a form for other ranks. None: it has classes of the program."""
-    spec = tf.nest.pack_sequence_as(made, [tf.TensorSpec(None, leaf.dtype) for leaf in leaves])
+def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
+    """The spec of outputs for other ranks, whose rows may have any shape. A list, if it has classes of the program."""
+    parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
-        proto = private.nested_structure_coder.encode_structure(elements.by_place(spec))
-        words = [base64.b64encode(proto.SerializeToString(deterministic=True)).decode(), elements.key_order(spec)]
-        json.dumps(words)
-    except Exception:  # NotEncodableError, or an error of such a class
-        return None
-    return words
-
-
-def _of_words(words: list[Any]) -> Any:
-    proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words[0]))
-    return elements.in_order(private.nested_structure_coder.decode_proto(proto), words[1])
+        said = to_json(tf.nest.pack_sequence_as(made, parts))
+        json.dumps(said)
+    except Exception:  # TypeError, or an error of such a class
+        return to_json(parts)
+    return said
 
 
 class Outputs:
@@ -83,8 +65,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self.structure: Any = None
-        self.dtypes: list[str] = []  # of the leaves of `structure`
-        self.words: Optional[list[Any]] = None  # the structure in a form for other ranks
+        self.spec: Any = None  # of `structure`, for other ranks
         self.steps: list[list[tf.Tensor]] = []
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
@@ -96,25 +77,17 @@ class Outputs:
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
             if (got := _rows(leaf, "what predicts")) != rows:
-                raise explained(
-                    ValueError,
-                    f"what predicts returned {got} rows for a share of {rows}",
-                    "Return a row for each of its rows",
-                )
+                what = f"what predicts returned {got} rows for a share of {rows}"
+                raise explained(ValueError, what, "Return a row for each of its rows")
         if self.structure is None:
-            self.structure, self.dtypes, self.words = (
-                made,
-                [leaf.dtype.name for leaf in leaves],
-                _in_words(made, leaves),
-            )
+            self.structure, self.spec = made, _spec_of(made, leaves)
         tf.nest.assert_same_structure(self.structure, made)
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
     def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
         """All kept outputs as one row for a gather. Forgets them."""
         words = {
-            "dtypes": self.dtypes,
-            "structure": self.words,
+            "spec": self.spec,
             "rows": [bool(step) for step in self.steps],
             "step": step + 1,  # the current step, from 1
             "ended": ended,
@@ -135,8 +108,7 @@ class Rounds:
         self._job = job
         self.of_channel = f", channel {channel}" if channel is not None else ""  # in the form of places in error texts
         self._name = f"horovod_data.predict{self.of_channel}"
-        self._dtypes: list[str] = []
-        self._structure: Any = None
+        self._spec: Any = None  # of the outputs of all ranks
         self._got: list[list[Any]] = []  # on rank 0, in order: for each rank and step, the leaves of its rows
 
     def gather(self, outputs: Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
@@ -201,44 +173,28 @@ class Rounds:
                 "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
                 self._where(),
             )
-        first = step - steps[0]
         for rank, head in enumerate(heads):
-            self._check_kind(rank, head)
-        at_text = [1] * len(parts)
+            self._check_spec(rank, head["spec"])
+        rest = [texts[1:].tolist() for texts in parts]
+        dtypes = [leaf.dtype for leaf in tf.nest.flatten(from_json(self._spec))] if self._spec else []
         for i in range(steps[0]):
             for rank, head in enumerate(heads):
                 if head["rows"][i]:
-                    texts = parts[rank][at_text[rank] : at_text[rank] + len(self._dtypes)]
-                    self._keep(
-                        [tf.io.parse_tensor(text, dtype).numpy() for text, dtype in zip(texts, self._dtypes)],
-                        rank,
-                        first + i + 1,
-                    )
-                    at_text[rank] += len(self._dtypes)
+                    leaves = [tf.io.parse_tensor(rest[rank].pop(0), dtype).numpy() for dtype in dtypes]
+                    self._keep(leaves, rank, step - steps[0] + i + 1)
         if heads[0]["ended"]:
             self._join(outputs)
         bytes_of_step = sum(len(text) for texts in parts for text in texts) / max(1, steps[0])
         more = max(1, min(2 * steps[0], _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
         return {"done": heads[0]["ended"], "next_step": step + more}
 
-    def _check_kind(self, rank: int, head: dict[str, Any]) -> None:
-        """Checks that a rank's outputs have the types and the structure of all other ranks."""
-        if not head["dtypes"]:
-            return
-        self._dtypes = self._dtypes or head["dtypes"]
-        self._structure = self._structure or head["structure"]
-        if head["dtypes"] != self._dtypes:
+    def _check_spec(self, rank: int, spec: Any) -> None:
+        """Checks that a rank's outputs have the types and the structure of all other ranks. None: it had no rows."""
+        self._spec = self._spec or spec
+        if spec is not None and spec != self._spec:
             raise explained(
                 TypeError,
-                f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
-                f"{', '.join(head['dtypes'])} on rank {rank}",
-                "Use the same model on all ranks",
-                self._where(),
-            )
-        if head["structure"] != self._structure:
-            raise explained(
-                TypeError,
-                f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
+                f"the ranks predict different outputs: {from_json(self._spec)} on one, {from_json(spec)} on rank {rank}",
                 "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
                 self._where(),
             )
@@ -246,10 +202,11 @@ class Rounds:
     def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
         for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
             if leaf.shape[1:] != known.shape[1:]:
+                output = f" (output {number})" if len(leaves) > 1 else ""
                 raise explained(
                     ValueError,
-                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
-                    f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
+                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on "
+                    f"rank {rank} in step {step}, which can't be joined{output}",
                     "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
                     self._where(),
                 )
@@ -258,19 +215,9 @@ class Rounds:
     def _join(self, outputs: Outputs) -> None:
         """Joins the outputs. It runs before rank 0 answers, so all ranks raise its errors."""
         if not self._got:
-            raise explained(
-                ValueError, "predict() was given a dataset without rows", "Look at what the reader finds", self._where()
-            )
-        structure = outputs.structure
-        if structure is None:  # rank 0 had no rows
-            if self._structure is None:
-                raise explained(
-                    TypeError,
-                    "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
-                    "Return tuples, lists and dicts of tensors",
-                    self._where(),
-                )
-            structure = _of_words(self._structure)
+            what = "predict() was given a dataset without rows"
+            raise explained(ValueError, what, "Look at what the reader finds", self._where())
+        structure = from_json(self._spec) if outputs.structure is None else outputs.structure
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
 
     def _where(self) -> str:

@@ -8,9 +8,9 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from ..errors import explained
-from ..job import roles, state
+from ..job import roles
 from ..native import loader
-from . import call_order, operands
+from . import exchange
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
@@ -51,51 +51,35 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
       tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
       KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
-    job, at = call_order.checked("scatter", 0, name)
-    try:
-        _, at = call_order.checked("scatter", root, name)  # last: a call with a wrong root counts, if its name is right
-        value, rows = _inputs(x, splits, at, dtype, job)
-    except (TypeError, ValueError) as error:
-        if tf.executing_eagerly():
-            _take_no_part(name, at, error)
-        raise
-    label, order = call_order.label(call_order.SCATTER, name)
-    with tf.device("/CPU:0"):
-        part, _ = loader.load().ops.horovod_data_scatter(value, rows, order, root=at, scatter_name=label)
-    if not tf.executing_eagerly() and job.trainer == at and value.shape.rank:
+    at, (value, _), (part, _) = exchange.call("scatter", root, name, lambda at: _inputs(x, splits, at, dtype))
+    if not tf.executing_eagerly() and roles.rank() == at and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
 
 
-def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple[tf.Tensor, tf.Tensor]:
+def _inputs(x: Any, splits: Any, root: int, dtype: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """The tensor, and the number of rows of each rank.
 
     On ranks other than the root: their tensor or an empty one, and no numbers.
     """
+    is_root = roles.rank() == root
     if dtype is not None:
         try:
             dtype = tf.as_dtype(dtype)
         except TypeError:
-            raise explained(
-                TypeError, f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32", job.where
-            ) from None
-        operands.check_sendable(f"x would be a tensor of {dtype.name}", dtype, job)
+            to_do = "Pass one, as in dtype=tf.float32"
+            raise explained(TypeError, f"dtype={dtype!r} is none of TensorFlow's", to_do) from None
+        exchange.check_sendable(f"x would be a tensor of {dtype.name}", dtype)
     if x is None:
-        if job.trainer == root:
-            raise explained(
-                ValueError,
-                "x is None on the root, whose tensor is to be scattered",
-                "Pass a tensor there; None is for the other ranks",
-                job.where,
-            )
+        if is_root:
+            to_do = "Pass a tensor there; None is for the other ranks"
+            raise explained(ValueError, "x is None on the root, whose tensor is to be scattered", to_do)
         if dtype is None:
-            raise explained(
-                ValueError, "x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where
-            )
-        value = tf.zeros([0], dtype) if dtype != tf.string else tf.constant([], tf.string)
+            raise explained(ValueError, "x is None, so dtype must be given", "Pass the dtype of the root's tensor")
+        value = tf.zeros([0], dtype)
     else:
-        value = operands.tensor_of(x, dtype, "scatter", job)
-    if splits is None or job.trainer != root:
+        value = exchange.tensor_of(x, dtype, "scatter")
+    if splits is None or not is_root:
         return value, tf.constant(0, tf.int64)  # the scalar means that no splits were given
     try:
         counts = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
@@ -106,27 +90,9 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: state.Job) -> tuple
         raise explained(
             TypeError,
             f"splits={splits!r} are not whole numbers, one for each rank",
-            f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
-            job.where,
+            f"Pass the number of rows that each of the {roles.size()} ranks gets, as integers",
         )
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
-
-
-def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
-    """Makes the call count on this rank, as on every other rank. If this is the root, the other ranks get the error."""
-    label, order = call_order.label(call_order.SCATTER, name)
-    try:
-        with tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_scatter(
-                tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label, refused=str(error)
-            )
-    except tf.errors.OpError:
-        pass
-
-
-@tf.RegisterGradient("HorovodDataScatterGradient")
-def _no_second_gradient(*_: Any) -> None:
-    operands.no_second_gradient("scatter", "scatter() returned")
 
 
 @tf.RegisterGradient("HorovodDataScatter")
@@ -138,7 +104,7 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
             op.outputs[1],
             tf.shape(op.outputs[0], tf.int64),
             root=root,
-            scatter_name=call_order.label_of(op, "scatter_name"),
+            scatter_name=exchange.label_of(op, "scatter_name"),
         )
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
     if roles.rank() == root:

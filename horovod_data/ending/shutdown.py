@@ -9,7 +9,6 @@ import time
 from typing import Callable, Optional
 
 from ..errors import explain, say, text_of
-from ..job import handshake
 from ..job.state import Job, joined, known
 from ..native import bindings
 from ..observe import times
@@ -133,10 +132,6 @@ def end() -> bool:
 
     Returns whether the communication thread has ended.
     """
-    if joined() is None and handshake.under_way():
-        # init() was interrupted here. The other ranks have this rank in their job, and would wait for it.
-        say(explain("The program ends in the middle of horovod_data.init(), and the job with it", where=""))
-        exit_status.fail(1, said=True)
     _shut_down(exiting=True)
     return joined() is None or bindings.mpi_query().finalized or bindings.wait_left(_TOGETHER_SECONDS)
 

@@ -60,13 +60,6 @@ class Held:
         """Defers signals from now on."""
         self._open = False
 
-    def let_come(self) -> None:
-        """Delivers the signals that were deferred."""
-        try:
-            self.open()
-        finally:
-            self.close()
-
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:

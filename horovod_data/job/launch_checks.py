@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks whether this process was started in a way that can work. Pure: it uses only its arguments.
 
-`mpi` is mpi_name() of the MPI library that the core was built with.
+Each check raises RuntimeError, whose text says what to change. `mpi` is mpi_name() of the MPI library that the core was
+built with.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import re
 import socket
-from typing import Mapping, Optional, Sequence
+from typing import Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import explained, place
 
@@ -19,13 +19,11 @@ _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
-
 # Variables of Open MPI, PMI, PMIx and Slurm. They have this process's rank before MPI knows it.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
-@dataclasses.dataclass(frozen=True)
-class Launcher:
+class Launcher(NamedTuple):
     """The launcher of this process, as far as the environment shows it."""
 
     name: str
@@ -60,11 +58,7 @@ def place_before_mpi(environ: Mapping[str, str]) -> str:
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
-    """Checks that MPI and TensorFlow find enough file descriptors. Otherwise MPI hangs, or TensorFlow ends the process.
-
-    Raises:
-      RuntimeError: this process may open too few files.
-    """
+    """Checks that MPI and TensorFlow find enough file descriptors. Otherwise MPI hangs, or TensorFlow ends the process."""
     least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
     if spare < least:
         raise explained(
@@ -79,9 +73,6 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
 def check_main_guard(where: str) -> None:
     """Refuses processes that multiprocessing starts by "spawn" or "forkserver". Each imports the program before it does
     its work.
-
-    Raises:
-      RuntimeError: this is such a process, and it imports the program.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise explained(
@@ -94,11 +85,7 @@ def check_main_guard(where: str) -> None:
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
-    """Refuses jobs that can't work, before any call of MPI.
-
-    Raises:
-      RuntimeError: Horovod's Gloo launcher started the job, or a variable forbids the use of MPI from several threads.
-    """
+    """Refuses jobs that can't work, before any call of MPI."""
     size = _number(environ, "HOROVOD_SIZE") or 1
     gloo = [
         f"{name}={environ[name]}"
@@ -122,39 +109,25 @@ def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
 
 
 def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
-    """Checks that MPI runs with MPI_THREAD_MULTIPLE.
-
-    Raises:
-      RuntimeError: MPI has a lower level. The text says what to change.
-    """
+    """Checks that MPI runs with MPI_THREAD_MULTIPLE."""
     if level >= 3:
         return
     needs = (
         f"MPI runs with {_LEVELS.get(level, f'level {level}')}, but horovod_data needs MPI_THREAD_MULTIPLE: "
         "its communication thread works beside Horovod's"
     )
-    if initialized_by_us:
-        raise explained(
-            RuntimeError,
-            needs,
-            f"That is all that {mpi} gives: use an MPI library that was built with "
-            "thread support, and rebuild Horovod and horovod_data with it",
-        )
-    raise explained(
-        RuntimeError,
-        needs,
-        "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
-        "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
-        "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
+    to_do = (
+        f"That is all that {mpi} gives: use an MPI library that was built with thread support, and rebuild Horovod and "
+        "horovod_data with it"
+        if initialized_by_us
+        else "MPI was initialised before horovod_data.init(): call horovod_data.init() first, or have MPI initialised with "
+        "MPI_THREAD_MULTIPLE (mpi4py: set mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)"
     )
+    raise explained(RuntimeError, needs, to_do)
 
 
 def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_size: Optional[int] = None) -> None:
-    """Checks that MPI sees the whole job.
-
-    Raises:
-      RuntimeError: MPI sees only this process, but the launcher or Horovod knows of several.
-    """
+    """Checks that MPI sees the whole job."""
     if world_size != 1:
         return
     launcher = find_launcher(environ)
@@ -174,11 +147,7 @@ def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_s
 
 
 def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
-    """Checks that all extensions of this process use the same MPI library.
-
-    Raises:
-      RuntimeError: several are loaded.
-    """
+    """Checks that all extensions of this process use the same MPI library."""
     if len(libraries) > 1:
         raise explained(
             RuntimeError,

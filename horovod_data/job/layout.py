@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional, Sequence
 
-from ..errors import explain
+from ..errors import explained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,21 +67,16 @@ def make_layout(
     """
     size = len(hosts)
     names = list(dict.fromkeys(hosts))
-    if readers_per_node is None:
-        groups = [list(range(size))]
-        each = readers
-    else:
+    groups, each = [list(range(size))], readers
+    if readers_per_node is not None:
         groups = [[rank for rank in range(size) if hosts[rank] == host] for host in names]
         each = 0 if embedded else readers_per_node
     for group in groups:
         if each >= len(group):
-            raise ValueError(_too_few(len(group), each, None if readers_per_node is None else hosts[group[0]]))
-    if each == 0:
-        reading = {group[0] for group in groups}
-        training = set(range(size))
-    else:
-        reading = {rank for group in groups for rank in group[-each:]}
-        training = set(range(size)) - reading
+            raise _too_few(len(group), each, None if readers_per_node is None else hosts[group[0]])
+    # A reader that is not dedicated is the first rank of its group.
+    reading = {rank for group in groups for rank in (group[-each:] if each else group[:1])}
+    training = set(range(size)) - (reading if each else set())
     group_of = [0 if readers_per_node is None else names.index(host) for host in hosts]
     return Layout(_numbered(size, reading), _numbered(size, training), tuple(group_of))
 
@@ -91,17 +86,19 @@ def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:
     return tuple(order.get(rank, -1) for rank in range(size))
 
 
-def _too_few(processes: int, readers: int, host: Optional[str]) -> str:
+def _too_few(processes: int, readers: int, host: Optional[str]) -> ValueError:
     ours = f"{processes} process{'' if processes == 1 else 'es'}"
     if host is not None:
-        return explain(
+        return explained(
+            ValueError,
             f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
-            f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as "
-            "well: embedded=True",
+            f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as well: "
+            "embedded=True",
         )
-    return explain(
-        f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
-        f"which leaves none to train: this job has {ours}",
+    return explained(
+        ValueError,
+        f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, which leaves none to "
+        f"train: this job has {ours}",
         f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "
         f"`mpirun -np {readers + 1} python train.py` or more",
     )

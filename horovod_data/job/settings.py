@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Mapping, NamedTuple, Optional
 
-from ..errors import explain, explained, whole
+from ..errors import explained, whole
 from .cgroups import memory_bytes
 
 # How batches travel between processes of one host. "auto": the cheapest way; "message": by MPI; "arena": in shared
@@ -74,7 +74,12 @@ def read_settings(
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
         payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
-        arena_bytes=_arena_bytes_in(environ),
+        arena_bytes=_size_in(
+            environ,
+            "HOROVOD_DATA_ARENA_MB",
+            min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
+            "; HOROVOD_DATA_PAYLOAD=message does without shared memory",
+        ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
         progress=_choice_in(environ, "HOROVOD_DATA_PROGRESS", PROGRESS, "to show progress"),
@@ -114,37 +119,26 @@ def read_roles(
         embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED")
         given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
+    of_job, of_host = given_by["readers"], given_by["readers_per_node"]
     if readers is not None and readers_per_node is not None:
-        raise explained(
-            ValueError,
-            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
-            "other",
-            "Give one of them",
-        )
+        both = f"{of_job}={readers} and {of_host}={readers_per_node}"
+        raise explained(ValueError, f"{both} contradict each other", "Give one of them")
     if readers_per_node is not None and readers_per_node > 1:
-        raise ValueError(
-            too_many_per_node(
-                f"{given_by['readers_per_node']}={readers_per_node}",
-                f"{given_by['readers_per_node']}=1",
-                f"{given_by['readers']}=R",
-            )
-        )
+        raise too_many_per_node(f"{of_host}={readers_per_node}", f"{of_host}=1", f"{of_job}=R")
     if embedded and readers_per_node is None:
         raise explained(
             ValueError,
             f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
             "asked for",
-            f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole job",
+            f"Use {of_host}=1 with it; without both, rank 0 reads and trains for the whole job",
         )
     return Roles(readers or 0, readers_per_node, embedded)
 
 
-def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
-    """The error text for several readers on a host.
-
-    The arguments: the wrong setting, and the two right ways to write it.
-    """
-    return explain(
+def too_many_per_node(given: str, one: str, of_the_job: str) -> ValueError:
+    """The error for several readers on a host: the wrong setting, and the two right ways to write it."""
+    return explained(
+        ValueError,
         f"{given}: a host can have one reader of its own",
         f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
     )
@@ -197,49 +191,32 @@ def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], 
     return value
 
 
-def _arena_bytes_in(environ: Mapping[str, str]) -> int:
-    return _size_in(
-        environ,
-        "HOROVOD_DATA_ARENA_MB",
-        min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
-        "; HOROVOD_DATA_PAYLOAD=message does without shared memory",
-    )
+def _number_in(
+    environ: Mapping[str, str], name: str, default: float, least: float, what: str, example: str, otherwise: str = ""
+) -> float:
+    """The value of a variable. `what` and `example` go into the error text: "a time in seconds", "30"."""
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < least:
+        finite = ", and finite" if math.isinf(number) else ""
+        raise explained(
+            ValueError,
+            f"{name}={text!r} is not {what} of {least:g} or more{finite}",
+            f"Set {name} to a number such as {example}, or unset it{otherwise}",
+        )
+    return number
 
 
 def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
     """The bytes of a variable whose unit is MiB."""
-    text = environ.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        megabytes = float(text)
-    except ValueError:
-        megabytes = math.nan
-    if not math.isfinite(megabytes) or megabytes < LEAST_MB:
-        raise explained(
-            ValueError,
-            f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
-            f"Set {name} to a number such as 1024, or unset it{otherwise}",
-        )
-    return int(min(megabytes, _MOST_MB) * (1 << 20))
-
-
-def _finite(number: float) -> str:
-    return ", and finite" if math.isinf(number) else ""
+    size = _number_in(environ, name, default / (1 << 20), LEAST_MB, "a size in MiB", "1024", otherwise)
+    return int(min(size, _MOST_MB) * (1 << 20))
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
-    text = environ.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds) or seconds < least:
-        raise explained(
-            ValueError,
-            f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
-            f"Set {name} to a number such as {default:g}, or unset it",
-        )
-    return min(seconds, _MOST_SECONDS)
+    return min(_number_in(environ, name, default, least, "a time in seconds", f"{default:g}"), _MOST_SECONDS)

@@ -6,29 +6,14 @@ They raise errors. Long waits return to Python at times, for Ctrl-C.
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
+import ctypes as c
 import enum
 import functools
 import json
 import struct
 import threading
-from ctypes import (
-    POINTER,
-    byref,
-    c_bool,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint8,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
-from typing import Any, Callable, NoReturn, Optional, Sequence
+from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
 
 from ..errors import explain, explained, forked
 from . import loader
@@ -62,8 +47,7 @@ class ThreadLevel(enum.IntEnum):
     MULTIPLE = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class MpiState:
+class MpiState(NamedTuple):
     """Says whether MPI runs, and how many threads may call it."""
 
     initialized: bool
@@ -76,8 +60,7 @@ class MpiState:
         return self.initialized and not self.finalized
 
 
-@dataclasses.dataclass(frozen=True)
-class Contribution:
+class Contribution(NamedTuple):
     """A contribution to an agreement. `ranks` are the ranks of the communicator that made the same contribution."""
 
     ranks: tuple[int, ...]
@@ -86,42 +69,31 @@ class Contribution:
 
 # The types that C++ names in hvdata_structures().
 _FIELD_TYPES: dict[str, Any] = {
-    "bool": c_bool,
-    "double": c_double,
-    "int32_t": c_int32,
-    "uint32_t": c_uint32,
-    "int64_t": c_int64,
-    "uint64_t": c_uint64,
-    "Payload": c_int32,
-    "plan::Batch": c_uint8,
-    "plan::Schedule": c_uint8,
-    "plan::Remainder": c_uint8,
+    "bool": c.c_bool,
+    "double": c.c_double,
+    "int32_t": c.c_int32,
+    "uint32_t": c.c_uint32,
+    "int64_t": c.c_int64,
+    "uint64_t": c.c_uint64,
+    "Payload": c.c_int32,
+    "plan::Batch": c.c_uint8,
+    "plan::Schedule": c.c_uint8,
+    "plan::Remainder": c.c_uint8,
 }
 
 
 @functools.lru_cache(maxsize=None)
-def _structures() -> dict[str, type[ctypes.Structure]]:
+def _structures() -> dict[str, type[c.Structure]]:
     """The structures that C++ takes, by name. They are made from the description that C++ gives."""
-    made: dict[str, type[ctypes.Structure]] = {}
+    made: dict[str, type[c.Structure]] = {}
     for line in _call("structures").decode().splitlines():
         name, size, text = line.split(" ", 2)
-        try:
-            fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
-        except KeyError as unknown:
-            raise explained(
-                ImportError,
-                f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
-                "side does not know",
-                "Install horovod_data anew",
-            ) from None
-        made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-        if ctypes.sizeof(made[name]) != int(size):
-            raise explained(
-                ImportError,
-                f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
-                f"{ctypes.sizeof(made[name])}",
-                "Install horovod_data anew",
-            )
+        fields = [field.split() for field in text.split(";") if field]
+        if unknown := {kind for kind, _ in fields} - _FIELD_TYPES.keys():
+            raise _does_not_fit(f"has a field of type {unknown.pop()} in {name}, which its Python side does not know")
+        made[name] = type(name, (c.Structure,), {"_fields_": [(field, _FIELD_TYPES[kind]) for kind, field in fields]})
+        if (ours := c.sizeof(made[name])) != int(size):
+            raise _does_not_fit(f"has a structure {name} of {size} bytes, its Python side one of {ours}")
     return made
 
 
@@ -130,30 +102,34 @@ def check() -> None:
     _structures()
 
 
-def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
+def _structure(name: str, values: dict[str, Any]) -> c.Structure:
     """A structure with these values. The call must give all fields."""
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
-        raise explained(
-            ImportError,
-            f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives {', '.join(values)}",
-            "Install horovod_data anew",
-        )
+        raise _does_not_fit(f"takes {', '.join(wanted)} in {name}, its Python side gives {', '.join(values)}")
     return structure(**values)
 
 
-# Results that are bytes come as a pointer and a length, because c_char_p would stop at the first NUL.
+def _does_not_fit(what: str) -> ImportError:
+    return explained(ImportError, f"horovod_data's C++ core {what}", "Install horovod_data anew")
+
+
+def _to(*kinds: Any) -> list[Any]:
+    return [c.POINTER(kind) for kind in kinds]
+
+
+_OUT_BYTES = _to(c_void_p, c_size_t)  # a pointer and a length, because c_char_p would stop at the first NUL
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
     "build_info": (c_char_p, []),
     "structures": (c_char_p, []),
-    "mpi_query": (c_int, [POINTER(c_int), POINTER(c_int), POINTER(c_int)]),
+    "mpi_query": (c_int, _to(c_int, c_int, c_int)),
     "mpi_init": (c_int, []),
-    "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
-    "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
-    "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
-    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_void_p]),
+    "comm_info": (c_int, [c_void_p, *_to(c_int, c_int)]),
+    "comm_world_ranks": (c_int, [c_void_p, *_to(c_int)]),
+    "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, *_OUT_BYTES]),
+    "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), c_void_p]),
     "state": (c_int, []),
     "leave_channels": (c_int, []),
     "bye": (c_int, []),
@@ -171,40 +147,27 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
     "certificates": (c_char_p, []),
-    "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
-    "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
-    "channel_create": (
-        c_int,
-        [
-            c_void_p,
-            c_char_p,
-            c_int,
-            POINTER(c_char_p),
-            POINTER(c_int),
-            POINTER(c_int),
-            POINTER(c_int64),
-            POINTER(c_int),
-            POINTER(c_int64),
-        ],
-    ),
+    "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, *_to(c_int64)]),
+    "agree_wait": (c_int, [c_int64, c_int, *_OUT_BYTES]),
+    "channel_create": (c_int, [c_void_p, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
-    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
+    "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
     "session": (c_uint64, []),
 }
 
-_functions: dict[str, Any] = {}
+
+@functools.lru_cache(maxsize=None)
+def _function(name: str) -> Any:
+    function = getattr(loader.load().dll, "hvdata_" + name)
+    function.restype, function.argtypes = _PROTOTYPES[name]
+    return function
 
 
 def _call(name: str, *args: Any) -> Any:
     """Calls hvdata_<name>, without the GIL."""
-    function = _functions.get(name)
-    if function is None:
-        function = getattr(loader.load().dll, "hvdata_" + name)
-        function.restype, function.argtypes = _PROTOTYPES[name]
-        _functions[name] = function
-    return function(*args)
+    return _function(name)(*args)
 
 
 def _raise(code: int) -> NoReturn:
@@ -225,12 +188,22 @@ def _text(name: str, *args: Any) -> str:
     return str(text.decode(errors="replace"))
 
 
-def _wait(call: Callable[[], int]) -> None:
+def _wait(name: str, *args: Any) -> None:
     """Repeats a sliced wait until it is over. In the main thread Python handles signals between the slices."""
-    while (code := call()) == _PENDING:
+    while (code := _call(name, *args)) == _PENDING:
         pass
     if code != 0:
         _raise(code)
+
+
+def _over(name: str, seconds: float) -> bool:
+    """Waits once, for some seconds. Returns whether the wait is over."""
+    return bool(_call(name, int(seconds * 1000)) != _PENDING)
+
+
+def _checked(name: str) -> Callable[..., None]:
+    """The call hvdata_<name> without a result. It raises the error that C++ reports."""
+    return functools.partial(_check, name)
 
 
 def _records(data: bytes) -> list[bytes]:
@@ -272,9 +245,8 @@ def mpi_query() -> MpiState:
     return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))
 
 
-def mpi_init() -> None:
-    """Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). Collective over the launched job."""
-    _check("mpi_init")
+# Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). Collective over the launched job.
+mpi_init = _checked("mpi_init")
 
 
 def comm_info(comm: Optional[int]) -> tuple[int, int]:
@@ -295,7 +267,7 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
     """Returns the bytes of all ranks, in rank order. Collective on `comm`. Blocks."""
     data, size = c_void_p(), c_size_t()
     _check("comm_exchange", comm, mine, len(mine), byref(data), byref(size))
-    return _records(ctypes.string_at(data.value or 0, size.value))
+    return _records(c.string_at(data.value or 0, size.value))
 
 
 # ---- The engine.
@@ -333,21 +305,19 @@ def state() -> State:
     return State(_call("state"))
 
 
-def leave_channels() -> None:
-    """Closes this trainer's lanes, so that other ranks need not wait for it."""
-    _check("leave_channels")
-
-
-def bye() -> None:
-    """Closes this trainer's lanes, and sends that it is done. May be repeated."""
-    _check("bye")
+# Closes this trainer's lanes, so that other ranks need not wait for it.
+leave_channels = _checked("leave_channels")
+# Closes this trainer's lanes, and sends that it is done. May be repeated.
+bye = _checked("bye")
+# Ends all sources and leaves the transport. Call it after bye() and, on a reader, after wait_all_bye().
+stop = _checked("stop")
 
 
 def wait_all_bye(seconds: Optional[float] = None) -> bool:
     """Waits until every trainer has called bye(), at most for `seconds`. Returns whether all have called it."""
     if seconds is not None:
-        return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
-    _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
+        return _over("wait_all_bye", seconds)
+    _wait("wait_all_bye", SLICE_MS)
     return True
 
 
@@ -361,17 +331,12 @@ def refuse_agreements(why: str) -> None:
     _check("refuse_agreements", why.encode())
 
 
-def stop() -> None:
-    """Ends all sources and leaves the transport. Call it after bye() and, on a reader, after wait_all_bye()."""
-    _check("stop")
-
-
 def wait_left(seconds: float) -> bool:
     """After stop(): waits at most `seconds` until every process has stopped and the communication thread has ended.
 
     Returns whether they have.
     """
-    return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
+    return _over("wait_left", seconds)
 
 
 def hush(on: bool) -> None:
@@ -380,9 +345,8 @@ def hush(on: bool) -> None:
     _call("hush", int(on))
 
 
-def on_finalize(function: int) -> None:
-    """Makes MPI_Finalize, if the program calls it, first call the C function at this address."""
-    _check("on_finalize", function)
+# Makes MPI_Finalize, if the program calls it, first call the C function at this address.
+on_finalize = _checked("on_finalize")
 
 
 def call_beside(function: int) -> bool:
@@ -395,7 +359,7 @@ def call_beside(function: int) -> bool:
 
 def join_beside() -> None:
     """Waits until the function of call_beside() has returned."""
-    _wait(lambda: int(_call("join_beside", SLICE_MS)))
+    _wait("join_beside", SLICE_MS)
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
@@ -458,15 +422,14 @@ def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
     """
     number, data, size = c_int64(), c_void_p(), c_size_t()
     _check("agree_begin", mine, len(mine), what.encode(), byref(number))
-    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
-    return number.value, _contributions(ctypes.string_at(data.value or 0, size.value))
+    _wait("agree_wait", number, SLICE_MS, byref(data), byref(size))
+    return number.value, _contributions(c.string_at(data.value or 0, size.value))
 
 
 # ---- Channels.
 
 
-@dataclasses.dataclass(frozen=True)
-class Component:
+class Component(NamedTuple):
     """A flat tensor of a channel's elements, in the form that C++ takes."""
 
     name: str
@@ -494,14 +457,8 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     )
 
 
-def channel_use(channel: int) -> None:
-    """Counts one more user of the channel."""
-    _check("channel_use", channel)
-
-
-def channel_unuse(channel: int) -> None:
-    """Reverts one channel_use(). The channel is released when it has no more users."""
-    _check("channel_unuse", channel)
+# The process uses this channel (a number) no more. It is released when it has no more users.
+channel_unuse = _checked("channel_unuse")
 
 
 def source_wait(channel: int) -> Optional[tuple[int, int]]:
@@ -510,7 +467,7 @@ def source_wait(channel: int) -> Optional[tuple[int, int]]:
     Both count from 1. Except: after a restored epoch, `number` continues from that epoch's number.
     """
     epoch, number = c_uint64(), c_uint64()
-    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
+    _wait("source_wait", channel, SLICE_MS, byref(epoch), byref(number))
     return (epoch.value, number.value) if epoch.value else None
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import Iterable, NamedTuple, Optional
 
-from ..errors import explain, explained
+from ..errors import explained
 
 _PATH = Path(__file__).parents[1] / "_core.so"
 _REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
@@ -54,20 +53,18 @@ def load() -> Library:
         ) from error
     running = str(tf.__version__)
     if not _PATH.exists():
-        raise ImportError(_not_built(_PATH))
+        raise _not_built(_PATH)
     built = _built_for(_PATH)
     if built and not _same_tensorflow(built, running):
-        raise ImportError(_other_tensorflow(built, running))
+        raise explained(
+            ImportError,
+            f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
+            f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}",
+        )
     try:
-        ops = tf.load_op_library(str(_PATH))
-        dll = ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        dll.hvdata_build_info.restype = ctypes.c_char_p
-        built = str(json.loads(dll.hvdata_build_info().splitlines()[0])["tensorflow"])
-    except (tf.errors.OpError, OSError, AttributeError) as error:
-        raise ImportError(_cannot_load(getattr(error, "message", None) or str(error), built, running)) from error
-    if not _same_tensorflow(built, running):
-        raise ImportError(_other_tensorflow(built, running))
-    return Library(ops, dll)
+        return Library(tf.load_op_library(str(_PATH)), ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL))
+    except (tf.errors.OpError, OSError) as error:
+        raise _cannot_load(getattr(error, "message", None) or str(error), built, running) from error
 
 
 def library_path() -> Path:
@@ -105,36 +102,29 @@ def _same_tensorflow(built: str, running: str) -> bool:
     return built.split(".")[:2] == running.split(".")[:2]
 
 
-def _not_built(library: Path) -> str:
+def _not_built(library: Path) -> ImportError:
     root = library.parent.parent
+    what, to_do = "horovod_data was installed without its C++ core", f"Run {_REBUILD}"
     if (root / "setup.py").exists():
-        return explain(
-            f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
+        what = "this is horovod_data's source tree, and its C++ core has not been built here"
+        to_do = (
             f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
-            "Python in another folder",
+            "Python in another folder"
         )
-    return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run {_REBUILD}")
+    return explained(ImportError, f"{library} is missing: {what}", to_do)
 
 
-def _other_tensorflow(built: str, running: str) -> str:
-    return explain(
-        f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
-        f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}",
-    )
-
-
-def _cannot_load(reason: str, built: Optional[str], running: str) -> str:
+def _cannot_load(reason: str, built: Optional[str], running: str) -> ImportError:
+    what, to_do = f"horovod_data's C++ core {_PATH} can't be loaded", f"Rebuild it: {_REBUILD}"
     missing = re.search(r"(\S+): cannot open shared object file", reason)
     if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
-        return explain(
-            f"{missing[1]}, the MPI library that horovod_data was built with, can't be found ({reason})",
+        what = f"{missing[1]}, the MPI library that horovod_data was built with, can't be found"
+        to_do = (
             "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
-            f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}",
+            f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}"
         )
-    if "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
+    elif "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
         other = f"TensorFlow {built}" if built else "another TensorFlow"
-        return explain(
-            f"horovod_data was built for {other} and doesn't fit TensorFlow {running} ({reason})",
-            f"Rebuild it for this one: {_REBUILD}",
-        )
-    return explain(f"horovod_data's C++ core {_PATH} can't be loaded ({reason})", f"Rebuild it: {_REBUILD}")
+        what = f"horovod_data was built for {other} and doesn't fit TensorFlow {running}"
+        to_do = f"Rebuild it for this one: {_REBUILD}"
+    return explained(ImportError, f"{what} ({reason})", to_do)

@@ -5,26 +5,6 @@ first.
 For the C++ side, look in csrc/ops/status.h.
 
 They work with TensorFlow 2.15 to 2.21.
-
-| Name | What for |
-|---|---|
-| `tensorflow.python.data.ops.dataset_ops` | `DatasetSource`, `UnaryDataset`, `DatasetV1Adapter`: a dataset of an op |
-| `tensorflow.python.data.ops.iterator_ops` | `OwnedIterator`; its `_iterator_resource`, `_dataset`, `_next_internal`: ending/forks.py |
-| `._save`, `._restore`, `._serialize_to_tensors`, `._restore_from_tensors` | methods of it: ending/forks.py |
-| `Dataset._apply_debug_options` | what `iter()` calls first: ending/forks.py |
-| `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: ending/forks.py |
-| `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
-| `context_safe()`, `Context.remove_function` | what a forked child must not do when it ends: ending/forks.py |
-| `context().ensure_initialized()`, `._visible_device_list` | an eager context without GPUs, in a program whose sessions have them |
-| `context().is_async()`, `.executor`; `tensorflow.python.eager.executor` | an op that runs in its caller's thread, also where the program has others run later |
-| `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
-| `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
-| `Dataset._variant_tensor` | the input of an op of ours |
-| `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._filename`, `._as_serialized_graph` | what a pipeline is made of |
-| `Dataset._num_shards`, `._index`, `._count`, `._buffer_size`, `._deterministic` and others of `_NUMBERS` | the numbers of its stages |
-| `tensorflow.python.data.experimental.ops.distribute` | `_AutoShardDataset`, for shard="auto" |
-| `tensorflow.python.framework.none_tensor` | `NoneTensorSpec`, what stands for None in a spec |
-| `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
 """
 
 from __future__ import annotations
@@ -43,24 +23,17 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterat
 from tensorflow.python.eager import context, executor
 from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
-from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
 # ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
 # that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
 # first.
-ITERATOR_CALLS = (
-    "_next_internal",
-    "get_next_as_optional",
-    "_save",
-    "_restore",
-    "_serialize_to_tensors",
-    "_restore_from_tensors",
-)
+ITERATOR_CALLS: tuple[str, ...] = ("_next_internal", "get_next_as_optional", "_save", "_restore")
+ITERATOR_CALLS += ("_serialize_to_tensors", "_restore_from_tensors")
 SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
 
 # Attributes of stages: numbers that affect the stage's elements, and that are the same on all hosts.
-_NUMBERS = (
+_NUMBERS: tuple[str, ...] = (
     "_num_shards",
     "_index",
     "_count",
@@ -68,10 +41,8 @@ _NUMBERS = (
     "_drop_remainder",
     "_cycle_length",
     "_block_length",
-    "_start",
-    "_stop",
-    "_step",
 )
+_NUMBERS += ("_start", "_stop", "_step")
 
 
 def begin_without_gpus() -> None:
@@ -187,14 +158,13 @@ def numbers(stage: tf.data.Dataset) -> list[str]:
 
 def small_numbers(stage: tf.data.Dataset) -> list[str]:
     """The values of numeric tensors in captured() that have at most 64 entries."""
-    few = [
-        tensor
-        for tensor in captured(stage)
-        if (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool)
-        and tensor.shape.is_fully_defined()
-        and tensor.shape.num_elements() <= 64
-    ]
-    return [repr(value.tolist()) for value in map(tf.get_static_value, few) if value is not None]
+
+    def small(tensor: tf.Tensor) -> bool:
+        number = tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
+        return bool(number and tensor.shape.is_fully_defined() and tensor.shape.num_elements() <= 64)
+
+    values = [tf.get_static_value(tensor) for tensor in captured(stage) if small(tensor)]
+    return [repr(value.tolist()) for value in values if value is not None]
 
 
 def unordered(stage: tf.data.Dataset) -> bool:
@@ -218,17 +188,8 @@ def unwrapped(stage: tf.data.Dataset) -> tf.data.Dataset:
     return stage
 
 
-_DIVIDE_ANEW = (
-    "Batch",
-    "Unbatch",
-    "FlatMap",
-    "Interleave",
-    "Shuffle",
-    "ShuffleAndRepeat",
-    "Window",
-    "Rebatch",
-    "GroupByReducer",
-)
+# The ends of the names of stages that may join rows of several elements, cut an element, or change their order.
+_DIVIDE_ANEW = ("Batch", "batch", "FlatMap", "Interleave", "Shuffle", "ShuffleAndRepeat", "Window", "GroupByReducer")
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
@@ -270,10 +231,8 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
 
 def caches_in_a_file(stage: tf.data.Dataset) -> bool:
     """Says whether a stage is a cache() with a filename."""
-    name = (
-        tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
-    )
-    return isinstance(name, bytes) and name != b""
+    filename = getattr(stage, "_filename", None)
+    return is_eager(filename) and tf.get_static_value(filename) != b""
 
 
 def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
@@ -283,11 +242,9 @@ def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
         yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
     for function in stage._functions():
         for op in function.function.graph.get_operations():
-            names = (
-                [argument.name for argument in op.op_def.input_arg]
-                if "Dataset" in op.type and op.op_def is not None
-                else []
-            )
+            if "Dataset" not in op.type or op.op_def is None:
+                continue
+            names = [argument.name for argument in op.op_def.input_arg]
             if "seed" in names and "seed2" in names and len(names) == len(op.inputs):
                 yield f"{op.type} in a function", [op.inputs[names.index(name)] for name in ("seed", "seed2")]
 

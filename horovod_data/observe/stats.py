@@ -87,6 +87,4 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
         raise RuntimeError(forked("stats()"))
     global resets
     resets += reset
-    numbers: dict[str, Union[int, float]] = {**bindings.counters()}
-    process = times.own(reset)
-    return {**numbers, **times.flat(process)} if process else numbers
+    return {**bindings.counters(), **times.flat(times.own(reset))}

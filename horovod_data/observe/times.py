@@ -15,7 +15,14 @@ _OPTIONS = ("batch", "schedule", "prefetch", "number")
 _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
+_TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
 _OF_NOW = ("untaken", "window")  # values of this moment, not sums
+
+# The names of these values in stats(), which has them for each channel on every process.
+_NAMES = {
+    "trainer": ("wait", "receive", "step", "waits", "window"),
+    "reader": ("pipeline", "deal", "room", "serve", "untaken"),
+}
 
 Process = Mapping[str, Any]  # what read() makes of the lines of one process
 
@@ -40,7 +47,6 @@ class Trainer:
 
     @property
     def total(self) -> float:
-        """The seconds of its epochs."""
         return self.wait + self.receive + self.step
 
     @property
@@ -83,7 +89,6 @@ class Reader:
 
     @property
     def total(self) -> float:
-        """The seconds of its epochs."""
         return self.pipeline + self.deal + self.room + self.serve
 
     @property
@@ -144,39 +149,20 @@ def read(text: str) -> list[dict[str, Any]]:
     return processes
 
 
+def _scaled(ns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value * _NS if name in _TIMES else value for name, value in ns.items()}
+
+
 def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
-    return Trainer(
-        process["rank"],
-        process["host"],
-        ns["steps"],
-        ns["rows"],
-        ns["wait"] * _NS,
-        ns["receive"] * _NS,
-        ns["step"] * _NS,
-        ns["waits"],
-        ns["queued"],
-        {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
-        ns["epochs"],
-        ns["first"] * _NS,
-        ns["window"],
-    )
+    waited_for = {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])}
+    return Trainer(process["rank"], process["host"], **{**_scaled(ns), "waited_for": waited_for})
 
 
 def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
-    return Reader(
-        process["reader"],
-        process["host"],
-        process["rank"] >= 0,
-        ns["elements"],
-        ns["steps"],
-        ns["pipeline"] * _NS,
-        ns["deal"] * _NS,
-        ns["room"] * _NS,
-        ns["serve"] * _NS,
-        {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])},
-        dict(zip(process["audience"], ns["room_times_of"])),
-        ns["untaken"],
-    )
+    room_of = {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])}
+    times_of = dict(zip(process["audience"], ns["room_times_of"]))
+    values = {**_scaled(ns), "room_of": room_of, "room_times_of": times_of}
+    return Reader(process["reader"], process["host"], process["rank"] >= 0, **values)
 
 
 def trainers(process: Process) -> dict[str, Trainer]:
@@ -263,27 +249,20 @@ def flat(process: Process) -> dict[str, float]:
     have forgotten old channels without names.
     """
     named: dict[str, float] = {}
-    if not process:
-        return named
-    of_trainers, of_readers = trainers(process), readers(process)
-    for name, channel in process["channels"].items():
-        one, other = of_trainers.get(name), of_readers.get(name)
+    for name, channel in process.get("channels", {}).items():
         named |= {f"{name}/{what}": number for what, number in channel.get("tally", {}).items()}
-        named |= {
-            f"{name}/wait_seconds": one.wait if one else 0.0,
-            f"{name}/receive_seconds": one.receive if one else 0.0,
-            f"{name}/step_seconds": one.step if one else 0.0,
-            f"{name}/waits": one.waits if one else 0,
-            f"{name}/window": one.window if one else 0,
-            f"{name}/queue": one.queued / one.steps if one and one.steps else 0.0,
-            f"{name}/pipeline_seconds": other.pipeline if other else 0.0,
-            f"{name}/deal_seconds": other.deal if other else 0.0,
-            f"{name}/room_seconds": other.room if other else 0.0,
-            f"{name}/serve_seconds": other.serve if other else 0.0,
-            f"{name}/untaken": other.untaken if other else 0,
-        }
-        room, times = (other.room_of, other.room_times_of) if other else ({}, {})
+        for role, values in _NAMES.items():
+            mine = channel.get(role, {})
+            for value in values:
+                if value in _TIMES:
+                    named[f"{name}/{value}_seconds"] = mine.get(value, 0) * _NS
+                else:
+                    named[f"{name}/{value}"] = mine.get(value, 0)
+        one = channel.get("trainer", {})
+        named[f"{name}/queue"] = one["queued"] / one["steps"] if one.get("steps") else 0.0
+        other = channel.get("reader", {"room_of": (), "room_times_of": ()})
+        room, times = (dict(zip(process["audience"], other[what])) for what in ("room_of", "room_times_of"))
         for rank in range(process["ranks"]):
-            named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0.0)
+            named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0) * _NS
             named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)
     return named

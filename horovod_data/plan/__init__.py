@@ -130,13 +130,10 @@ class Readers:
         for name in ("dedicated", "per_node"):
             object.__setattr__(self, name, counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
-            raise explained(
-                ValueError,
-                f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
-                "Give one of them",
-            )
+            both = f"dedicated={self.dedicated} and per_node={self.per_node}"
+            raise explained(ValueError, f"{both} contradict each other", "Give one of them")
         if self.per_node > 1:
-            raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
+            raise too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R")
 
     def count(self, job: Job) -> int:
         """The number of processes that read."""
@@ -145,12 +142,10 @@ class Readers:
     def __str__(self) -> str:
         if self.per_node:
             return "1 reader on every host"
+        if not self.dedicated:
+            return "rank 0 reads"
         where = "" if self.own_hosts else " on the ranks' hosts"
-        return (
-            f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}"
-            if self.dedicated
-            else "rank 0 reads"
-        )
+        return f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +242,6 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
 
     If no number of dedicated readers suffices, the second plan has the fewest readers that come closest.
     """
-    found = [judge(job, Readers(), costs)]
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):
         wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
@@ -257,13 +251,11 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
         if best.relaxed:
             break
     assert best is not None
-    return [*found, best, judge(job, Readers(per_node=1), costs)]
+    return [judge(job, Readers(), costs), best, judge(job, Readers(per_node=1), costs)]
 
 
 def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
     """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
     candidates = plans(job, own_hosts, costs)
-    return next(
-        (plan for plan in candidates if plan.relaxed),
-        min(candidates, key=lambda plan: plan.prediction.delivery_seconds),
-    )
+    fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
+    return next((plan for plan in candidates if plan.relaxed), fastest)

@@ -43,19 +43,13 @@ def _describe(plan: Plan) -> list[str]:
 
 def _advice(plan: Plan) -> str:
     readers = plan.readers
-    how = (
-        "horovod_data.init(readers_per_node=1)"
-        if readers.per_node
-        else f"horovod_data.init(readers={readers.dedicated})"
-        if readers.dedicated
-        else "horovod_data.init()"
-    )
+    how = "readers_per_node=1" if readers.per_node else f"readers={readers.dedicated}" if readers.dedicated else ""
     where = ""
     if readers.dedicated and readers.own_hosts:
         where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
     # A number switches "auto" off. So give a number only if readers need more steps than "auto" allows.
     window = "" if plan.job.prefetch == AUTO else f", distribute_dataset(..., prefetch={plan.job.prefetch})"
-    text = f"Recommended: {readers}{where}: {how}{window}"
+    text = f"Recommended: {readers}{where}: horovod_data.init({how}){window}"
     if plan.relaxed:
         return text
     bound = plan.prediction.bound_by
@@ -67,38 +61,33 @@ def _advice(plan: Plan) -> str:
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:
-    told = dataclasses.asdict(plan.prediction)
-    told["delivery_seconds"] = plan.prediction.delivery_seconds
     return {
         "job": dataclasses.asdict(plan.job),
         "readers": dataclasses.asdict(plan.readers),
         "processes_that_read": plan.readers.count(plan.job),
         "relaxed": plan.relaxed,
-        **told,
+        **dataclasses.asdict(plan.prediction),
+        "delivery_seconds": plan.prediction.delivery_seconds,
     }
 
 
 def _table(found: Sequence[Plan]) -> list[str]:
-    rows = [
-        ("ranks", "all ranks take", "recommended", "prefetch", "steps/s", "bound by", "each reader sends", "and holds")
-    ]
+    columns: dict[str, list[str]] = {}
     for plan in found:
         told = plan.prediction
-        rate = plan.job.step_bytes * told.steps_per_second
-        rows.append(
-            (
-                f"{plan.job.ranks:,}",
-                f"{_size(rate)}/s",
-                str(plan.readers),
-                f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
-                f"{told.steps_per_second:.3g}",
-                told.bound_by,
-                f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
-                _size(told.reader_memory_bytes),
-            )
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        for name, cell in {
+            "ranks": f"{plan.job.ranks:,}",
+            "all ranks take": f"{_size(plan.job.step_bytes * told.steps_per_second)}/s",
+            "recommended": str(plan.readers),
+            "prefetch": f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
+            "steps/s": f"{told.steps_per_second:.3g}",
+            "bound by": told.bound_by,
+            "each reader sends": f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
+            "and holds": _size(told.reader_memory_bytes),
+        }.items():
+            columns.setdefault(name, [name]).append(cell)
+    padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns.values()]
+    return ["  ".join(row).rstrip() for row in zip(*padded)]
 
 
 def _whole(least: int) -> Callable[[str], int]:
@@ -140,32 +129,23 @@ def _parser() -> argparse.ArgumentParser:
         "Status 0: something keeps up, or there is nothing to keep up with (--step-ms 0); 1: nothing does; 2: wrong "
         "arguments.",
     )
-    parser.add_argument(
-        "--ranks", type=_whole(1), help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}"
-    )
-    parser.add_argument(
-        "--batch-mb", type=_above_zero, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes"
-    )
-    parser.add_argument("--step-ms", type=_zero_or_more, required=True, help="of computation; 0: as fast as data comes")
-    parser.add_argument(
-        "--link-gbit", type=_above_zero, required=True, help="of each host's line, as far as batches may have it"
-    )
+    usual = ", ".join(map(str, USUAL_RANKS))
+    parser.add_argument("--ranks", type=_whole(1), help=f"that train; left out: a table for {usual}")
+    for name, takes, text in (
+        ("--batch-mb", _above_zero, "of one rank, in one step; 1 MB is 1,000,000 bytes"),
+        ("--step-ms", _zero_or_more, "of computation; 0: as fast as data comes"),
+        ("--link-gbit", _above_zero, "of each host's line, as far as batches may have it"),
+    ):
+        parser.add_argument(name, type=takes, required=True, help=text)
     parser.add_argument("--ranks-per-host", type=_whole(1), default=8)
-    parser.add_argument(
-        "--prefetch",
-        type=_steps,
-        default=AUTO,
-        metavar="auto|N",
-        help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case",
-    )
-    parser.add_argument(
-        "--prefetch-mb", type=_above_zero, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}"
-    )
+    text = "steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case"
+    parser.add_argument("--prefetch", type=_steps, default=AUTO, metavar="auto|N", help=text)
+    text = f"with auto; by default {PREFETCH_BYTES >> 20}"
+    parser.add_argument("--prefetch-mb", type=_above_zero, metavar="MiB", help=text)
     pipeline = parser.add_mutually_exclusive_group()
     pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="that the pipeline of one reader yields")
-    pipeline.add_argument(
-        "--pipeline-ms", type=_above_zero, help="in which the pipeline of one reader yields one rank's batch"
-    )
+    text = "in which the pipeline of one reader yields one rank's batch"
+    pipeline.add_argument("--pipeline-ms", type=_above_zero, help=text)
     layout = parser.add_mutually_exclusive_group()
     layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
     layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
@@ -176,9 +156,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _job(given: argparse.Namespace, ranks: int) -> Job:
     if given.prefetch_mb is not None and given.prefetch != AUTO:
-        raise ValueError(
-            f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them"
-        )
+        both = f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps"
+        raise ValueError(f"{both}. Give one of them")
     batch = given.batch_mb * 1e6
     pipeline = given.pipeline_mb_s and given.pipeline_mb_s * 1e6
     return Job(
@@ -196,9 +175,8 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
     if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
         layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
-        raise ValueError(
-            f"--shared-hosts says where dedicated readers are, and with {layout} there are none. Leave it out"
-        )
+        both = f"--shared-hosts says where dedicated readers are, and with {layout} there are none"
+        raise ValueError(f"{both}. Leave it out")
     if given.readers_per_node is not None:
         return Readers(per_node=1)
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
@@ -214,13 +192,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
+    others = [[] if readers else plans(job, not given.shared_hosts) for job in jobs]
     if given.json:
         told = [
-            {
-                **_as_json(plan),
-                "alternatives": [] if readers else [_as_json(other) for other in plans(job, not given.shared_hosts)],
-            }
-            for job, plan in zip(jobs, chosen)
+            {**_as_json(plan), "alternatives": [_as_json(other) for other in beside]}
+            for plan, beside in zip(chosen, others)
         ]
         print(json.dumps(told[0] if given.ranks is not None else told, indent=1))
     elif given.ranks is None:
@@ -231,7 +207,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
             + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else "")
         )
-        for one in [plan] if readers else plans(job, not given.shared_hosts):
+        for one in others[0] or [plan]:
             print("\n".join(_describe(one)))
         if not readers:
             print(_advice(plan))

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Optional, Sequence
 
-from ..errors import explain, show_any_text
+from ..errors import explained, show_any_text
 from . import parts
 from .files import Timeline, merge, read, read_parts
 
@@ -41,27 +40,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     show_any_text()
     try:
         if any(os.path.exists(args.output) and os.path.samefile(file, args.output) for file in args.files):
-            raise ValueError(
-                explain(f"{args.output} is one of the files to be merged", "Give -o another name", where="")
-            )
+            raise explained(ValueError, f"{args.output} is one of the files to be merged", "Give -o another name", "")
         of_processes = [file for file in args.files if parts.is_part(file)]
         timelines = read_parts(of_processes) if of_processes else []
         timelines += [read(file) for file in args.files if file not in of_processes]
         if not any(one.ours for one in timelines):
-            raise ValueError(
-                explain(
-                    "None of these timelines is horovod_data's",
-                    "Name the one that HOROVOD_DATA_TIMELINE=... has written, too",
-                    where="",
-                )
-            )
+            to_do = "Name the one that HOROVOD_DATA_TIMELINE=... has written, too"
+            raise explained(ValueError, "None of these timelines is horovod_data's", to_do, "")
         events = merge(timelines)
-        parts.write(args.output, (json.dumps(event, separators=(",", ":")) for event in events))
-    except OSError as error:
-        print(f"horovod_data.timeline: error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"horovod_data.timeline: error: {error}", file=sys.stderr)
+        parts.write(args.output, events)
+    except (OSError, ValueError) as error:
+        said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        print(f"horovod_data.timeline: error: {said}", file=sys.stderr)
         return 2
     for one in timelines:
         print(_describe(one))

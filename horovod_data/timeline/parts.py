@@ -30,6 +30,8 @@ _LINES_OF_A_ROW = 1000  # Perfetto wants thread numbers that no other process ha
 _DRIFT = 1 / 20_000  # the clocks of two machines drift apart by at most 50 us per second
 _PATIENCE_SECONDS = 5.0  # how long to wait for other readers to end their parts
 
+Event = dict[str, Any]
+
 _path = ""  # of the JSON file, on reader 0
 
 
@@ -121,8 +123,8 @@ class Part:
         if samples:
             self.clock = Clock(samples)
 
-    def lines(self) -> Iterator[str]:
-        """The events of this part, each as JSON, with times of reader 0."""
+    def events(self) -> Iterator[Event]:
+        """The events of this part, with times of reader 0."""
         line = _line(self.row, 0, False)
         yield _meta("process_name", self.row, line, {"name": self.name})
         yield _meta("process_sort_index", self.row, line, {"sort_index": self.row})
@@ -135,56 +137,41 @@ class Part:
                 "round_trip_in_micros": knot.round_trip / 1000,
             }
             yield _meta("horovod_data clock", self.row, line, clock)
-        channels: dict[int, str] = {}  # by number: the channel's name, as JSON
-        named: set[tuple[int, bool]] = set()  # channels, and True if this process is their reader
-        begins: dict[Any, str] = {}  # the text at the begin of a line, by the values that determine it
+        channels: dict[int, str] = {}  # by number: the channel's name
+        named: set[int] = set()  # the lines that have a name
         for kind, payload in _blocks(self.path):
             if kind == b"CHAN":
                 channels[int.from_bytes(payload[:4], "little")] = payload[4:].decode(errors="replace")
             elif kind == b"LOST" and len(payload) == _LOST.size:
                 count, now = _LOST.unpack(payload)
-                yield (
-                    f'{{"ph":"i","s":"p","name":"{count} events left out","cat":"left out","pid":{self.row},"tid":{line},'
-                    f'"ts":{self._micros(now):.3f},"args":{{"left_out":{count}}}}}'
-                )
+                lost = {"ph": "i", "s": "p", "name": f"{count} events left out", "cat": "left out", "pid": self.row}
+                yield {**lost, "tid": line, "ts": self._micros(now), "args": {"left_out": count}}
             elif kind == b"EVNT":
                 # the process may have been killed while it wrote an event
                 whole = len(payload) // _EVENT.size * _EVENT.size
                 for begin, end, epoch, step, channel, whom, name, reads, moment in _EVENT.iter_unpack(payload[:whole]):
-                    if (channel, reads) not in named:
-                        named.add((channel, reads))
-                        yield from self._thread(channel, reads, channels.get(channel, ""))
-                    key = channel, reads, name, moment, whom
-                    if key not in begins:
-                        begins[key] = self._begin(channel, reads, name, moment, whom, channels.get(channel, ""))
+                    row, role, whose = _line(self.row, channel, reads), _role(reads), channels.get(channel, "")
+                    if row not in named:
+                        named.add(row)
+                        yield _meta("thread_name", self.row, row, {"name": f"{whose} ({role})"})
+                        yield _meta("thread_sort_index", self.row, row, {"sort_index": row})
+                    args = {"channel": whose, **({"reader": self.reader} if reads else {})}
+                    if whom >= 0:
+                        args["rank" if reads else "reader"] = whom
                     ts = self._micros(begin)
-                    dur = "" if moment else f',"dur":{self._micros(end) - ts:.3f}'
-                    yield f'{begins[key]},"epoch":{epoch},"step":{step}}},"ts":{ts:.3f}{dur}}}'
+                    yield {
+                        **({"ph": "i", "s": "t"} if moment else {"ph": "X", "dur": round(self._micros(end) - ts, 3)}),
+                        "name": name.rstrip(b"\0").decode(errors="replace"),
+                        "cat": role,
+                        "pid": self.row,
+                        "tid": row,
+                        "ts": ts,
+                        "args": {**args, "epoch": epoch, "step": step},
+                    }
 
     def _micros(self, here: int) -> float:
         assert self.clock is not None
-        return (self.clock.there(here) - self.zero) / 1000
-
-    def _thread(self, channel: int, reads: bool, name: str) -> Iterator[str]:
-        line = _line(self.row, channel, reads)
-        yield _meta("thread_name", self.row, line, {"name": f"{name} ({_role(reads)})"})
-        yield _meta("thread_sort_index", self.row, line, {"sort_index": line})
-
-    def _begin(self, channel: int, reads: bool, name: bytes, moment: bool, whom: int, channel_name: str) -> str:
-        """The text of a line up to its numbers."""
-        event = {
-            **({"ph": "i", "s": "t"} if moment else {"ph": "X"}),
-            "name": name.rstrip(b"\0").decode(errors="replace"),
-            "cat": _role(reads),
-            "pid": self.row,
-            "tid": _line(self.row, channel, reads),
-        }
-        args = {
-            "channel": channel_name,
-            **({"reader": self.reader} if reads else {}),
-            **({"rank" if reads else "reader": whom} if whom >= 0 else {}),
-        }
-        return f'{_json(event)[:-1]},"args":{_json(args)[:-1]}'
+        return round((self.clock.there(here) - self.zero) / 1000, 3)
 
 
 def is_part(path: str) -> bool:
@@ -193,15 +180,15 @@ def is_part(path: str) -> bool:
         return file.read(4) == b"HEAD"
 
 
-def lines(parts: Sequence[Part]) -> Iterator[str]:
-    """The events of a job, made from its parts, each event as JSON."""
+def events_of(parts: Sequence[Part]) -> Iterator[Event]:
+    """The events of a job, made from its parts."""
     ordered = sorted(parts, key=lambda one: one.row)
     first = next((one for one in ordered if one.reader == 0), ordered[0])
     line = _line(first.row, 0, False)
     head = {"timeline": FORMAT, "ranks": first.ranks, "readers": first.readers}
     yield _meta("horovod_data", first.row, line, head)
     for part in ordered:
-        yield from part.lines()
+        yield from part.events()
     if all(part.ended for part in parts):
         left_out = {"left_out": sum(part.left_out for part in parts)}
         yield _meta("horovod_data end", first.row, line, left_out)
@@ -224,12 +211,8 @@ def _line(row: int, channel: int, reads: bool) -> int:
     return (row + 1) * _LINES_OF_A_ROW + channel % (_LINES_OF_A_ROW // 2) * 2 + reads
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _meta(name: str, row: int, line: int, args: Mapping[str, Any]) -> str:
-    return _json({"ph": "M", "name": name, "pid": row, "tid": line, "args": args})
+def _meta(name: str, row: int, line: int, args: Mapping[str, Any]) -> Event:
+    return {"ph": "M", "name": name, "pid": row, "tid": line, "args": args}
 
 
 # ---- On reader 0, in a job.
@@ -268,9 +251,9 @@ def finish(processes: Mapping[tuple[int, int], str]) -> None:
             time.sleep(0.05)
         parts = [Part(path) for path in found]
         if parts:
-            write(_path, lines(parts))
+            write(_path, events_of(parts))
     except (OSError, ValueError) as error:
-        say(_to_merge(f"The timeline {_path} can't be made: {error}"))
+        _say(f"The timeline {_path} can't be made: {error}")
         return
     missing = [name for path, name in files.items() if path not in found]
     missing += [f"the end of {files[part.path]}" for part in parts if not part.ended]
@@ -279,21 +262,16 @@ def finish(processes: Mapping[tuple[int, int], str]) -> None:
             os.unlink(path)
         return
     more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-    say(
-        _to_merge(
-            f"The timeline {_path} lacks {', '.join(missing[:4])}{more}: each process writes a file beside it, and not all are on "
-            f"{socket.gethostname()}"
-        )
-    )
+    why = f"each process writes a file beside it, and not all are on {socket.gethostname()}"
+    _say(f"The timeline {_path} lacks {', '.join(missing[:4])}{more}: {why}")
 
 
-def _to_merge(trouble: str) -> str:
-    return explain(
-        trouble,
-        f"Name a file on a file system that all hosts share, or copy the files {_path}.* of all hosts to one folder, and merge them: "
-        "python -m horovod_data.timeline merge FILE... -o OUT",
-        where="",
+def _say(trouble: str) -> None:
+    to_do = (
+        f"Name a file on a file system that all hosts share, or copy the files {_path}.* of all hosts to one folder, "
+        "and merge them: python -m horovod_data.timeline merge FILE... -o OUT"
     )
+    say(explain(trouble, to_do, where=""))
 
 
 def _has_ended(path: str) -> bool:
@@ -302,14 +280,13 @@ def _has_ended(path: str) -> bool:
         return file.read().startswith(_END)
 
 
-def write(path: str, events: Iterable[str]) -> None:
-    """Writes a JSON file of events. Raises OSError, which has the file's name."""
+def write(path: str, events: Iterable[Event]) -> None:
+    """Writes a JSON file of events, one a line. Raises OSError, which has the file's name."""
+    encoder = json.JSONEncoder(separators=(",", ":"))
     try:
         with open(path, "w", encoding="utf-8") as out:
-            between = "[\n"
-            for event in events:
-                out.write(between + event)
-                between = ",\n"
+            for number, event in enumerate(events):
+                out.write((",\n" if number else "[\n") + encoder.encode(event))
             out.write("\n]\n")
     except OSError as error:
         error.filename = error.filename or path

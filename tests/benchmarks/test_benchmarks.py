@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every benchmark runs, if only for a moment, and its page has all the parts of the one in docs/."""
+"""Every benchmark runs with --quick, and its page has all the parts of the published one."""
 
 import re
 import subprocess
@@ -28,57 +28,40 @@ def parts(page: str) -> set[str]:
     return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}
 
 
+def ran(folder, *command, **environ) -> str:
+    """What the command prints."""
+    env = environment(folder, 0, environ)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def program(name: str) -> list[str]:
+    return [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick"]
+
+
 @pytest.mark.slow
 @pytest.mark.limit(200)
 def test_versions_run_in_turns(tmp_path):
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "versions.py"),
-        "--quick",
-        "--mpirun",
-        " ".join(launcher()),
-        f"one={ROOT}",
-        f"other={ROOT},HOROVOD_DATA_VERIFY=1",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=190
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| microseconds | one | other | other - one |" in done.stdout, done.stdout
-    assert (
-        len(
-            re.findall(
-                r"^\| 4 KiB, 1 rank, prefetch=64: a step \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|$",
-                done.stdout,
-                re.MULTILINE,
-            )
-        )
-        == 1
-    )
+    runs = [f"one={ROOT}", f"other={ROOT},HOROVOD_DATA_VERIFY=1"]
+    said = ran(tmp_path, *program("versions"), "--mpirun", " ".join(launcher()), *runs)
+    assert "| microseconds | one | other | other - one |" in said, said
+    steps = r"^\| 4 KiB, 1 rank, prefetch=64: a step \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|$"
+    assert len(re.findall(steps, said, re.MULTILINE)) == 1, said
 
 
 @pytest.mark.slow
 @pytest.mark.limit(120)
 def test_clocks_are_measured(tmp_path):
-    command = [*launcher(), "-np", "2", sys.executable, str(ROOT / "benchmarks" / "clocks.py"), "--quick"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=110
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(
-        r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%",
-        done.stdout,
-    )
+    said = ran(tmp_path, *launcher(), "-np", "2", *program("clocks"))
+    turns = r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%"
+    assert re.search(turns, said), said
 
 
 @pytest.mark.limit(60)
 def test_cold_caches_are_measured(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), "--quick"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=170
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"^\| (1 KiB|256 KiB) \| [\d.]+ \|$", done.stdout, re.MULTILINE)) == 2, done.stdout
+    said = ran(tmp_path, *program("cold"))
+    assert len(re.findall(r"^\| (1 KiB|256 KiB) \| [\d.]+ \|$", said, re.MULTILINE)) == 2, said
 
 
 def test_every_benchmark_has_a_page():
@@ -92,22 +75,14 @@ def test_every_benchmark_has_a_page():
 def test_all_parts_of_a_benchmark_run(name, tmp_path):
     if name in ON_HOSTS and (reason := why_not() if open_mpi() else "the simulated hosts are for Open MPI"):
         pytest.skip(reason)
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--out", str(tmp_path)]
+    command = [*program(name), "--out", str(tmp_path)]
     if name not in ON_HOSTS:
         command += ["--mpirun", " ".join(launcher())]
-    program = ROOT / "build" / "cpp" / "csrc" / "tests" / "scale_job"
-    if name == "scale" and program.exists():
-        command += ["--program", str(program)]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path, 0, {"HOROVOD_CYCLE_TIME": None}),
-        capture_output=True,
-        text=True,
-        timeout=290,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    built = ROOT / "build" / "cpp" / "csrc" / "tests" / "scale_job"
+    if name == "scale" and built.exists():
+        command += ["--program", str(built)]
+    ran(tmp_path, *command, HOROVOD_CYCLE_TIME=None)
     page = (tmp_path / f"{name}.md").read_text()
     assert "failed" not in page, page
     missing = parts((ROOT / "docs" / f"benchmark_{name}.md").read_text()) - parts(page)
-    assert not missing, f"{missing} not in\n{page}\n{done.stderr}"
+    assert not missing, f"{missing} not in\n{page}"

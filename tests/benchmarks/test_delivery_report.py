@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the table of deliveries sets beside what."""
+"""The rows that the table of deliveries compares."""
 
 import sys
 from pathlib import Path
@@ -12,19 +12,9 @@ import delivery_report as report  # noqa: E402
 
 
 def result(name, ranks=4, size=4 << 10, rounds=(1.0,), switches=(6000,)):
-    return {
-        "name": name,
-        "kind": "limit" if name.startswith("limit") else "ours",
-        "moves": True,
-        "ranks": ranks,
-        "bytes": size,
-        "cycle_time": 1,
-        "steps": 1000,
-        "seconds": list(rounds),
-        "cpu_steps": 1000,
-        "switches": list(switches),
-        "error": "",
-    }
+    kind = "limit" if name.startswith("limit") else "ours"
+    measured = dict(steps=1000, seconds=list(rounds), cpu_steps=1000, switches=list(switches), error="")
+    return dict(name=name, kind=kind, moves=True, ranks=ranks, bytes=size, cycle_time=1, **measured)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +30,8 @@ def test_default_stands_beside_ranks_as_far_apart_as_its_window(ranks, size, apa
 
 
 def test_summary_says_how_far_apart_and_counts_their_switches():
-    told = {
-        "results": [
-            result(report.OURS, switches=[700]),
-            result(report.IN_STEP.format(2), rounds=[4.0], switches=[9000]),
-            result(report.IN_STEP.format(report.AHEAD), rounds=[0.8], switches=[500]),
-        ]
-    }
+    ahead = result(report.IN_STEP.format(report.AHEAD), rounds=[0.8], switches=[500])
+    two = result(report.IN_STEP.format(2), rounds=[4.0], switches=[9000])
+    told = {"results": [result(report.OURS, switches=[700]), two, ahead]}
     (line,) = [line for line in report.summary(told) if line.startswith("| 4 ranks")]
     assert "| 0.80 (64) |" in line and "| 0.70, 0.50 |" in line, line

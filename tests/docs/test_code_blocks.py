@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code blocks of README.md and docs/: commands run or exist, the diff is the real one. tests/mpi/test_docs_blocks.py
-runs those of Python."""
+"""The code blocks of README.md and docs/: commands run or exist, and the diff is the real one.
+
+tests/mpi/test_docs_blocks.py runs the blocks of Python.
+"""
 
 import difflib
 import importlib.util
@@ -73,6 +75,23 @@ def digits(tmp_path_factory):
     return folder
 
 
+def run_tool(words, folder, environ):
+    """A tool or an example, in this process or as a job."""
+    at = words.index("python")
+    start = [] if at == 0 else [*launcher(), *words[1:at]]
+    program = words[at + 1 :] if words[at + 1] == "-m" else [str(ROOT / words[at + 1]), *words[at + 2 :]]
+    subprocess.run([*start, sys.executable, *program], cwd=folder, check=True, env=environment(folder, 0, environ))
+
+
+def run_by_launcher(words, folder, environ):
+    (folder / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
+    dry = ["--dry-run"] * bool({"-H", "--hostfile"} & set(words))  # the named hosts are not there
+    at = words.index("python")
+    program = [sys.executable, str(ROOT / words[at + 1]), *words[at + 2 :]]
+    job = run_launcher(*words[1:at], *dry, *program, env=environ, cwd=folder, timeout=200)
+    assert job.returncode == 0, job.output
+
+
 @pytest.mark.whole_job
 @pytest.mark.horovod
 @pytest.mark.limit(240)
@@ -82,53 +101,20 @@ def digits(tmp_path_factory):
 )
 def test_commands_run(line, tmp_path, request):
     """With the Python and the mpirun under test."""
-    variables, words = RUNNABLE[line]
-    variables = {**variables, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
-    if "-m" in words:  # one of our tools, itself or as a job
-        start = [] if words[0] == "python" else [*launcher(), *words[1 : words.index("python")]]
-        command = [*start, sys.executable, *words[words.index("-m") :]]
-        subprocess.run(command, cwd=tmp_path, check=True, env=environment(tmp_path, 0, variables))
-        return
+    environ, words = RUNNABLE[line]
+    environ = {**environ, "HOROVOD_CYCLE_TIME": None}  # Horovod's default, because these train
     if any(word.startswith("examples/digits_keras") for word in words):
         tmp_path = request.getfixturevalue("digits")
-    if words[0] == "python":
-        subprocess.run(
-            [sys.executable, str(ROOT / words[1]), *words[2:]],
-            cwd=tmp_path,
-            check=True,
-            env=environment(tmp_path, 0, variables),
-        )
-        return
+    if words[0] == "python" or "-m" in words:
+        return run_tool(words, tmp_path, environ)
     if words[0] == "horovod-data-run":
-        (tmp_path / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
-        elsewhere = {"-H", "--hostfile"} & set(words)  # where no such hosts are, the command must do for a dry run
-        at = words.index("python")
-        job = run_launcher(
-            *words[1:at],
-            *["--dry-run"] * bool(elsewhere),
-            sys.executable,
-            str(ROOT / words[at + 1]),
-            *words[at + 2 :],
-            env=variables,
-            cwd=tmp_path,
-            timeout=200,
-        )
-        assert job.returncode == 0, job.output
-        return
+        return run_by_launcher(words, tmp_path, environ)
     launch, option, processes, python, script = words
     assert (option, python) == ("-np", "python")
-    if launch == "horovodrun":
-        if not open_mpi():
-            pytest.skip("horovodrun knows MPICH by its name, which not every mpirun of MPICH says")
-        launch = str(Path(sys.executable).with_name("horovodrun"))
-    job = run_job(
-        ROOT / script,
-        np=int(processes),
-        env=variables,
-        launcher="" if launch == "mpirun" else launch,
-        timeout=200,
-        cwd=tmp_path,
-    )
+    if launch == "horovodrun" and not open_mpi():
+        pytest.skip("horovodrun knows MPICH by its name, which not every mpirun of MPICH says")
+    by = "" if launch == "mpirun" else str(Path(sys.executable).with_name(launch))
+    job = run_job(ROOT / script, np=int(processes), env=environ, launcher=by, timeout=200, cwd=tmp_path)
     assert job.returncode == 0, job.describe()
 
 

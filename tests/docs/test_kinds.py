@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages are of four kinds, as mkdocs.yml shows them. A how-to begins with the reader's sentence and ends with how to see that it worked."""
+"""The four kinds of pages, as in mkdocs.yml. A how-to begins with the reader's sentence and ends with a check."""
 
 from __future__ import annotations
 

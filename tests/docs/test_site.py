@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site, as `make docs` builds it: no broken link, and in a browser its pages are found by a word."""
+"""The site, as `make docs` builds it: no link is broken, and a browser finds its pages by a word."""
 
 import functools
 import http.server
@@ -23,9 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 def build(repository: Path, site: Path) -> subprocess.CompletedProcess:
     command = [str(PYTHON), "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
-    return subprocess.run(
-        command, cwd=repository, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
-    )
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +50,10 @@ def test_what_is_broken_is_found(site, tmp_path):
     shutil.copytree(site, folder)
     (folder / "batch_travels.svg").unlink()
     page = folder / "quickstart.html"
-    page.write_text(
-        page.read_text().replace(
-            "</article>",
-            """
+    wrong = """
       <a href="nowhere.html">1</a> <a href="which-mode.html#nowhere">2</a> <a href="#nowhere">3</a>
-      <img src="//elsewhere.example/a.png"> <script src="https://elsewhere.example/b.js"></script></article>""",
-        )
-    )
+      <img src="//elsewhere.example/a.png"> <script src="https://elsewhere.example/b.js"></script></article>"""
+    page.write_text(page.read_text().replace("</article>", wrong))
     assert sorted(broken(folder)) == [
         "index.html: nothing at batch_travels.svg",
         "quickstart.html: fetches //elsewhere.example/a.png",
@@ -103,17 +98,9 @@ def test_in_a_browser(site):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     words = ["TensorBoard", "distribute_datasets_from_function"]
     try:
-        done = subprocess.run(
-            [
-                str(PYTHON),
-                str(Path(__file__).with_name("site_browser.py")),
-                f"http://127.0.0.1:{server.server_port}/",
-                *words,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=170,
-        )
+        url = f"http://127.0.0.1:{server.server_port}/"
+        command = [str(PYTHON), str(Path(__file__).with_name("site_browser.py")), url, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     finally:
         server.shutdown()
         server.server_close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages quote and point to is there: error texts, files, environment variables."""
+"""What the pages quote and link exists: error texts, files, environment variables."""
 
 import re
 
@@ -12,7 +12,7 @@ SOURCES = [*ROOT.glob("csrc/**/*.cc"), *ROOT.glob("csrc/**/*.h"), *ROOT.glob("ho
 
 
 def source_text() -> str:
-    """All sources, with string literals that stand in pieces joined, and escapes undone."""
+    """All sources, with the pieces of string literals joined, and escapes undone."""
     text = "\n".join(path.read_text() for path in SOURCES)
     return re.sub(r'"\s*\n\s*f?"', "", text).replace('\\"', '"')
 
@@ -34,12 +34,6 @@ def test_there_are_quoted_errors():
     assert len(quoted_errors()) > 20
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
-
-
 def anchors_of(page):
     """Of its headings, as the site and hosts of repositories make them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -47,11 +41,15 @@ def anchors_of(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
-def test_anchors_lead_somewhere(page):
-    for target, anchor in re.findall(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)", page.read_text()):
+TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY"))]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
         there = page.parent / target if target else page
-        assert anchor in anchors_of(there), (target, anchor)
+        assert "://" in target or there.exists(), target
+        assert not anchor or there.suffix != ".md" or anchor in anchors_of(there), (target, anchor)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
@@ -61,7 +59,7 @@ def test_environment_variables_are_real(page):
 
 
 def test_named_files_are_there():
-    """The way of a batch in developers.md names the files by their paths."""
+    """developers.md names the files on the way of a batch by their paths."""
     text = (ROOT / "docs" / "developers.md").read_text()
     paths = re.findall(r"`((?:csrc|tests|horovod_data|examples|scripts)/[\w./-]+)`", text)
     assert len(paths) > 10
@@ -71,10 +69,11 @@ def test_named_files_are_there():
         assert list(ROOT.glob(f"csrc/**/{name}")), name
 
 
-def test_changelog_has_the_four_headings():
+def test_changelog_has_the_headings():
     text = (ROOT / "CHANGELOG.md").read_text()
     for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        assert re.findall(r"^### (.*)$", version, re.MULTILINE) == [
+        headings = re.findall(r"^### (.*)$", version, re.MULTILINE)
+        assert [h for h in headings if h != "Given back"] == [
             "New features",
             "Breaking changes",
             "Deprecations",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example is a job that proves something and exits with another status if it doesn't hold."""
+"""Every example is a job that proves something. It exits with another status if that is not true."""
 
 import importlib.metadata
 import importlib.util
@@ -34,7 +34,7 @@ def digits(tmp_path_factory):
 
 
 def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ...] = (), **env: str) -> str:
-    """Runs examples/NAME.py; what rank 0 says."""
+    """Runs examples/NAME.py. Returns what rank 0 prints."""
     variables = {**env, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
     job = run_job(EXAMPLES / f"{name}.py", np, *args, readers=readers, timeout=150, env=variables)
     assert job.returncode == 0, job.describe()
@@ -43,19 +43,15 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
     return job.stdout[0]
 
 
+ACCURATE = r"validation accuracy 0\.9[5-9]"
+
+
 @horovods_keras
 @pytest.mark.slow  # `make demo` is the same on more ranks
 @pytest.mark.parametrize("np, readers", [(1, 0), (2, 1)])
 def test_digits_keras(digits, np, readers):
-    text = proven(
-        "digits_keras",
-        np,
-        f"all {np} ranks ended with equal weights",
-        r"validation accuracy 0\.9[5-9]",
-        readers=readers,
-        DIGITS_FOLDER=str(digits),
-        **KERAS_2,
-    )
+    equal = f"all {np} ranks ended with equal weights"
+    text = proven("digits_keras", np, equal, ACCURATE, readers=readers, DIGITS_FOLDER=str(digits), **KERAS_2)
     for split, images in (("train", 1437), ("valid", 360)):
         assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
 
@@ -63,14 +59,8 @@ def test_digits_keras(digits, np, readers):
 @horovods_keras
 @pytest.mark.slow  # nothing of ours is in it
 def test_digits_keras_stock(digits):
-    proven(
-        "digits_keras_stock",
-        2,
-        "all 2 ranks ended with equal weights",
-        r"validation accuracy 0\.9[5-9]",
-        DIGITS_FOLDER=str(digits),
-        **KERAS_2,
-    )
+    equal = "all 2 ranks ended with equal weights"
+    proven("digits_keras_stock", 2, equal, ACCURATE, DIGITS_FOLDER=str(digits), **KERAS_2)
 
 
 @horovods_keras
@@ -79,14 +69,8 @@ def test_digits_keras_stock(digits):
 @pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
 def test_demo(options, tmp_path):
     environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None, **KERAS_2})
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "digits_demo.py"), *options],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    command = [sys.executable, str(EXAMPLES / "digits_demo.py"), *options]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = 2 if options else 4
     hidden = re.findall(r"an empty folder is mounted over the data|a data folder that does not exist", done.stdout)
@@ -116,15 +100,9 @@ ledger.on_epoch_end(0)
 
 
 @pytest.mark.commit("twice")
-@pytest.mark.parametrize(
-    "extra, status, said",
-    [
-        ([0, 0], 0, ""),
-        ([7], 1, "images came, up to 2 times"),
-        ([5000], 1, "1438 of 1437 images came"),
-    ],
-    ids=["padding", "twice", "unknown"],
-)
+@pytest.mark.parametrize("extra, status, said", [
+    ([0, 0], 0, ""), ([7], 1, "images came, up to 2 times"), ([5000], 1, "1438 of 1437 images came"),
+], ids=["padding", "twice", "unknown"])  # fmt: skip
 def test_the_ledger_finds_what_is_wrong(extra, status, said):
     job = run_job(LEDGER.replace("EXTRA", str(extra)), np=1)
     assert job.returncode == status and said in job.stderr[0], job.describe()
@@ -140,64 +118,44 @@ def test_the_demo_finds_files_read_too_often(monkeypatch):
             check_opens(wrong, epochs=12)
 
 
-@pytest.mark.commit("2")
-@pytest.mark.parametrize("np", [1, 2, 4])
-def test_custom_loop(np):
-    proven("custom_loop", np, f"{np} ranks made 3 x 11 steps", "together 3000", "as after training in one process")
+LOST = [
+    r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1", "rows seen, of 4096: 512, published 512",
+    "files read, of 29: 8, published 8", "rows that came twice: 7", "rows that all {np} ranks saw, and no others: 64",
+    "all five were found"]  # fmt: skip
+
+# (name, ranks, dedicated readers): what rank 0 prints
+JOBS = {
+    **{("custom_loop", np, 0): ["{np} ranks made 3 x 11 steps", "together 3000", "as after training in one process"]
+       for np in (1, 2, 4)},
+    ("dedicated_reader", 2, 0): [r"hvd.size\(\) is {np};", "each of 240 once", "rank 0$"],
+    ("dedicated_reader", 3, 1): [r"hvd.size\(\) is {np};", "each of 240 once", "a dedicated reader, no rank of Horovod"],
+    **{("scatter_op", np, 0): ["{np} ranks: equal shares, splits .* are right"] for np in (1, 3)},
+    **{("keras3_train_step", np, 0): [r"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+"] for np in (1, 2)},
+    **{("predict_in_order", np, 0): [r"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%"]
+       for np in (1, 3)},
+}  # fmt: skip
+IN_COMMIT = {("custom_loop", 2, 0), ("scatter_op", 3, 0), ("predict_in_order", 3, 0)}
 
 
-@pytest.mark.parametrize("np, readers", [(2, 0), (3, 1)])
-def test_dedicated_reader(np, readers):
-    proven(
-        "dedicated_reader",
-        np,
-        rf"hvd.size\(\) is {np};",
-        "each of 240 once",
-        "a dedicated reader, no rank of Horovod" if readers else "rank 0$",
-        readers=readers,
-    )
+@pytest.mark.parametrize("job", [
+    pytest.param(job, id="-".join(map(str, job)), marks=[pytest.mark.commit] * (job in IN_COMMIT)) for job in JOBS
+])  # fmt: skip
+def test_example(job, digits):
+    name, np, readers = job
+    said = [pattern.replace("{np}", str(np)) for pattern in JOBS[job]]
+    proven(name, np, *said, readers=readers, DIGITS_FOLDER=str(digits))
 
 
 @pytest.mark.parametrize("np, readers", [(3, 0), (2, 1)])
 def test_speech_generator(np, readers):
     text = proven("speech_generator", np, readers=readers)
-    assert len(re.findall(r"epoch \d, train: \d+ steps on every rank, .* together 50, each once", text)) == 3
-    assert len(re.findall(r"epoch \d, dev: \d+ steps on every rank, .* together 11, each once", text)) == 3
-
-
-@pytest.mark.commit("3")
-@pytest.mark.parametrize("np", [1, 3])
-def test_scatter_op(np):
-    proven("scatter_op", np, f"{np} ranks: equal shares, splits .* are right")
-
-
-@pytest.mark.parametrize("np", [1, 2])
-def test_keras3_train_step(np):
-    proven("keras3_train_step", np, rf"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+")
-
-
-@pytest.mark.commit("3")
-@pytest.mark.parametrize("np", [1, 3])
-def test_predict_in_order(digits, np):
-    proven(
-        "predict_in_order",
-        np,
-        rf"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%",
-        DIGITS_FOLDER=str(digits),
-    )
+    for split, utterances in ("train", 50), ("dev", 11):
+        steps = rf"epoch \d, {split}: \d+ steps on every rank, .* together {utterances}, each once"
+        assert len(re.findall(steps, text)) == 3, text
 
 
 @pytest.mark.parametrize("np", [1, 4])
 def test_audit_of_published_bugs(np, tmp_path):
-    proven(
-        "audit_published_bugs",
-        np,
-        r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1",
-        "rows seen, of 4096: 512, published 512",
-        "files read, of 29: 8, published 8",
-        "rows that came twice: 7",
-        f"rows that all {np} ranks saw, and no others: 64",
-        "all five were found",
-        args=(str(tmp_path / "pictures"),),
-    )
+    said = [pattern.replace("{np}", str(np)) for pattern in LOST]
+    proven("audit_published_bugs", np, *said, args=(str(tmp_path / "pictures"),))
     assert len(list((tmp_path / "pictures").glob("*.png"))) == 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each part of Horovod's Keras layer, with the Keras that tf.keras is: rank 0 prints a line for each, "works" or what is wrong.
+"""Each part of Horovod's Keras layer, with the Keras that tf.keras is. Rank 0 prints a line for each: "works", or what is wrong.
 
     mpirun -np 2 python horovod_keras.py
 
@@ -48,10 +48,8 @@ def plain(variables) -> list:
 
 def distributed_optimizer(hvdk) -> str:
     """Ranks must end with the weights of one process, in which each step has the rows of all."""
-    wanted, model = (
-        model_of(keras.optimizers.SGD(0.05)),
-        model_of(hvdk.DistributedOptimizer(keras.optimizers.SGD(0.05))),
-    )
+    wanted = model_of(keras.optimizers.SGD(0.05))
+    model = model_of(hvdk.DistributedOptimizer(keras.optimizers.SGD(0.05)))
     for each, batches in (wanted, rows()), (model, data):
         each.set_weights([np.zeros((8, 1)), np.zeros(1)])
         each.fit(batches, epochs=2, verbose=0)

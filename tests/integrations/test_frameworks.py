@@ -29,22 +29,26 @@ needs_keras_3 = pytest.mark.skipif(
 
 
 def said(program: Path, np: int, readers: int = 0, **env: str) -> str:
-    """What rank 0 says in a job that ends well."""
+    """What rank 0 prints in a job that ends well."""
     job = run_job(program, np, readers=readers, env={"HOROVOD_CYCLE_TIME": None, **env}, timeout=LIMIT)
     assert job.returncode == 0, job.describe()
     return job.stdout[0]
 
 
+# 3 ranks don't divide an epoch's last batch.
+several = pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])
+
+
 @needs("jax")
 @needs_keras_3
-@pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])  # 3 don't divide an epoch's last batch
+@several
 def test_keras_on_jax(np, readers):
     text = said(EXAMPLES / "keras_jax.py", np, readers)
     assert re.search(rf"{np} processes of JAX, {np} devices: loss .* in one process", text), text
 
 
 @needs("torch")
-@pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])
+@several
 def test_pytorch(np, readers):
     text = said(EXAMPLES / "torch_ranks.py", np, readers)
     for way in "by_dlpack", "by_numpy":

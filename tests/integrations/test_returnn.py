@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RETURNN's own Engine and data pipeline, on several ranks: what comes out is what one process makes of the same data."""
+"""RETURNN's own Engine and data pipeline on several ranks: the result is that of one process with the same data."""
 
 import importlib.util
 import re
@@ -24,25 +24,23 @@ pytestmark = [
 ]
 
 
-def trained(folder: Path, np_: int, *args: str, readers: int = 0, env: dict[str, str] | None = None):
-    """Rank 0's parameters and scores, and the job. The example itself looks that all ranks have the same parameters, and that
-    each sequence of each epoch was read once, on the reader."""
+def trained(folder: Path, np_: int, *args: str, readers: int = 0, verify: bool = False):
+    """Rank 0's parameters and scores, and what ranks wrote to stderr.
+
+    The example itself checks that all ranks have the same parameters, and that the reader read each sequence once.
+    """
     out = folder / f"{np_}-{readers}.npz"
-    job = run_job(
-        EXAMPLE,
-        np_,
-        "--max-seqs",
-        str(STEP // np_),
-        "--out",
-        str(out),
-        *args,
-        readers=readers,
-        timeout=180,
-        env={"HOROVOD_CYCLE_TIME": None, **(env or {})},
-    )
+    words = ["--max-seqs", str(STEP // np_), "--out", str(out), *args]
+    env = {"HOROVOD_CYCLE_TIME": None, **({"HOROVOD_DATA_VERIFY": "1"} if verify else {})}
+    job = run_job(EXAMPLE, np_, *words, readers=readers, timeout=180, env=env)
     assert job.returncode == 0, job.describe()
     assert f"{np_} ranks ended with equal parameters" in job.stdout[0], job.describe()
-    return dict(np.load(out)), job
+    return dict(np.load(out)), "".join(job.stderr)
+
+
+def verified(said: str, name: str, rows: int) -> None:
+    """In each of 3 epochs."""
+    assert len(re.findall(rf"channel {name}, epoch \d: {rows} rows, each delivered once", said)) == 3, said
 
 
 def same(got, expected, only="") -> None:
@@ -59,13 +57,10 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("np_, readers", [(3, 0), (2, 1), (4, 1)])
 def test_as_in_one_process(alone, tmp_path, np_, readers):
-    got, job = trained(tmp_path, np_, readers=readers, env={"HOROVOD_DATA_VERIFY": "1"})
+    got, said = trained(tmp_path, np_, readers=readers, verify=True)
     same(got, alone)
-    said = "".join(job.stderr)
-    for name, rows in (("train", 50), ("dev", 14)):
-        assert len(re.findall(rf"channel {name}, epoch \d: {rows} rows, each delivered once", said)) == 3, (
-            job.describe()
-        )
+    verified(said, "train", 50)
+    verified(said, "dev", 14)
 
 
 def test_a_checkpoint_between_epochs(alone, tmp_path):
@@ -83,9 +78,7 @@ def test_averaged_parameters(alone, tmp_path):
 
 
 def test_ranks_that_step_apart(alone, tmp_path):
-    got, job = trained(tmp_path, 2, "--param-sync", "3", readers=1, env={"HOROVOD_DATA_VERIFY": "1"})
+    got, said = trained(tmp_path, 2, "--param-sync", "3", readers=1, verify=True)
     with pytest.raises(AssertionError):
         same(got, alone, only="parameter")  # it is another training
-    assert len(re.findall(r"channel train, epoch \d: 50 rows, each delivered once", "".join(job.stderr))) == 3, (
-        job.describe()
-    )
+    verified(said, "train", 50)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach() for RETURNN where the job has begun already. A stand-in has the two classes that it changes: RETURNN is not asked."""
+"""attach() for RETURNN in a job that has already begun. A stand-in has the two classes that attach() changes."""
 
 import pytest
 from jobs import run_job
@@ -41,16 +41,11 @@ except RuntimeError as error:
 
 
 def test_after_init():
-    """Of which nothing is asked again: its arguments may have been others than the environment's."""
+    """attach() does not call init() again: its arguments may have been others than the environment's."""
     job = run_job(SCRIPT, np=3, timeout=100)
     assert job.returncode == 0, job.describe()
-    for out in job.stdout:
-        first, second, *_ = out.splitlines()
-        assert (
-            "attach() was given name. It takes batch, on_reader_error" in first
-            and "attach() was given bach. It takes" in second
-        ), job.describe()
-    assert sorted(out.splitlines()[2] for out in job.stdout) == ["use_horovod False 1", *["use_horovod True 1"] * 2], (
-        job.describe()
-    )
-    assert all("] returnn.attach() was called after the end of the job" in out for out in job.stdout), job.describe()
+    first, second, used, after = zip(*(out.splitlines() for out in job.stdout))
+    assert all("attach() was given name. It takes batch, on_reader_error" in line for line in first), job.describe()
+    assert all("attach() was given bach. It takes" in line for line in second), job.describe()
+    assert sorted(used) == ["use_horovod False 1", *["use_horovod True 1"] * 2], job.describe()
+    assert all("] returnn.attach() was called after the end of the job" in line for line in after), job.describe()

@@ -31,15 +31,18 @@ def record(epoch=1, digests=(1, 2, 3), **changes):
     return {**made, **changes}
 
 
+def lines(*records):
+    return "".join(json.dumps(one) + "\n" for one in records)
+
+
 @pytest.fixture
 def said(tmp_path, capsys):
+    """Compares two files of these records or this text. Returns the status and the output."""
+
     def run(a, b):
-        files = []
-        for name, records in (("a", a), ("b", b)):
-            files.append(tmp_path / f"{name}.json")
-            files[-1].write_text(
-                "".join(json.dumps(one) + "\n" for one in records) if isinstance(records, list) else records
-            )
+        files = tmp_path / "a.json", tmp_path / "b.json"
+        for file, records in zip(files, (a, b)):
+            file.write_text(lines(*records) if isinstance(records, list) else records)
         status = main([str(file) for file in files])
         out, err = capsys.readouterr()
         return status, out + err
@@ -47,37 +50,58 @@ def said(tmp_path, capsys):
     return run
 
 
-def test_equal(said):
-    assert said([record()], [record(ranks=4)]) == (0, "channel train, epoch 1: the same 30 rows in the same order\n")
+CUT = {"verdict": "not complete"}
+SAME = "channel train, epoch 1: the same 30 rows in the same order"
 
 
-def test_another_order(said):
-    status, text = said([record()], [record(digests=(1, 3, 2))])
-    assert (
-        status == 1 and "the same 30 rows in another order; the first element that differs is number 1 (step 1)" in text
-    )
+@pytest.mark.parametrize("a, b, status, text", [
+    ([record()], [record(ranks=4)], 0, f"{SAME}\n"),
+    ([record()], [record(digests=(1, 3, 2))], 1, "the same 30 rows in another order; the first element that differs is number 1 (step 1)"),
+    # The digest of the order is equal.
+    ([record()], [record(any_order="0")], 1, "epoch 1: other rows: 30 and 30; no difference in the first 3 elements"),
+    ([record()], [record(digests=(1, 2, 3, 4))], 1,
+     "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)"),
+    ([record()], [record(verdict="wrong", finding="1 row lost")], 1, "the second is wrong itself: 1 row lost"),
+    ([record()], [record(**CUT)], 1, f"{SAME}; the second is not complete\n"),
+    ([record(**CUT)], [record()], 1, f"{SAME}; the first is not complete\n"),
+    ([record(**CUT)], [record(**CUT)], 0, f"{SAME}; neither epoch is complete\n"),
+    ([record(**CUT)], [record(digests=(1, 2, 3, 4))], 1, "with element 3 (step 3); the first is not complete\n"),
+    ([record(rows=1)], [record(rows=1)], 0, "the same 1 row in the same order"),
+    # The later record of an epoch counts.
+    ([record(digests=(7,)), record()], [record()], 0, "the same 30 rows in the same order"),
+    ([record()], [record(digests=(1, 2), **CUT), record(ranks=4)], 0,
+     "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n"),
+    ([record(), record(epoch=2)], [record()], 1, "epoch 2: only in"),
+    ([record(ranks=0, batch="per_rank", digests="")], [record(order="0")], 1, "other rows"),
+    # A name is no command to the terminal.
+    ([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")], 0, "channel \\x1b[2Jtrain, epoch 1"),
+])  # fmt: skip
+def test_two_runs(said, a, b, status, text):
+    got, told = said(a, b)
+    assert got == status and text in told, told
+    assert "\x1b" not in told
 
 
-def test_other_rows_though_the_digest_of_their_order_is_the_same(said):
-    status, text = said([record()], [record(any_order="0")])
-    assert status == 1 and "epoch 1: other rows: 30 and 30; no difference in the first 3 elements" in text
+def test_a_name_that_is_distributed_again(said):
+    """Its epochs count from 1 again: all records are compared."""
+    again = [record(), record(digests=(4, 5))]
+    status, text = said(again, [record(digests=(1, 3, 2)), record(digests=(4, 5))])
+    assert status == 1 and "epoch 1 (record 1 of 2): the same 30 rows in another order" in text
+    assert "epoch 1 (record 2 of 2): the same 20 rows in the same order\n" in text
+    assert said(again, again)[0] == 0
 
 
-def test_another_version(said):
-    status, text = said([record()], [record(certificate=1)])
-    assert status == 2 and "b.json" in text and "of version 1, not 2" in text and "with this version" in text
+@pytest.mark.parametrize("a, b, status", [((1,), (1, 2), 0), ((), (1, 2), 0), ((1,), (1, 3), 1)],
+                         ids=["further", "not at all", "elsewhere"])  # fmt: skip
+def test_two_runs_that_continued_from_their_checkpoints(said, a, b, status):
+    """They were interrupted at different places of one epoch. What the later record lacks is compared."""
+    got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
+    assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
+    continued = "(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text
+    assert continued == (status == 0), text
 
 
-def test_steps_of_per_rank_batches(said):
-    changes = {"batch": "per_rank"}
-    status, text = said(
-        [record(digests=(1, 2, 3, 4, 5), **changes)], [record(digests=(1, 2, 3, 4, 6), ranks=4, **changes)]
-    )
-    assert status == 1
-    assert (
-        "other rows: 50 and 50; the first element that differs is number 4 (step 2 of the first, step 1 of the second)"
-        in text
-    )
+# ---- Steps.
 
 
 @pytest.mark.parametrize("changes, differ, text", [
@@ -97,6 +121,16 @@ def test_steps_of_several_readers(said, changes, differ, text):
     assert status == 1 and f"the first element that differs is {text}" in words
 
 
+def test_steps_of_other_numbers_of_ranks(said):
+    one, other = (
+        record(digests=(1, 2, 3, 4, 5), batch="per_rank"),
+        record(digests=(1, 2, 3, 4, 6), batch="per_rank", ranks=4),
+    )
+    status, text = said([one], [other])
+    assert status == 1 and "other rows: 50 and 50; the first element that differs is number 4" in text
+    assert "(step 2 of the first, step 1 of the second)" in text
+
+
 @pytest.mark.parametrize("had", [[5, 5, 2, 2], [5, 5]])  # restored on more ranks, and on fewer
 def test_no_step_of_an_epoch_whose_steps_differed(said, had):
     same = {"batch": "per_rank", "steps_per_rank": [7, 7]}
@@ -108,124 +142,44 @@ def test_no_step_of_an_epoch_whose_steps_differed(said, had):
     assert status == 1 and re.search(r"the first element that differs is number 3(;|$)", words.rstrip()), words
 
 
-def test_one_that_goes_on(said):
-    status, text = said([record()], [record(digests=(1, 2, 3, 4))])
-    assert (
-        status == 1
-        and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
-    )
+# ---- Files that are no certificates.
 
-
-def test_one_that_is_wrong(said):
-    status, text = said([record()], [record(verdict="wrong", finding="1 row lost")])
-    assert status == 1 and "the second is wrong itself: 1 row lost" in text
-
-
-CUT = {"verdict": "not complete"}
-
-
-@pytest.mark.parametrize("a, b, status, text", [
-    ({}, CUT, 1, "the same 30 rows in the same order; the second is not complete\n"),
-    (CUT, {}, 1, "the same 30 rows in the same order; the first is not complete\n"),
-    (CUT, CUT, 0, "the same 30 rows in the same order; neither epoch is complete\n"),
-    (CUT, {"digests": (1, 2, 3, 4)}, 1, "with element 3 (step 3); the first is not complete\n"),
-], ids=["second", "first", "both", "other rows"])  # fmt: skip
-def test_an_epoch_that_is_not_complete(said, a, b, status, text):
-    got, line = said([record(**a)], [record(**b)])
-    assert got == status and line.endswith(text), line
-
-
-def test_one_row(said):
-    assert "the same 1 row in the same order" in said([record(rows=1)], [record(rows=1)])[1]
-
-
-def test_the_later_record_of_an_epoch_counts(said):
-    assert said([record(digests=(7,)), record()], [record()])[0] == 0
-
-
-def test_a_name_that_is_distributed_again(said):
-    """Its epochs count from 1 again: all records are compared."""
-    again = [record(), record(digests=(4, 5))]
-    status, text = said(again, [record(digests=(1, 3, 2)), record(digests=(4, 5))])
-    assert status == 1 and "epoch 1 (record 1 of 2): the same 30 rows in another order" in text
-    assert "epoch 1 (record 2 of 2): the same 20 rows in the same order\n" in text
-    assert said(again, again)[0] == 0
-
-
-@pytest.mark.parametrize("a, b, status", [((1,), (1, 2), 0), ((), (1, 2), 0), ((1,), (1, 3), 1)],
-                         ids=["further", "not at all", "elsewhere"])  # fmt: skip
-def test_two_runs_that_went_on_from_their_checkpoints(said, a, b, status):
-    """Interrupted at different places of one epoch; what the later record does not have is compared."""
-    got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
-    assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
-    assert ("(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text) == (status == 0), (
-        text
-    )
-
-
-def test_an_interrupted_run_beside_one_that_was_not(said):
-    status, text = said([record()], [record(digests=(1, 2), **CUT), record(ranks=4)])
-    assert (status, text) == (
-        0,
-        "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n",
-    )
-
-
-def test_an_epoch_of_one_run_alone(said):
-    status, text = said([record(), record(epoch=2)], [record()])
-    assert status == 1 and "epoch 2: only in" in text and "a.json" in text
-
-
-@pytest.mark.parametrize("bad", ["", "nonsense\n", '{"certificate": 1}\n', "[]\n"])
-def test_no_certificate(said, bad):
-    status, text = said([record()], bad)
-    assert status == 2 and "b.json" in text and ("no record" in text)
-
-
-def test_no_file(capsys):
-    assert main(["/nowhere/a", "/nowhere/b"]) == 2
-    assert "/nowhere/a" in capsys.readouterr().err
-
-
-HOSTILE = {
-    "nothing but the number": '{"certificate": 2, "channel": "train", "epoch": 1}',
-    "a field of another type": json.dumps(record(ranks="2")),
-    "ranks that are none": json.dumps(record(ranks=-1, batch="per_rank")),
-    "truth for a number": json.dumps(record(epoch=True)),
-    "a list": "[1, 2]",
-    "no end of lists": "[" * 100000,
-    "not a text": "\\x00\\xff",
-    "another verdict": json.dumps(record(verdict="fine")),
+NO_RECORD = {
+    "nothing": ("", "no record"),
+    "another text": ("nonsense\n", "Name a file that HOROVOD_DATA_CERTIFICATE"),
+    "nothing but the number": ('{"certificate": 2, "channel": "train", "epoch": 1}', "line 1 of"),
+    "no field but the number": ('{"certificate": 1}\n', "no record"),
+    "a field of another type": (json.dumps(record(epoch="1")), "(its epoch is '1')"),
+    "ranks that are none": (json.dumps(record(ranks=-1, batch="per_rank")), "is no record of a certificate"),
+    "truth for a number": (json.dumps(record(epoch=True)), "is no record of a certificate"),
+    "a list": ("[1, 2]", "is no record of a certificate"),
+    "no end of lists": ("[" * 100000, "is no record of a certificate"),
+    "another verdict": (json.dumps(record(verdict="fine")), "is no record of a certificate"),
+    "another version": (json.dumps(record(certificate=1)), "of version 1, not 2"),
+    **{
+        f"no {name}": (json.dumps({**record(), name: None}).replace(f'"{name}": null', '"x": 0'), f"(it has no {name})")
+        for name in ("verdict", "digests", "certificate")
+    },
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("what", NO_RECORD)
 def test_what_is_no_certificate(said, what):
-    status, text = said(HOSTILE[what], [record()])
-    assert status == 2 and "line 1 of" in text and "is no record of a certificate" in text
+    text, says = NO_RECORD[what]
+    status, told = said([record()], text)
+    assert status == 2 and "b.json" in told and says in told, told
 
 
-@pytest.mark.parametrize("without", ["verdict", "digests", "certificate"])
-def test_a_field_that_is_missing_is_named(said, without):
-    status, text = said([record()], json.dumps({name: value for name, value in record().items() if name != without}))
-    assert status == 2 and f"(it has no {without})" in text and "Name a file that HOROVOD_DATA_CERTIFICATE" in text
-
-
-def test_a_field_of_another_type_is_shown(said):
-    status, text = said([record()], [record(epoch="1")])
-    assert status == 2 and "(its epoch is '1')" in text and "b.json" in text
-
-
-def test_a_binary_file_is_named(tmp_path, capsys):
+def test_files_that_can_not_be_read(tmp_path, capsys):
     (tmp_path / "saved").write_bytes(bytes(range(256)))
-    assert main([str(tmp_path / "saved")] * 2) == 2
-    said = capsys.readouterr().err
-    assert str(tmp_path / "saved") in said and "Name a file that HOROVOD_DATA_CERTIFICATE" in said
+    for path in "/nowhere/a", str(tmp_path / "saved"):
+        assert main([path] * 2) == 2
+        assert path in capsys.readouterr().err
 
 
 def test_a_file_that_is_cut_or_changed_is_refused_or_differs(said):
     """One byte after another: a verdict, never a traceback."""
-    good = json.dumps(record()) + "\n"
+    good = lines(record())
     statuses = set()
     for at in range(0, len(good) - 1, 3):
         for bad in (good[:at], good[:at] + chr(ord(good[at]) ^ 1) + good[at + 1 :]):
@@ -233,44 +187,28 @@ def test_a_file_that_is_cut_or_changed_is_refused_or_differs(said):
     assert statuses == {0, 1, 2}  # 0: where it says nothing that is compared
 
 
-def test_zero_ranks_and_no_digests(said):
-    assert said([record(ranks=0, batch="per_rank", digests="")], [record(order="0")])[0] == 1
+# ---- Output.
 
 
-def test_a_name_is_no_command_to_the_terminal(said):
-    _, text = said([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")])
-    assert "\x1b" not in text and "channel \\x1b[2Jtrain, epoch 1" in text
-
-
-def test_stdout_that_is_closed_from_the_beginning(tmp_path):
+@pytest.mark.parametrize("redirection, status, error", [
+    (">&-", 0, ""),
+    (">/dev/full", 2, "can't be written: No space left"),
+    ("| head -1", 2, ""),
+])  # fmt: skip
+def test_an_output_that_takes_nothing(tmp_path, redirection, status, error):
+    """A result that can't be written is neither equal nor different."""
     file = tmp_path / "a.json"
-    file.write_text(json.dumps(record()) + "\n")
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m horovod_data.certificate {file} {file} >&-"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and not done.stderr, done
-
-
-@pytest.mark.parametrize("out", ["full", "closed"])
-def test_what_can_not_be_written_is_neither_equal_nor_not(tmp_path, out):
-    file = tmp_path / "a.json"
-    file.write_text("".join(json.dumps(record(epoch=i)) + "\n" for i in range(3000)))
-    command = f"{sys.executable} -m horovod_data.certificate {file} {file}"
-    command = f"{command} >/dev/full" if out == "full" else f"set -o pipefail; {command} | head -1"
+    file.write_text(lines(*(record(epoch=i) for i in range(3000))))
+    command = f"set -o pipefail; {sys.executable} -m horovod_data.certificate {file} {file} {redirection}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done
-    assert ("can't be written: No space left" in done.stderr) == (out == "full"), done
+    assert done.returncode == status and "Traceback" not in done.stderr and error in done.stderr, done
+    assert bool(done.stderr) == bool(error), done
 
 
 def test_a_name_that_stdout_cannot_show(tmp_path):
     file = tmp_path / "a.json"
-    file.write_text(json.dumps(record(channel="\u8bad")) + "\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "horovod_data.certificate", file, file],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
+    file.write_text(lines(record(channel="\u8bad")))
+    command = [sys.executable, "-m", "horovod_data.certificate", file, file]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0 and "channel \\u8bad, epoch 1: the same 30 rows" in done.stdout, done

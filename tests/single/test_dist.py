@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sdist: what is in it, and that it installs offline into an environment without the checkout, and delivers.
+"""The sdist: its files, and that it installs offline into an environment without the checkout, and delivers.
 
-HVDATA_TEST_SDIST names one that is there, as `make dist` does; else one is made.
+HVDATA_TEST_SDIST names an sdist, as `make dist` does. Otherwise one is made.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ def sdist(tmp_path_factory) -> Path:
         return Path(given).resolve()
     folder = tmp_path_factory.mktemp("dist")
     code = "import sys; sys.path.insert(0, 'cmake'); import horovod_data_build; horovod_data_build.build_sdist(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=170
-    )
+    command = [sys.executable, "-c", code, str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=170)
     (made,) = folder.iterdir()
     return made
 
 
 def test_what_is_in_it(sdist):
-    """All that a build and the tests need, and nothing that was built."""
+    """It has all that a build and the tests need, and nothing that was built."""
     name = f"horovod_data-{horovod_data.__version__}"
     assert sdist.name == f"{name}.tar.gz"
     with tarfile.open(sdist) as archive:
@@ -73,6 +72,12 @@ def test_its_metadata(sdist):
     assert all(link.startswith("https://") for link in links.values())
 
 
+def ran(command, folder, env, seconds) -> str:
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.limit(1500)
 def test_it_installs_into_an_empty_environment_and_delivers(sdist, tmp_path):
@@ -85,25 +90,15 @@ def test_it_installs_into_an_empty_environment_and_delivers(sdist, tmp_path):
     (packages / "here.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")) + "\n")
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     path = os.pathsep.join([str(venv / "bin"), os.path.dirname(sys.executable), outside["PATH"]])
-    # A folder of pip's own is new each time: named from there, the sources are the same to the compiler's cache.
+    # Pip's own folder is new each time. In TMPDIR the sources are the same to the compiler's cache.
     outside.update(PATH=path, TMPDIR=str(tmp_path), CCACHE_BASEDIR=str(tmp_path), CCACHE_NOHASHDIR="1")
-    command = ["pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--ignore-installed", str(sdist)]
-    done = subprocess.run(
-        [str(venv / "bin" / "python"), "-m", *command],
-        cwd=elsewhere,
-        env=outside,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    python = str(venv / "bin" / "python")
+    options = ["--no-index", "--no-build-isolation", "--no-deps", "--ignore-installed"]
+    ran([python, "-m", "pip", "install", *options, str(sdist)], elsewhere, outside, 1200)
     (elsewhere / "deliver.py").write_text(DELIVERY)
-    command = [*launcher(), "-np", "2", str(venv / "bin" / "python"), "deliver.py"]
     env = environment(tmp_path, 0, {"PYTHONPATH": None, "PATH": path})
-    done = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran([*launcher(), "-np", "2", python, "deliver.py"], elsewhere, env, 90)
     for rank, rows in enumerate(([0, 1, 4, 5, 8], [2, 3, 6, 7, 9])):
         assert (elsewhere / f"rows.{rank}").read_text() == f"2 {rows} {packages}/horovod_data/__init__.py"
-    command = [str(venv / "bin" / "horovod-data-run"), "--version"]
-    done = subprocess.run(command, cwd=elsewhere, env=outside, capture_output=True, text=True, timeout=170)
-    assert done.stdout == f"horovod_data {horovod_data.__version__}\n", done
+    said = ran([str(venv / "bin" / "horovod-data-run"), "--version"], elsewhere, outside, 170)
+    assert said == f"horovod_data {horovod_data.__version__}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked child shares the memory of its parent: what we do in it touches few objects."""
+"""A forked child shares the memory of its parent, so our code in the child touches few objects."""
 
 import subprocess
 import sys

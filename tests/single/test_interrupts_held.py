@@ -16,22 +16,39 @@ def press():
     signal.raise_signal(signal.SIGINT)
 
 
+def raising(error):
+    def handler(*_):
+        raise error
+
+    return handler
+
+
 @pytest.fixture(autouse=True)
-def pythons_handler():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+def handle():
+    """Sets handlers for the test, first Python's own for Ctrl-C. Held must have put each of them back."""
+    before, ours = {}, {}
+
+    def set_handler(number, handler):
+        before.setdefault(number, signal.getsignal(number))
+        ours[number] = handler
+        signal.signal(number, handler)
+
+    set_handler(signal.SIGINT, signal.default_int_handler)
+    yield set_handler
+    assert {number: signal.signal(number, before[number]) for number in ours} == ours
 
 
-def test_while_open_it_raises_at_once():
-    with Held() as held:
-        held.open()
-        with pytest.raises(KeyboardInterrupt):
-            press()
+@pytest.fixture
+def calls(handle):
+    """What the handlers of SIGUSR1 and SIGUSR2 have noted."""
+    noted = []
+    for number in signal.SIGUSR1, signal.SIGUSR2:
+        handle(number, lambda number, frame: noted.append((number, frame.f_lineno > 0)))
+    return noted
 
 
-def test_while_open_one_that_the_program_caught_is_not_the_last():
-    """As of a time limit for each try of a download."""
+def test_while_open_each_raises_at_once():
+    """The program may catch it and continue, for example as a time limit for each try of a download."""
     with Held() as held:
         held.open()
         for _ in range(3):
@@ -40,45 +57,27 @@ def test_while_open_one_that_the_program_caught_is_not_the_last():
         held.close()
 
 
-def test_let_come_holds_again_what_comes_behind_one_that_raised():
+def test_one_that_waits_comes_next_and_a_later_one_at_the_end():
     done = []
     with pytest.raises(KeyboardInterrupt):
         with Held() as held:
+            held.open()  # nothing waits yet
+            held.close()
             press()
             with pytest.raises(KeyboardInterrupt):
-                held.let_come()
+                held.open()
+            held.close()
             press()
             done.append("what the others wait for")
     assert done
 
 
-def test_held_it_waits_for_the_next_open():
-    with Held() as held:
-        press()
-        with pytest.raises(KeyboardInterrupt):
-            held.open()
-
-
-def test_held_it_comes_behind_the_end():
-    done = []
-    with pytest.raises(KeyboardInterrupt):
-        with Held() as held:
-            held.open()
-            held.close()
-            press()
-            done.append("all of it")
-    assert done
-
-
-def test_the_second_waits_too_and_comes_with_it():
-    """Where it would come in the middle of what is owed."""
-    calls = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append("called"))
+def test_several_of_a_signal_wait_and_come_once(calls):
     with Held():
         for _ in range(3):
             signal.raise_signal(signal.SIGUSR1)
         assert not calls
-    assert calls == ["called"] and signal.signal(signal.SIGUSR1, before)
+    assert calls == [(signal.SIGUSR1, True)]
 
 
 def test_neither_it_nor_an_error_is_lost():
@@ -89,15 +88,12 @@ def test_neither_it_nor_an_error_is_lost():
     assert str(raised.value.__context__) == "mine"
 
 
-def test_each_that_waits_is_handled():
-    calls = []
-    before = signal.signal(signal.SIGALRM, lambda *_: calls.append("called"))
+def test_each_signal_that_waits_is_handled(calls):
     with pytest.raises(KeyboardInterrupt):
         with Held():
             press()
-            signal.raise_signal(signal.SIGALRM)
-    assert calls == ["called"]
-    signal.signal(signal.SIGALRM, before)
+            signal.raise_signal(signal.SIGUSR2)
+    assert calls == [(signal.SIGUSR2, True)]
 
 
 def test_a_program_that_ends_ends_with_its_own_status():
@@ -107,61 +103,40 @@ def test_a_program_that_ends_ends_with_its_own_status():
             raise SystemExit(3)
 
 
-def test_other_signals_with_a_handler_are_held_too():
-    def late(*_):
-        raise TimeoutError("too slow")
-
+def test_handlers_that_raise_come_one_at_a_time(handle):
+    handle(signal.SIGUSR2, raising(TimeoutError("too slow")))
     done = []
-    before = signal.signal(signal.SIGALRM, late)
     with pytest.raises(TimeoutError, match="too slow"):
         with Held() as held:
             press()
-            signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(signal.SIGUSR2)
             with pytest.raises(KeyboardInterrupt):  # the first that came
-                held.let_come()
+                held.open()
+            held.close()
             done.append("what the others wait for")
-    assert done and signal.signal(signal.SIGALRM, before) is late
+    assert done
 
 
-def test_a_handler_that_only_notes_it_leaves_the_door_open():
+def test_a_handler_that_returns_leaves_it_open(handle):
     calls = []
-    signal.signal(signal.SIGINT, lambda *_: calls.append("called"))
-    with Held() as held:
-        held.open()
-        press()
-        press()
-        assert calls == ["called"] * 2
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_let_come_raises_what_waits():
-    with Held() as held:
-        held.let_come()
-        press()
-        with pytest.raises(KeyboardInterrupt):
-            held.let_come()
-
-
-def test_a_handler_of_the_programs_is_called_once():
-    calls = []
-    signal.signal(signal.SIGINT, lambda *_: calls.append("called"))
+    handle(signal.SIGINT, lambda *_: calls.append("called"))
     with Held() as held:
         press()
         assert not calls
         held.open()
-        assert calls == ["called"]
+        assert len(calls) == 1
+        press()
+        press()
         held.close()
-    assert calls == ["called"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
-def test_where_python_has_no_handler_nothing_changes(handler):
-    signal.signal(signal.SIGINT, handler)
+def test_without_a_handler_of_python_nothing_changes(handle, handler):
+    handle(signal.SIGINT, handler)
     with Held() as held:
         held.open()
         assert signal.getsignal(signal.SIGINT) == handler
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_in_another_thread_it_does_nothing():
@@ -178,49 +153,39 @@ def test_in_another_thread_it_does_nothing():
     assert seen == [signal.default_int_handler]
 
 
-def test_a_handler_that_ends_the_program_stands_before_ctrl_c():
-    def ends(*_):
-        raise SystemExit(143)
-
-    before = signal.signal(signal.SIGTERM, ends)
+def test_a_handler_that_ends_the_program_stands_before_ctrl_c(handle):
+    handle(signal.SIGTERM, raising(SystemExit(143)))
     with pytest.raises(SystemExit, match="143"):
         with Held() as held:
             held.open()
             with pytest.raises(KeyboardInterrupt):
                 press()
             signal.raise_signal(signal.SIGTERM)
-            raise KeyboardInterrupt
-    assert signal.signal(signal.SIGTERM, before) is ends
 
 
-def test_while_open_handlers_nest_as_ever():
-    """One that saves within a time limit, say."""
-
-    def late(*_):
-        raise TimeoutError
+def test_while_open_handlers_nest(handle):
+    """For example a handler that saves within a time limit."""
 
     def saves(*_):
-        try:
-            signal.raise_signal(signal.SIGALRM)
-            calls.append("no limit")
-        except TimeoutError:
-            calls.append("limited")
+        with pytest.raises(TimeoutError):
+            signal.raise_signal(signal.SIGUSR2)
+        calls.append("limited")
 
     calls = []
-    before = signal.signal(signal.SIGUSR1, saves), signal.signal(signal.SIGALRM, late)
+    handle(signal.SIGUSR1, saves)
+    handle(signal.SIGUSR2, raising(TimeoutError()))
     with Held() as held:
         held.open()
         signal.raise_signal(signal.SIGUSR1)
         held.close()
     assert calls == ["limited"]
-    assert signal.signal(signal.SIGUSR1, before[0]) is saves and signal.signal(signal.SIGALRM, before[1]) is late
 
 
 class Kept:
     pass
 
 
-@pytest.mark.parametrize("how", ["let come", "behind", "while open"])
+@pytest.mark.parametrize("how", ["opened", "at the end", "while open"])
 def test_what_was_raised_keeps_nothing_of_the_program(how):
     def leaves():
         held_by_a_frame = Kept()
@@ -229,8 +194,8 @@ def test_what_was_raised_keeps_nothing_of_the_program(how):
             if how == "while open":
                 held.open()
             press()
-            if how == "let come":
-                held.let_come()
+            if how == "opened":
+                held.open()
 
     kept = []
     gc.disable()
@@ -251,20 +216,10 @@ def test_a_handler_that_is_kept_beyond_it_calls_the_programs():
         kept(signal.SIGINT, None)
 
 
-def test_a_handler_gets_a_frame():
-    frames = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: frames.append(frame.f_lineno))
-    with Held():
-        signal.raise_signal(signal.SIGUSR1)
-    assert len(frames) == 1
-    signal.signal(signal.SIGUSR1, before)
-
-
-def test_a_forked_child_has_the_programs_handler():
-    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+def test_a_forked_child_has_the_programs_handler(handle):
+    handle(signal.SIGTERM, lambda *_: os._exit(7))
     with Held():
         if (pid := os.fork()) == 0:
             signal.raise_signal(signal.SIGTERM)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    signal.signal(signal.SIGTERM, before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to a job that was started in a way that can't work, and that others are left alone."""
+"""Errors of a job that was started in a way that can't work, and settings of the environment."""
 
 import dataclasses
 
@@ -61,8 +61,7 @@ def test_nothing_to_complain_about(environ):
 def test_gloo(missing):
     environ = {name: value for name, value in {**GLOO, "HOROVOD_SIZE": "4"}.items() if name != missing}
     text = text_of(launch_checks.check_before_mpi, environ, OPEN_MPI)
-    assert "This job of 4 processes was started by horovodrun with Gloo" in text
-    assert OPEN_MPI in text
+    assert "This job of 4 processes was started by horovodrun with Gloo" in text and OPEN_MPI in text
     assert "`horovodrun --mpi -np 4 python train.py` or `mpirun -np 4 python train.py`" in text
 
 
@@ -71,16 +70,12 @@ def test_threads_disabled():
     assert "Unset HOROVOD_MPI_THREADS_DISABLE" in text
 
 
-@pytest.mark.parametrize("level, name", [(0, "SINGLE"), (1, "FUNNELED"), (2, "SERIALIZED")])
-def test_thread_level_of_somebody_else(level, name):
-    text = text_of(launch_checks.check_thread_level, level, False, OPEN_MPI)
-    assert f"MPI_THREAD_{name}, but horovod_data needs MPI_THREAD_MULTIPLE" in text
-    assert "call horovod_data.init() first" in text and "mpi4py.rc.thread_level = 'multiple'" in text
-
-
-def test_thread_level_of_the_library():
-    text = text_of(launch_checks.check_thread_level, 1, True, MPICH)
-    assert f"all that {MPICH} gives" in text
+def test_thread_levels():
+    for level, name in enumerate(["SINGLE", "FUNNELED", "SERIALIZED"]):
+        text = text_of(launch_checks.check_thread_level, level, False, OPEN_MPI)
+        assert f"MPI_THREAD_{name}, but horovod_data needs MPI_THREAD_MULTIPLE" in text
+        assert "call horovod_data.init() first" in text and "mpi4py.rc.thread_level = 'multiple'" in text
+    assert f"all that {MPICH} gives" in text_of(launch_checks.check_thread_level, 1, True, MPICH)
     launch_checks.check_thread_level(3, True, MPICH)
 
 
@@ -95,60 +90,60 @@ def test_thread_level_of_the_library():
 ])  # fmt: skip
 def test_mpi_sees_one_process_of_many(environ, mpi, horovod, texts):
     said = text_of(launch_checks.check_world, environ, 1, mpi, horovod)
-    assert said.startswith("MPI sees this process alone")
-    for text in texts:
-        assert text in said
+    assert said.startswith("MPI sees this process alone") and all(text in said for text in texts), said
 
 
 @pytest.mark.parametrize("environ, size, horovod", [
     ({}, 1, None), ({}, 1, 1), ({"OMPI_COMM_WORLD_SIZE": "1"}, 1, None), ({"PMI_SIZE": "4"}, 4, 4),
     ({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"}, 1, None), ({"PMIX_RANK": "0"}, 1, None),
 ])  # fmt: skip
-def test_mpi_sees_everybody(environ, size, horovod):
+def test_mpi_sees_all_processes(environ, size, horovod):
     launch_checks.check_world(environ, size, OPEN_MPI, horovod)
 
 
 def test_two_mpi_libraries():
     text = text_of(launch_checks.check_one_mpi, ["/a/libmpi.so.40", "/b/libmpich.so.12"], OPEN_MPI)
     assert "2 MPI libraries: /a/libmpi.so.40, /b/libmpich.so.12" in text and f"built with {OPEN_MPI}" in text
-    launch_checks.check_one_mpi(["/a/libmpi.so.40"], OPEN_MPI)
-    launch_checks.check_one_mpi([], OPEN_MPI)
+    for one in ["/a/libmpi.so.40"], []:
+        launch_checks.check_one_mpi(one, OPEN_MPI)
 
 
-def test_defaults():
+# ---- Settings.
+
+BY_NODE = {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
+
+
+def test_defaults_and_what_the_launcher_sets():
     read = settings.read_settings({})
     assert dataclasses.replace(read, arena_bytes=0) == settings.Settings(0, None, 30.0, 1800.0, "auto", 0)
     assert 64 << 20 < read.arena_bytes <= 4 << 30
-
-
-def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
     environ = {"HOROVOD_DATA_READERS": "1", "HOROVOD_DATA_STALL_SECONDS": "2.5", "HOROVOD_DATA_TIMEOUT": "0"}
     environ |= {"HOROVOD_DATA_PAYLOAD": "message", "HOROVOD_DATA_ARENA_MB": "0.5"}
     assert settings.read_settings(environ) == settings.Settings(1, None, 2.5, 0.0, "message", 1 << 19)
-    assert settings.read_settings(environ, readers=0).readers == 0
-    assert settings.read_settings({"HOROVOD_DATA_READERS": "3"}).readers == 3
 
 
-def test_readers_of_the_nodes():
-    environ = {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
-    read = settings.read_settings(environ)
-    assert (read.readers, read.readers_per_node, read.embedded) == (0, 1, True)
-    assert settings.read_settings(environ, readers_per_node=1, embedded=False).embedded is False
-    other = settings.read_settings(environ, readers=2)  # an argument wins over both
-    assert (other.readers, other.readers_per_node, other.embedded) == (2, None, False)
-    assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers=0).embedded is False
-    assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers_per_node=1).embedded is True
-    assert settings.read_settings({"HOROVOD_DATA_READERS_PER_NODE": "0"}).readers_per_node is None
-    assert settings.read_settings(environ, readers_per_node=0) == read  # as None
-    assert settings.read_settings({"HOROVOD_DATA_READERS": "2"}, readers_per_node=0).readers == 2
-    assert settings.read_settings(environ, readers=0, readers_per_node=0).readers_per_node is None
+@pytest.mark.parametrize("environ, arguments, roles", [
+    ({"HOROVOD_DATA_READERS": "3"}, {}, (3, None, False)),
+    ({"HOROVOD_DATA_READERS": "1"}, {"readers": 0}, (0, None, False)),
+    ({"HOROVOD_DATA_READERS": "2"}, {"readers_per_node": 0}, (2, None, False)),
+    (BY_NODE, {}, (0, 1, True)),
+    (BY_NODE, {"readers_per_node": 0}, (0, 1, True)),  # as None
+    (BY_NODE, {"readers_per_node": 1, "embedded": False}, (0, 1, False)),
+    (BY_NODE, {"readers": 2}, (2, None, False)),  # an argument wins over both
+    (BY_NODE, {"readers": 0, "readers_per_node": 0}, (0, None, False)),
+    ({"HOROVOD_DATA_EMBEDDED": "1"}, {"readers": 0}, (0, None, False)),
+    ({"HOROVOD_DATA_EMBEDDED": "1"}, {"readers_per_node": 1}, (0, 1, True)),
+    ({"HOROVOD_DATA_READERS_PER_NODE": "0"}, {}, (0, None, False)),
+])  # fmt: skip
+def test_roles(environ, arguments, roles):
+    read = settings.read_settings(environ, **arguments)
+    assert (read.readers, read.readers_per_node, read.embedded) == roles
 
 
 @pytest.mark.parametrize("environ, arguments, error, text", [
     ({}, {"readers": -1}, ValueError, "readers must be 0 or more, not -1"),
     ({}, {"readers": "1"}, TypeError, "readers must be an integer, not '1'"),
     ({}, {"readers": True}, TypeError, "readers must be an integer, not True"),
-    ({}, {"readers": 1.0}, TypeError, "readers must be an integer, not 1.0"),
     ({}, {"readers": np.True_}, TypeError, f"readers must be an integer, not {np.True_!r}"),
     ({}, {"readers_per_node": np.True_}, TypeError, f"readers_per_node must be an integer, not {np.True_!r}"),
     ({}, {"readers_per_node": 2}, ValueError, "readers_per_node=2: a host can have one reader of its own. Use readers_per_node=1"),
@@ -163,23 +158,18 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_READERS": "two"}, {}, ValueError, "HOROVOD_DATA_READERS='two' is not a number of readers"),
     ({"HOROVOD_DATA_READERS_PER_NODE": "4"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=4: a host can have one reader"),
     ({"HOROVOD_DATA_PAYLOAD": "pigeon"}, {}, ValueError, "Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it"),
-    ({"HOROVOD_DATA_ARENA_MB": "0"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='0' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_ARENA_MB": "1e-9"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='1e-9' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_ARENA_MB": "inf"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='inf' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),
     ({"HOROVOD_DATA_TIMELINE_MB": "0"}, {}, ValueError, "HOROVOD_DATA_TIMELINE_MB='0' is not a size in MiB of 0.01 or more. Set "
                                                         "HOROVOD_DATA_TIMELINE_MB to a number such as 1024, or unset it."),
-    ({"HOROVOD_DATA_VERIFY": "maybe"}, {}, ValueError, "HOROVOD_DATA_VERIFY='maybe' is neither 0 nor 1"),
     ({"HOROVOD_DATA_PREFETCH_MB": "auto"}, {}, ValueError, "HOROVOD_DATA_PREFETCH_MB='auto' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
-    ({"HOROVOD_DATA_TIMEOUT": "inf"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='inf'"),
     ({"HOROVOD_DATA_TIMEOUT": "nan"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='nan' is not a time in seconds of 0 or more"),
     ({"HOROVOD_DATA_STALL_SECONDS": "0"}, {}, ValueError, "_SECONDS='0' is not a time in seconds of 0.1"),
-    ({"HOROVOD_DATA_STALL_SECONDS": "1e-9"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='1e-9' is not a time in seconds of 0.1"),
     ({"HOROVOD_DATA_STALL_SECONDS": "inf"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='inf' is not a time in seconds of 0.1 or more, and finite. Set "),
     ({"HOROVOD_DATA_CHECK_REPLAY": "2"}, {}, ValueError, "HOROVOD_DATA_CHECK_REPLAY='2' is neither 0 nor 1"),
-    ({"HOROVOD_DATA_STALL_SECONDS": "nan"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='nan' is not a time in seconds of 0.1"),
 ])  # fmt: skip
 def test_bad_settings(environ, arguments, error, text):
     with pytest.raises(error) as raised:
@@ -194,14 +184,11 @@ def test_sizes_of_the_arena(text, size):
     assert settings.read_settings({"HOROVOD_DATA_ARENA_MB": text}).arena_bytes == size
 
 
-@pytest.mark.parametrize(
-    "text, stall, timeout", [("1e10", 1e8, 1e8), ("1e300", 1e8, 1e8), ("0.1", 0.1, 0.1), (" 2 ", 2, 2)]
-)
-def test_times(text, stall, timeout):
+@pytest.mark.parametrize("text, seconds", [("1e10", 1e8), ("1e300", 1e8), ("0.1", 0.1), (" 2 ", 2)])
+def test_times(text, seconds):
     read = settings.read_settings({"HOROVOD_DATA_STALL_SECONDS": text, "HOROVOD_DATA_TIMEOUT": text})
-    assert (read.stall_seconds, read.timeout_seconds) == (stall, timeout)
+    assert (read.stall_seconds, read.timeout_seconds) == (seconds, seconds)
 
 
-def test_a_time_limit_may_be_none_or_short():
-    assert settings.read_settings({"HOROVOD_DATA_TIMEOUT": "0"}).timeout_seconds == 0
+def test_a_time_limit_may_be_short():
     assert settings.read_settings({"HOROVOD_DATA_TIMEOUT": "1e-9"}).timeout_seconds == 1e-9

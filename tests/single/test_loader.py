@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a library that can't be loaded says, and when."""
+"""The errors of a library that can't be loaded, and when they are raised."""
 
 import re
 import shutil
@@ -31,21 +31,18 @@ def compile_library(path, text, *arguments):
 def test_the_built_library_tells_its_tensorflow_without_being_loaded():
     assert loader._built_for(loader._PATH) == bindings.build_info()["tensorflow"]
     assert loader._same_tensorflow(loader._built_for(loader._PATH), tf.__version__)
-
-
-def test_build_info_names_the_mpi():
     assert re.match(r"Open MPI|MPICH|Intel|MVAPICH", bindings.build_info()["mpi"])
 
 
-def test_not_built_in_a_source_tree(monkeypatch, tmp_path):
-    (tmp_path / "setup.py").touch()
+@pytest.mark.parametrize("in_sources, parts", [
+    (True, ["has not been built here", "`pip install --no-build-isolation -e {}`"]),
+    (False, ["installed without its C++ core", "pip install --force-reinstall"]),
+], ids=["in a source tree", "in an installation"])  # fmt: skip
+def test_not_built(monkeypatch, tmp_path, in_sources, parts):
+    if in_sources:
+        (tmp_path / "setup.py").touch()
     text = failure(monkeypatch, tmp_path / "horovod_data" / "_core.so")
-    assert "has not been built here" in text and f"`pip install --no-build-isolation -e {tmp_path}`" in text
-
-
-def test_not_built_in_an_installation(monkeypatch, tmp_path):
-    text = failure(monkeypatch, tmp_path / "horovod_data" / "_core.so")
-    assert "installed without its C++ core" in text and "pip install --force-reinstall" in text
+    assert all(part.format(tmp_path) in text for part in parts), text
 
 
 def test_built_for_another_tensorflow(monkeypatch, tmp_path):
@@ -92,10 +89,7 @@ def test_mpi_libraries_of_a_process():
     )] + ["7ffe0000-7fff0000 rw-p 00000000 00:00 0 "]  # fmt: skip
     found = loader.mpi_libraries(maps)
     assert found == ["/x/lib/libmpi.so.40.30.4", "/x/my libs/libmpi.so.12", "/y/libmpich.so.12.2.2"]
-
-
-def test_this_process_has_one_mpi_library():
-    assert len(loader.mpi_libraries()) == 1
+    assert len(loader.mpi_libraries()) == 1  # of this process
 
 
 FIRST_USE = """

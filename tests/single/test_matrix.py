@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/matrix.py: what it makes of what a cell says, and the page it writes."""
+"""scripts/matrix.py: what it records of a cell, and the page that it writes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,8 @@ CELL = matrix.Cell("2.21.0", "3.12", "openmpi5")
 
 
 def entry(**other: str) -> dict:
-    return {
-        "date": "2026-01-02",
-        "mpi": "Open MPI 5.0.1",
-        "delivery": "258 passed, 1 skipped",
-        "horovod": "",
-        "commands": [],
-        **other,
-    }
+    told = {"date": "2026-01-02", "mpi": "Open MPI 5.0.1", "delivery": "258 passed, 1 skipped", "horovod": ""}
+    return {**told, "commands": [], **other}
 
 
 def test_the_page_is_what_the_record_says():
@@ -40,28 +34,22 @@ def test_the_page_is_what_the_record_says():
         assert str(ROOT) not in json.dumps(told) and "/home/" not in json.dumps(told)
 
 
-def test_a_cell_never_run_says_so():
+def test_a_cell_never_run_says_so_and_others_have_date_and_result():
     assert f"| {CELL.name} | never | - | - | - | `make matrix CELLS={CELL.name}` |" in matrix.page({})
     assert "passes" not in matrix.page({})
-
-
-def test_a_cell_that_was_run_has_its_date_and_result():
     page = matrix.page({CELL.name: entry()})
     assert f"| {CELL.name} | 2026-01-02 | Open MPI 5.0.1 | 258 passed, 1 skipped | - |" in page
     assert "| 2.21.0 | 3.12 | not run | passes |  |  |" in page
 
 
-@pytest.mark.parametrize(
-    "told, mark",
-    [
-        ({}, "passes"),
-        ({"horovod": "0.28.1: 20 passed"}, "passes"),
-        ({"delivery": "fails: 2 failed, 256 passed"}, "fails"),
-        ({"horovod": "fails: 1 failed, 3 passed"}, "fails"),
-        ({"delivery": "no wheel of TensorFlow 2.21.0 for Python 3.9"}, "no wheel"),
-        ({"delivery": "not run: no Python 3.12 here"}, "not run"),
-    ],
-)
+@pytest.mark.parametrize("told, mark", [
+    ({}, "passes"),
+    ({"horovod": "0.28.1: 20 passed"}, "passes"),
+    ({"delivery": "fails: 2 failed, 256 passed"}, "fails"),
+    ({"horovod": "fails: 1 failed, 3 passed"}, "fails"),
+    ({"delivery": "no wheel of TensorFlow 2.21.0 for Python 3.9"}, "no wheel"),
+    ({"delivery": "not run: no Python 3.12 here"}, "not run"),
+])  # fmt: skip
 def test_marks(told, mark):
     assert matrix.mark(entry(**told)) == mark
 
@@ -84,14 +72,10 @@ def test_others_keep_their_last_entry(record):
     assert matrix.PAGE.read_text() == matrix.page(told)
 
 
-def test_what_could_not_be_tried_does_not_replace_a_result(record):
-    matrix.keep(CELL.name, entry())
-    matrix.keep(CELL.name, entry(delivery="not run: no Python 3.12 here"))
-    assert json.loads(record.read_text())[CELL.name] == entry()
-
-
-def test_nor_does_a_wheel_that_is_gone(record):
+def test_a_result_stays_if_a_cell_or_its_wheel_could_not_be_tried(record):
     matrix.keep(CELL.name, entry(horovod="0.28.1: 25 passed"))
+    matrix.keep(CELL.name, entry(delivery="not run: no Python 3.12 here"))
+    assert json.loads(record.read_text())[CELL.name] == entry(horovod="0.28.1: 25 passed")
     for date in "2026-02-03", "2026-03-04":
         matrix.keep(CELL.name, entry(date=date, horovod="not run: none is built for it here"))
         told = entry(date=date, horovod="0.28.1: 25 passed (on 2026-01-02)")
@@ -100,14 +84,15 @@ def test_nor_does_a_wheel_that_is_gone(record):
 
 @pytest.mark.parametrize("tensorflow", ["2.15.1", "2.21.0"])
 def test_wheels_are_looked_for_where_the_set_up_keeps_them(tensorflow):
-    """Its own words for the folder, said by a shell."""
-    (function,) = re.findall(
-        r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)",
-        (ROOT / "scripts" / "setup.sh").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
-    says = f"CACHE={matrix.WHEELS} python=3.12 patched=\nmpi_id() {{ echo openmpi-5.0.1; }}\ntensorflow_version() {{ echo {tensorflow}; }}\n{function}\necho $folder"
-    done = subprocess.run(["bash", "-euc", says], cwd=ROOT, capture_output=True, text=True, check=True)
+    """A shell runs the lines of setup.sh that name the folder."""
+    pattern = r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)"
+    (lines,) = re.findall(pattern, (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE | re.DOTALL)
+    script = f"""CACHE={matrix.WHEELS} python=3.12 patched=
+mpi_id() {{ echo openmpi-5.0.1; }}
+tensorflow_version() {{ echo {tensorflow}; }}
+{lines}
+echo $folder"""
+    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(matrix.folder_of_wheel(CELL._replace(tensorflow=tensorflow), "Open MPI 5.0.1"))
 
 
@@ -117,7 +102,7 @@ def test_a_python_that_is_not_here_is_told(record, capsys):
 
 
 def test_a_cell_is_run_once_at_a_time(record, tmp_path, monkeypatch):
-    """Another would take its folder away."""
+    """A second run would remove its folder."""
     monkeypatch.setattr(matrix, "ROOT", tmp_path)
     with matrix.alone(CELL.name):
         assert matrix.main([CELL.name]) == 0
@@ -148,14 +133,10 @@ def test_reasons_are_short_and_summaries_add_up():
     assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
 
 
-@pytest.mark.parametrize(
-    "said, version",
-    [
-        ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
-        ("mpirun (Open MPI) 5.0.11\n", ("Open MPI", "5.0.11")),
-        ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
-    ],
-)
+@pytest.mark.parametrize("said, version", [
+    ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
+    ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
+])  # fmt: skip
 def test_mpis(said, version):
     assert matrix.mpi_version(said) == version
 

@@ -18,27 +18,30 @@ def arrays(*values):
     return [np.array(value) for value in values]
 
 
-@pytest.mark.parametrize(
-    "remainder, expected",
-    [
-        ("drop", [[[0, 1], [5]], [[2, 3], [6]]]),
-        ("partial", [[[0, 1, 2], [5, 6], [8]], [[3, 4], [7], []]]),
-    ],
-)
-def test_global(remainder, expected):
-    batches = arrays([0, 1, 2, 3, 4], [5, 6, 7], [8])
-    assert as_lists(deliver(batches, 2, "global", remainder=remainder)) == expected
+GLOBAL = arrays([0, 1, 2, 3, 4], [5, 6, 7], [8])
+PER_RANK = arrays([1, 1], [2], [3, 3, 3], [4], [5])
+TEXTS = [(np.array([[1, 2], [3, 4], [5, 6]]), np.array([b"a", b"b", b"c"], object))]
+SCALARS = [np.float32(1), np.float32(2), np.float32(3)]
 
 
-def test_global_pad():
-    batches = [(np.array([[1, 2], [3, 4], [5, 6]]), np.array([b"a", b"b", b"c"], object))]
-    assert as_lists(deliver(batches, 2, "global", remainder="pad")) == [
-        [([[1, 2], [3, 4]], [b"a", b"b"], [1.0, 1.0])],
-        [([[5, 6], [0, 0]], [b"c", b""], [1.0, 0.0])],
-    ]
+@pytest.mark.parametrize("elements, batch, remainder, expected", [
+    (GLOBAL, "global", "drop", [[[0, 1], [5]], [[2, 3], [6]]]),
+    (GLOBAL, "global", "partial", [[[0, 1, 2], [5, 6], [8]], [[3, 4], [7], []]]),
+    (TEXTS, "global", "pad", [[([[1, 2], [3, 4]], [b"a", b"b"], [1.0, 1.0])], [([[5, 6], [0, 0]], [b"c", b""], [1.0, 0.0])]]),
+    (PER_RANK, "per_rank", "drop", [[[1, 1], [3, 3, 3]], [[2], [4]]]),
+    (PER_RANK, "per_rank", "partial", [[[1, 1], [3, 3, 3], [5]], [[2], [4], []]]),
+    (PER_RANK, "per_rank", "pad", [[([1, 1], [1.0, 1.0]), ([3, 3, 3], [1.0, 1.0, 1.0]), ([5], [1.0])],
+                                   [([2], [1.0]), ([4], [1.0]), ([0], [0.0])]]),
+    (SCALARS, "per_rank", "pad", [[(1, 1), (3, 1)], [(2, 1), (0, 0)]]),
+    (SCALARS[:2], "per_rank", "partial", [[1], [2]]),
+    ([], "global", "pad", [[], []]),
+    ([], "per_rank", "partial", [[], []]),
+])  # fmt: skip
+def test_two_ranks(elements, batch, remainder, expected):
+    assert as_lists(deliver(elements, 2, batch, remainder=remainder)) == expected
 
 
-def test_global_pad_where_ranks_get_nothing_but_padding():
+def test_global_pad_of_ranks_without_a_row():
     assert as_lists(deliver([{"x": np.arange(1, 6)}], 4, "global", remainder="pad")) == [
         [({"x": [1, 2]}, [1.0, 1.0])],
         [({"x": [3, 4]}, [1.0, 1.0])],
@@ -47,32 +50,18 @@ def test_global_pad_where_ranks_get_nothing_but_padding():
     ]
 
 
-def test_global_partial_with_fewer_rows_than_ranks_and_an_empty_batch():
-    shares = deliver([np.ones((2, 5), np.uint8), np.ones((0, 5), np.uint8)], 3, "global", remainder="partial")
-    assert [[share.shape for share in steps] for steps in shares] == [
-        [(1, 5), (0, 5)],
-        [(1, 5), (0, 5)],
-        [(0, 5), (0, 5)],
-    ]
+def test_global_batches_of_few_rows():
+    shares = deliver([np.ones((2, 5)), np.ones((0, 5))], 3, "global", remainder="partial")
+    assert [[len(share) for share in steps] for steps in shares] == [[1, 0], [1, 0], [0, 0]]
+    assert shares[2][0].shape == (0, 5)
     assert deliver([np.ones((0, 5))], 3, "global", remainder="drop") == [[], [], []]
 
 
-def test_global_needs_a_common_axis_0():
+def test_elements_that_make_no_share():
     with pytest.raises(AssertionError, match="no common axis 0"):
         deliver([(np.zeros(2), np.zeros(3))], 2, "global")
-
-
-def test_per_rank():
-    batches = arrays([1, 1], [2], [3, 3, 3], [4], [5])
-    assert as_lists(deliver(batches, 2, "per_rank", remainder="drop")) == [[[1, 1], [3, 3, 3]], [[2], [4]]]
-    assert as_lists(deliver(batches, 2, "per_rank", remainder="partial")) == [
-        [[1, 1], [3, 3, 3], [5]],
-        [[2], [4], []],
-    ]
-    assert as_lists(deliver(batches, 2, "per_rank", remainder="pad")) == [
-        [([1, 1], [1.0, 1.0]), ([3, 3, 3], [1.0, 1.0, 1.0]), ([5], [1.0])],
-        [([2], [1.0]), ([4], [1.0]), ([0], [0.0])],
-    ]
+    with pytest.raises(AssertionError, match="a scalar has no empty share"):
+        deliver(SCALARS, 2, "per_rank", remainder="partial")
 
 
 def test_per_rank_tail_takes_the_dims_of_rank_0():
@@ -85,25 +74,10 @@ def test_per_rank_tail_takes_the_dims_of_rank_0():
     assert weight.tolist() == [0.0] * 4  # "f" comes before "s"
 
 
-def test_per_rank_scalars():
-    scalars = [np.float32(1), np.float32(2), np.float32(3)]
-    assert as_lists(deliver(scalars, 2, "per_rank", remainder="pad")) == [[(1, 1), (3, 1)], [(2, 1), (0, 0)]]
-    with pytest.raises(AssertionError, match="a scalar has no empty share"):
-        deliver(scalars, 2, "per_rank", remainder="partial")
-    assert as_lists(deliver(scalars[:2], 2, "per_rank", remainder="partial")) == [[1], [2]]
-
-
-def test_nothing_read():
-    for batch in ("global", "per_rank"):
-        for remainder in ("drop", "partial", "pad"):
-            assert deliver([], 3, batch, remainder=remainder) == [[], [], []]
-
-
 def test_dropped():
-    batches = arrays([0, 1, 2, 3, 4], [5, 6, 7], [8])
-    assert dropped(batches, 2, "global", "drop") == 3
-    assert dropped(batches, 2, "per_rank", "drop") == 1
-    assert dropped(batches, 2, "global", "partial") == dropped(batches, 2, "per_rank", "pad") == 0
+    assert dropped(GLOBAL, 2, "global", "drop") == 3
+    assert dropped(GLOBAL, 2, "per_rank", "drop") == 1
+    assert dropped(GLOBAL, 2, "global", "partial") == dropped(GLOBAL, 2, "per_rank", "pad") == 0
 
 
 class Pair(NamedTuple):
@@ -133,20 +107,12 @@ def test_equal_sees_structure_type_shape_and_value():
 def test_dynamic_delivery():
     one, two, three = arrays([1], [2], [3])
     assert is_dynamic_delivery([one, two, one], [[one], [], [two, one]])
-    assert not is_dynamic_delivery([one, two], [[one], []])
-    assert not is_dynamic_delivery([one, two], [[one, two], [two]])
-    assert not is_dynamic_delivery([one, two], [[one, three]])
-
-
-def test_rotate():
-    assert rotate([]) == []
-    assert rotate([[], []]) == []
-    assert rotate([["a0", "a1", "a2"], ["b0"], ["c0", "c1"]]) == ["a0", "b0", "c0", "a1", "c1", "a2"]
+    for wrong in [[one], []], [[one, two], [two]], [[one, three]]:
+        assert not is_dynamic_delivery([one, two], wrong)
 
 
 def test_several_readers():
+    assert rotate([]) == rotate([[], []]) == []
+    assert rotate([["a0", "a1", "a2"], ["b0"], ["c0", "c1"]]) == ["a0", "b0", "c0", "a1", "c1", "a2"]
     readers = [arrays([1], [2], [3]), arrays([4], [5])]
-    assert as_lists(deliver_from_readers(readers, 2, "per_rank", "partial")) == [
-        [[1], [4], [3]],
-        [[2], [5], []],
-    ]
+    assert as_lists(deliver_from_readers(readers, 2, "per_rank", "partial")) == [[[1], [4], [3]], [[2], [5], []]]

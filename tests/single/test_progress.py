@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the epochs are, from constructed looks at the numbers, and how it is shown; in whole jobs:
-tests/faults/test_progress_jobs.py."""
+"""How far the epochs are, from constructed numbers, and how it is shown. Whole jobs: tests/faults/test_progress_jobs.py."""
 
 import sys
 
@@ -15,7 +14,7 @@ from horovod_data.observe.report import verdict
 
 
 def looks(epochs, *given):
-    """What has ended by each of them: (seconds, epoch, its steps, steps of all epochs, seconds of all); a step has four rows."""
+    """What has ended at each look: (seconds, epoch, its steps, steps of all epochs, seconds of all). A step has 4 rows."""
     return [
         epochs.look(at, Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
         for at, epoch, steps, all_steps, seconds in given
@@ -41,7 +40,7 @@ def test_an_epoch_that_is_left():
 
 
 def test_a_length_that_is_not_known():
-    """The second epoch is measured by the first, and says so; one that is longer has no end in sight."""
+    """The second epoch is measured by the first, and says so. If it is longer, its end is unknown."""
     epochs = Epochs()
     looks(epochs, (1, 1, 50, 50, 1.0))
     assert epochs.text() == "epoch 1: 50 steps, 200 rows/s on rank 0" and epochs.whole is None
@@ -52,7 +51,7 @@ def test_a_length_that_is_not_known():
 
 
 def test_epochs_that_follow_at_once():
-    """A look finds the next one under way: what the one before has had since is what the totals say, and nothing is lost."""
+    """A look finds the next epoch already running. The totals say what the epoch before had since the last look."""
     epochs = Epochs()
     *_, ended = looks(epochs, (1, 1, 40, 40, 1.0), (2, 2, 10, 110, 2.0))
     assert [(one.first, one.last, one.steps, one.rows) for one in ended] == [(1, 1, 100, 400)]
@@ -71,7 +70,7 @@ def test_epochs_between_two_looks():
 
 
 def test_numbers_that_begin_anew():
-    """stats(reset=True) in mid-epoch; a new channel of the name."""
+    """After stats(reset=True) in mid-epoch, and in a new channel of the name."""
     epochs = Epochs()
     assert looks(epochs, (1, 1, 40, 40, 9.0), (2, 1, 50, 5, 0.5)) == [[], []]
     assert (epochs.steps, epochs.seconds) == (50, 9.5)
@@ -80,8 +79,8 @@ def test_numbers_that_begin_anew():
     assert (ended.first, ended.steps) == (2, 8) and (epochs.number, epochs.steps) == (1, 3)
 
 
-def test_the_rate_is_of_late():
-    """And of a step at least, however long that takes; one that takes longer than those before slows it down while it lasts."""
+def test_the_rate_is_of_the_last_seconds():
+    """It covers a step at least. A step that takes longer than those before lowers it while the step lasts."""
     epochs = Epochs(expected=10**6)
     looks(epochs, *[(at, 1, 100 * at, 100 * at, float(at)) for at in range(1, 11)])
     assert epochs.rate() == pytest.approx(400)
@@ -92,47 +91,41 @@ def test_the_rate_is_of_late():
     assert epochs.rate() == pytest.approx(4 / 30)
 
 
+def process(number=1, **channels):
+    """The times of rank 0, which reads. Each channel has those of its trainer or of its reader."""
+    named = {name: {"options": {"number": number}, **times} for name, times in channels.items()}
+    return {"rank": 0, "reader": 0, "channels": named}
+
+
+def waited(seconds):
+    return {"trainer": {"wait": seconds, "waited_for": [seconds]}}
+
+
 def test_times_since():
-    before = {
-        "rank": 0,
-        "reader": 0,
-        "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 5, "waited_for": [5]}}},
-    }
-    before["channels"]["c"] = {"options": {"number": 1}, "reader": {"deal": 3, "untaken": 4}}
-    now = {
-        "rank": 0,
-        "reader": 0,
-        "channels": {
-            "a": {"options": {"number": 1}, "trainer": {"wait": 7, "waited_for": [7]}},
-            "b": {"options": {"number": 1}, "reader": {"deal": 3}},
-            "c": {"options": {"number": 1}, "reader": {"deal": 4, "untaken": 1}},
-        },
-    }
-    (since,) = times.since([now], {(0, 0): before})
-    assert since["channels"]["c"]["reader"] == {"deal": 1, "untaken": 1}, "that is no sum"
-    assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {
-        "deal": 3
-    }
-    anew = {**now, "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 6, "waited_for": [1]}}}}
-    assert times.since([anew], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 6, "waited_for": [1]}
+    before = process(a=waited(5), c={"reader": {"deal": 3, "untaken": 4}})
+
+    def since(now):
+        (found,) = times.since([now], {(0, 0): before})
+        return {name: {**channel, "options": None} for name, channel in found["channels"].items()}
+
+    def told(**channels):
+        return {name: {**channel, "options": None} for name, channel in channels.items()}
+
+    now = process(a=waited(7), b={"reader": {"deal": 3}}, c={"reader": {"deal": 4, "untaken": 1}})
+    assert since(now) == told(a=waited(2), b={"reader": {"deal": 3}}, c={"reader": {"deal": 1, "untaken": 1}})
+    anew = {"trainer": {"wait": 6, "waited_for": [1]}}
+    assert since(process(a=anew)) == told(a=anew)
+    assert since(process(4, a=waited(7))) == told(a=waited(7)), "a new channel of that name"
     assert times.since([now], {}) == [now]
-    now["channels"]["a"]["options"]["number"] = 4  # a new channel of that name
-    assert times.since([now], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 7, "waited_for": [7]}
 
 
-@pytest.mark.parametrize(
-    "found, text",
-    [
-        (verdict.Verdict("trainer", "", 0.004), "ranks wait 0.4 % of the time"),
-        (verdict.Verdict("reader", "", 0.71), "ranks wait 71 % for the pipeline"),
-        (verdict.Verdict("link", "", 0.9, awaited="network"), "ranks wait 90 % for the network"),
-        (
-            verdict.Verdict("rank", "", 0.5, rank=3, awaited="slow rank 3 on b"),
-            "ranks wait 50 % for the slow rank 3 on b",
-        ),
-    ],
-)
-def test_who_waits_in_a_few_words(found, text):
+@pytest.mark.parametrize("found, text", [
+    (verdict.Verdict("trainer", "", 0.004), "ranks wait 0.4 % of the time"),
+    (verdict.Verdict("reader", "", 0.71), "ranks wait 71 % for the pipeline"),
+    (verdict.Verdict("link", "", 0.9, awaited="network"), "ranks wait 90 % for the network"),
+    (verdict.Verdict("rank", "", 0.5, rank=3, awaited="slow rank 3 on b"), "ranks wait 50 % for the slow rank 3 on b"),
+])  # fmt: skip
+def test_a_wait_in_a_few_words(found, text):
     assert found.brief(4) == text and found.brief(1) == text.replace("ranks wait", "rank 0 waits")
 
 
@@ -152,20 +145,12 @@ def stderr(monkeypatch, capsys):
 
 
 def test_lines(stderr):
-    """One every so many seconds; of a channel that stands still only while no other one goes on."""
+    """One line every 10 s. A channel that makes no step has one only while no other channel makes one."""
     lines = display.make("1", 10.0)
-    for at, train, valid in [
-        (0, 1, 0),
-        (9, 5, 0),
-        (10, 6, 0),
-        (15, 7, 1),
-        (20, 7, 2),
-        (25, 7, 3),
-        (30, 7, 3),
-        (35, 7, 3),
-    ]:
+    seconds, trains, valids = [0, 9, 10, 15, 20, 25, 30, 35], [1, 5, 6, 7, 7, 7, 7, 7], [0, 0, 0, 1, 2, 3, 3, 3]
+    for at, train, valid in zip(seconds, trains, valids):
         lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
-    lines.end("train", "over")
+    lines.end("over")
     lines.close()
     waits = "; ranks wait 71 % for the pipeline"
     assert stderr().splitlines() == [
@@ -178,13 +163,12 @@ def test_lines(stderr):
     ]
 
 
-def test_one_line_without_tqdm(stderr, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+def test_one_line(stderr):
     line = display.make("bar", 10.0)
     line.show({"train": shown(31)}, 0)
     line.show({"train": shown(32)}, 0.25)  # too soon
     line.show({"train": shown(33, waits=""), "valid": shown(1, None, 1, False)}, 0.5)
-    line.end("train", "over")
+    line.end("over")
     line.show({}, 1)
     line.show({"train": shown(1)}, 2)
     line.close()
@@ -193,26 +177,6 @@ def test_one_line_without_tqdm(stderr, monkeypatch):
         "\rtrain 2: ~36 %, 33/~90 steps, 3,200 rows/s | valid 1: 1 steps, 3,200 rows/s, ranks wait 71 % for th\x1b[K"
         "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K"
     )
-
-
-def test_bars_of_tqdm(stderr):
-    pytest.importorskip("tqdm", reason="tqdm is not installed: bars are plain lines then")
-    bars = display.make("bar", 10.0)
-    bars.show({"train": shown(31)}, 0)
-    first = stderr()
-    assert "train 2: ~34 %|" in first and "| 31/~90, 3,200 rows/s, ranks wait 71 % for the pipeline" in first, repr(
-        first
-    )
-    bars.show({"train": shown(33), "valid": shown(1, None, 1, False)}, 1)
-    assert "\n\rvalid 1: 1 steps, 3,200 rows/s" in stderr(), "a line of its own"
-    bars.end("valid", "over")
-    bars.show({"train": shown(34)}, 2)
-    assert "over\n" in stderr() and "34/~90" in stderr().split("over\n")[1]
-    bars.close()
-    said = stderr()
-    bars.show({"train": shown(35)}, 3)
-    bars.forget()
-    assert stderr().count("35/~90") == 1 and not bars._bars and len(said) < len(stderr())
 
 
 # ---- Settings.
@@ -226,41 +190,29 @@ def test_off_by_default():
     assert watch._watch is before
 
 
-@pytest.mark.parametrize(
-    "name, value, says",
-    [
-        (
-            "PROGRESS",
-            "yes",
-            "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
-            "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it",
-        ),
-        ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
-        *[
-            (
-                "PROGRESS_SECONDS",
-                text,
-                f"HOROVOD_DATA_PROGRESS_SECONDS='{text}' is not a time in seconds of 0.1 or more",
-            )
-            for text in ("0", "-1", "1e-9", "0.01", "nan", "inf", "often")
-        ],
-    ],
-)
+NOT_SECONDS = "HOROVOD_DATA_PROGRESS_SECONDS='{}' is not a time in seconds of 0.1 or more"
+
+
+@pytest.mark.parametrize("name, value, says", [
+    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
+                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
+    ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
+    ("PROGRESS_SECONDS", "0", NOT_SECONDS), ("PROGRESS_SECONDS", "nan", NOT_SECONDS), ("PROGRESS_SECONDS", "often", NOT_SECONDS),
+])  # fmt: skip
 def test_useless_values(name, value, says):
     with pytest.raises(ValueError) as raised:
         settings.read_settings({f"HOROVOD_DATA_{name}": value})
-    assert says in str(raised.value)
+    assert says.format(value) in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["1e10", "1e300"])
-def test_very_long_is_never(text):
-    """No longer than a thread can wait."""
-    assert settings.read_settings({"HOROVOD_DATA_PROGRESS_SECONDS": text}).progress_seconds == 1e8
+def test_very_long_is_never():
+    """A thread can't wait longer."""
+    assert settings.read_settings({"HOROVOD_DATA_PROGRESS_SECONDS": "1e300"}).progress_seconds == 1e8
 
 
 @pytest.mark.parametrize("terminal, more, value", [(False, [], "1"), (True, [], "bar"), (True, ["--tag-output"], "1")])
 def test_the_launcher(monkeypatch, terminal, more, value):
-    """It knows whether lines can be rewritten; ranks don't."""
+    """It knows whether lines can be rewritten. Ranks do not know."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     given = options.parse(["-np", "2", "--progress", *more, "python", "train.py"])
     assert options.extras_of(given, {}, []).environ["HOROVOD_DATA_PROGRESS"] == value
@@ -269,10 +221,10 @@ def test_the_launcher(monkeypatch, terminal, more, value):
 
 
 def test_a_child_that_forks():
-    """What the fork of its parent held is its own to give back."""
+    """A child releases the lock that the fork of its parent held."""
     one = watch.Watch(display.make("1", 1.0))
     for _ in range(2):  # a child, and a child of that
         one.before_fork()
-        one.in_child()
+        one.after_fork()
         assert one._showing.acquire(timeout=0)
         one._showing.release()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of tests/mpi reports what happens on the ranks: in particular what a plain pytest would hang on or lose."""
+"""The runner of tests/mpi reports what happens on the ranks, also what would make a plain pytest hang."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ RANK = int(os.environ["HVDATA_TEST_RANK"]) if "HVDATA_TEST_RANK" in os.environ e
 """
 
 
+MARKS = ["ranks(*n)", "readers(*n)", "limit(s)", "alone(**e)", "own_job", "world(**k)", "slow"]
+
+
 @pytest.fixture
 def outer(tmp_path):
-    """Runs the text of a test file as tests/mpi/test_it.py of an empty project; what pytest printed, and its status."""
+    """Runs the text as tests/mpi/test_it.py of an empty project. Returns what pytest printed, and its status."""
 
     def run(text: str, *arguments: str) -> tuple[str, int]:
         (tmp_path / "mpi").mkdir(exist_ok=True)
         (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
         (tmp_path / "mpi" / "test_it.py").write_text(PRELUDE + text)
-        (tmp_path / "pytest.ini").write_text(
-            "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n  own_job: .\n  world(**k): .\n  slow: .\n"
-        )
+        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n" + "".join(f"  {mark}: .\n" for mark in MARKS))
         env = {**os.environ, "PYTHONPATH": str(TESTS), "HVDATA_TEST_LIMIT": ""}
         command = [
             sys.executable,
@@ -115,43 +116,19 @@ def test_skipped_on_one_rank():
     assert status == 1
 
 
-@pytest.mark.slow
-def test_hang_shows_every_ranks_stacks_and_the_rest_still_runs(outer):
-    text, _ = outer(
-        """
-pytestmark = [pytest.mark.ranks(2), pytest.mark.limit(3)]
-
-def sleeps_for_ever():
-    while True:
-        time.sleep(1)
-
-def test_before():
-    pass
-
+HANG = """
+@pytest.mark.limit(3)
 def test_hang():
+    def sleeps_for_ever():
+        while True:
+            time.sleep(1)
     if RANK == 1:
         sleeps_for_ever()
 
 def test_after():
     pass
 """
-    )
-    assert outcomes(text) == {
-        "test_before[np=2]": "PASSED",
-        "test_hang[np=2]": "FAILED",
-        "test_after[np=2]": "PASSED",
-    }, text
-    assert re.search(r"time limit of [\d.]+ s: rank 1 was not done with this test", text), text
-    assert "rank 0, done with the test: stacks" in text and "rank 1, in the test: stacks" in text
-    assert "in sleeps_for_ever" in text and "wait_until_allowed" in text
-
-
-@pytest.mark.slow
-def test_crash_is_the_failure_of_its_test_alone(outer):
-    text, _ = outer(
-        """
-pytestmark = pytest.mark.ranks(2)
-
+CRASH = """
 def test_crash():
     if RANK == 1:
         print("last words", flush=True)
@@ -161,75 +138,52 @@ def test_crash():
 def test_after():
     pass
 """
-    )
-    assert outcomes(text) == {"test_crash[np=2]": "FAILED", "test_after[np=2]": "PASSED"}, text
-    assert "the job ended with status" in text and "not done with this test" in text
-    assert "last words" in text and "Segmentation fault" in text
-
-
-@pytest.mark.slow
-def test_a_failed_rank_does_not_keep_the_others_waiting(outer):
-    text, _ = outer(
-        """
-@pytest.mark.ranks(2)
+ONE_RANK_FAILS = """
 @pytest.mark.limit(100)
 def test_waits():
     assert RANK == 0
     time.sleep(90)
 """
-    )
-    assert outcomes(text) == {"test_waits[np=2]": "FAILED"}, text
-    assert "after a rank failed, rank 0 was still in this test" in text
-    assert "assert 1 == 0" in text
+BAD_END = """
+def test_fine():
+    import atexit
+    atexit.register(os._exit, 9)
+"""
+NO_START = """
+if RANK is not None:
+    sys.exit("not on this rank")
+
+def test_one():
+    pass
+
+def test_two():
+    pass
+"""
 
 
 @pytest.mark.slow
-def test_bad_end_of_the_job_is_an_error(outer):
-    text, status = outer(
-        """
-import atexit
-
-@pytest.mark.ranks(1)
-def test_fine():
-    atexit.register(os._exit, 9)
-"""
-    )
-    assert "1 passed, 1 error" in text and "the job ended with status 9 after its last test" in text
+@pytest.mark.parametrize("program, found, says", [
+    (HANG, {"test_hang": "FAILED", "test_after": "PASSED"}, [
+        r"time limit of [\d.]+ s: rank 1 was not done with this test", "rank 0, done with the test: stacks",
+        "rank 1, in the test: stacks", "in sleeps_for_ever", "wait_until_allowed"]),
+    (CRASH, {"test_crash": "FAILED", "test_after": "PASSED"}, [
+        "the job ended with status", "not done with this test", "last words", "Segmentation fault"]),
+    (ONE_RANK_FAILS, {"test_waits": "FAILED"}, ["after a rank failed, rank 0 was still in this test", "assert 1 == 0"]),
+    (BAD_END, {"test_fine": "ERROR"}, ["1 passed, 1 error", "the job ended with status 9 after its last test"]),
+    (NO_START, {"test_one": "FAILED", "test_two": "FAILED"}, ["not on this rank", "not run: see the first failure"]),
+], ids=["hang", "crash", "one rank fails", "bad end", "no start"])  # fmt: skip
+def test_what_goes_wrong_is_told(outer, program, found, says):
+    """It fails its test alone, and the others run."""
+    text, status = outer(f"pytestmark = pytest.mark.ranks(2)\n{program}")
+    assert outcomes(text) == {f"{name}[np=2]": outcome for name, outcome in found.items()}, text
+    for part in says:
+        assert re.search(part, text), text
     assert status == 1
 
 
 @pytest.mark.slow
-def test_job_that_cannot_start_fails_all_its_tests_once(outer):
-    text, _ = outer(
-        """
-if RANK is not None:
-    sys.exit("not on this rank")
-
-pytestmark = pytest.mark.ranks(2)
-
-def test_one():
-    pass
-
-def test_two():
-    pass
-"""
-    )
-    assert outcomes(text) == {"test_one[np=2]": "FAILED", "test_two[np=2]": "FAILED"}, text
-    assert "not on this rank" in text and "not run: see the first failure" in text
-
-
-@pytest.mark.slow
 def test_only_what_is_selected_is_launched(outer, tmp_path):
-    text, status = outer(
-        """
-def test_one():
-    pass
-
-def test_two():
-    pass
-""",
-        "--np", "2", "-k", "two",
-    )  # fmt: skip
+    text, status = outer("def test_one(): pass\ndef test_two(): pass", "--np", "2", "-k", "two")
     assert outcomes(text) == {"test_two[np=2]": "PASSED"}, text
     assert len(list((tmp_path / "base").glob("job[0-9]"))) == 1
     assert status == 0

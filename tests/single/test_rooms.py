@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms of csrc/: which may know which, as docs/developers.md says. Arrows point down only."""
+"""The rooms of csrc/, and which may include which. docs/maps.md draws them."""
 
 import re
 from pathlib import Path
 
 CSRC = Path(__file__).parents[2] / "csrc"
-# Each room, and those that it may include besides itself.
+# The rooms that each room may include, besides itself.
 BELOW = {
     "base": set(),
     "wire": set(),
@@ -49,7 +49,7 @@ def test_no_circle():
     assert done == set(BELOW)
 
 
-def test_who_knows_mpi_and_tensorflow():
+def test_which_rooms_know_mpi_and_tensorflow():
     for room in BELOW:
         everything = set().union(*included(room).values())
         assert room in ("transport", "engine", "ops") or "mpi" not in everything, room
@@ -57,22 +57,18 @@ def test_who_knows_mpi_and_tensorflow():
 
 
 def rooms_in(path: str, before: str) -> set[str]:
-    """The rooms that a list of them names, behind `before`; the longest such list."""
+    """The rooms that stand behind `before`, in the longest such list."""
     lists = re.findall(rf"^\s*{re.escape(before)}([\w, ]+)\)?$", (CSRC.parent / path).read_text(), re.MULTILINE)
     return max((set(re.split(r"[, ]+", words.strip())) for words in lists), key=len)
 
 
 def test_no_list_lacks_a_room():
-    """What is built, tested, fuzzed and linted is every room that it may be."""
+    """Every room that can be is built, tested, fuzzed and linted."""
     without_tensorflow = set(BELOW) - {"ops"}
     assert rooms_in("CMakeLists.txt", "hvdata_sources(sources ") == set(BELOW)
     assert rooms_in("csrc/tests/CMakeLists.txt", "set(HVDATA_ROOMS ") == without_tensorflow - {"engine", "transport"}
     assert rooms_in("csrc/tests/CMakeLists.txt", "hvdata_rooms(rooms_mpi ") == {"engine", "transport"}
     assert rooms_in("Makefile", "ROOMS := ") == without_tensorflow - {"engine"}  # which make lint names beside them
-    # Targets for what others may have written: all but what waits for several processes.
-    assert rooms_in("csrc/fuzz/CMakeLists.txt", "hvdata_sources(sources ") == without_tensorflow - {
-        "engine",
-        "transport",
-        "meeting",
-        "timeline",
-    }
+    # Fuzz targets need what other processes may have written, and no waits for several processes.
+    waiting = {"engine", "transport", "meeting", "timeline"}
+    assert rooms_in("csrc/fuzz/CMakeLists.txt", "hvdata_sources(sources ") == without_tensorflow - waiting

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tiers of tests/ranks/selection.py: everything, and the commit tier, which is a part of it that covers every feature."""
+"""The two tiers of tests/ranks/selection.py. The commit tier is a part of everything, and covers every feature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ranks.worlds import CAN_NAME_HOSTS
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.limit(150)  # to collect all tests
 
-# Prints what there is to know of each test, a line each.
+# Prints a line with the facts of each test.
 PLUGIN = """
 import json
 import pytest
@@ -58,9 +58,8 @@ def collect(folder: Path, *options: str) -> str:
     (folder / "tells.py").write_text(PLUGIN)
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
     arguments = [*options, "--collect-only", "-qq", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, "-c", run, *arguments], cwd=ROOT, text=True, capture_output=True, timeout=140
-    )
+    command = [sys.executable, "-c", run, *arguments]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=140)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -77,17 +76,18 @@ def ranked(tests: list[Test]) -> list[Test]:
     return [test for test in tests if test.world is not None and test.world["np"]]
 
 
-def test_each_test_of_several_ranks_says_its_world(tests):
-    """It is one of its worlds. Where hosts can't have names of their own there are no worlds of several hosts."""
+def test_each_test_of_several_ranks_names_one_of_its_worlds(tests):
+    """Without host names of our own there are no worlds of several hosts."""
     for test in ranked(tests):
         assert test.wanted, f"{test.function} has no mark `world`, and neither has its module"
     if CAN_NAME_HOSTS:
-        found = {test.function for test in ranked(tests) if any(test.wanted)}
-        assert found == {test.function for test in ranked(tests)}
+        assert {test.function for test in ranked(tests) if any(test.wanted)} == {
+            test.function for test in ranked(tests)
+        }
 
 
 def test_only_slow_functions_are_left_out(tests):
-    """Apart from tests of whole jobs. Of those each file has one, unless all of them are slow."""
+    """Except: tests of whole jobs. Each file of those has one in the tier, unless all of them are slow."""
     chosen = {test.function for test in tests if test.commit}
     jobs = {test.function for test in tests if test.name.split("/")[1] in WHOLE_JOBS}
     fast = {test.function for test in tests if not test.slow}
@@ -122,7 +122,7 @@ def test_all_numbers_of_ranks_ways_and_kinds_of_readers_occur(tests):
 
 
 def test_there_are_few_jobs(tests):
-    """A job takes longer to start than most tests take. So worlds of few tests are not among those of the commit tier."""
+    """A job takes longer to start than most tests take. So the commit tier has no worlds of few tests."""
     jobs = {(str(test.world), test.job) for test in ranked(tests) if test.commit}
     assert len(jobs) <= 15, sorted(jobs)
 

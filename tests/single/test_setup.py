@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/setup.sh where something is half done or unusual. Its Python and its MPI are scripts that note what they are told."""
+"""scripts/setup.sh with half a set-up or an unusual one. Its Python and its MPI are scripts that note their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ esac
 
 @pytest.fixture
 def setup(tmp_path):
-    """Runs setup.sh with these stages, with an MPI that calls itself `mpi`; what it said, and what pip was told."""
+    """Runs setup.sh with these stages, with an MPI that calls itself `mpi`. Returns the process, and pip's arguments."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tmp_path / "Python.h").touch()
@@ -40,15 +40,9 @@ def setup(tmp_path):
         tool("mpicc", "#!/bin/sh\n")
         notes = tmp_path / "notes"
         notes.write_text("")
-        env = {
-            **os.environ,
-            "VENV": str(tmp_path / "venv"),
-            "PYTHON": str(tools / "python3.11"),
-            "NOTES": str(notes),
-            "HEADERS": str(tmp_path),
-            "PATH": f"{tools}:{os.environ['PATH']}",
-            "TENSORFLOW": "tensorflow",
-        }
+        given = {"VENV": tmp_path / "venv", "PYTHON": tools / "python3.11", "NOTES": notes, "HEADERS": tmp_path}
+        env = {**os.environ, **{name: str(path) for name, path in given.items()}, "TENSORFLOW": "tensorflow"}
+        env["PATH"] = f"{tools}:{os.environ['PATH']}"
         env.pop("MPICC", None)
         done = subprocess.run([str(SETUP), *stages], env=env, capture_output=True, text=True, timeout=170)
         return done, notes.read_text()
@@ -56,18 +50,15 @@ def setup(tmp_path):
     return run
 
 
-def test_an_environment_is_made_once(setup):
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_environment_is_made_once(setup, tmp_path, interrupted):
+    """If its making was interrupted, it has a python without pip, and is made again."""
+    if interrupted:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     done, told = setup("venv")
     assert done.returncode == 0 and "making" in done.stdout and "tensorflow" in told, (done, told)
     done, told = setup("venv")
     assert done.returncode == 0 and "making" not in done.stdout and told == "", (done, told)
-
-
-def test_an_environment_whose_making_was_interrupted_is_made_anew(setup, tmp_path):
-    """It has a python, which has no pip."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    done, told = setup("venv")
-    assert done.returncode == 0 and "making" in done.stdout and "tensorflow" in told, (done, told)
 
 
 def test_a_folder_that_is_no_environment_stays(setup, tmp_path):
@@ -82,7 +73,7 @@ def test_a_folder_that_is_no_environment_stays(setup, tmp_path):
     "mpi, built", [("mpirun (Open MPI) 4.1.4", False), ("HYDRA build details: Version: 4.0.2", True)]
 )
 def test_mpi4py_is_built_for_other_mpis_than_open_mpi(setup, mpi, built):
-    """Once: its wheel does not find them."""
+    """It is built once. Its wheel does not find these MPIs."""
     done, told = setup("mpi4py", mpi=mpi)
     assert done.returncode == 0 and ("--no-binary mpi4py" in told) == built, (done, told)
     done, told = setup("mpi4py", mpi=mpi)

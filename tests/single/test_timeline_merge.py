@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m horovod_data.timeline merge: which JSON files it takes, and where events go. With parts of a job: test_timeline_parts.py. With
-files of real jobs: tests/faults/test_timelines_of_jobs.py."""
+"""python -m horovod_data.timeline merge: which JSON files it takes, and where events go.
+
+Parts of a job: test_timeline_parts.py. Files of real jobs: tests/faults/test_timelines_of_jobs.py.
+"""
 
 import json
 import subprocess
@@ -13,40 +15,24 @@ from horovod_data import timeline
 START = 1_700_000_000_000_000  # microseconds: rank 0's time 0
 
 
+def metadata(name, **arguments):
+    return {"ph": "M", "name": name, "pid": 0, "tid": 1000, "args": arguments}
+
+
 def ours(*events, ended=True, began=START, rank0=True):
-    head = [
-        {"ph": "M", "name": "horovod_data", "pid": 0, "tid": 1000, "args": {"timeline": 1, "ranks": 2, "readers": 1}}
+    clock = dict(start_time_since_epoch_in_micros=began, offset_in_micros=0.0, round_trip_in_micros=0.0)
+    all_events = [
+        metadata("horovod_data", timeline=1, ranks=2, readers=1),
+        *[metadata("horovod_data clock", **clock)] * rank0,
+        *events,
+        *[metadata("horovod_data end", left_out=7)] * ended,
     ]
-    if rank0:
-        head.append(
-            {
-                "ph": "M",
-                "name": "horovod_data clock",
-                "pid": 0,
-                "tid": 1000,
-                "args": {
-                    "start_time_since_epoch_in_micros": began,
-                    "offset_in_micros": 0.0,
-                    "round_trip_in_micros": 0.0,
-                },
-            }
-        )
-    tail = [{"ph": "M", "name": "horovod_data end", "pid": 0, "tid": 1000, "args": {"left_out": 7}}] if ended else []
-    text = "[\n" + ",\n".join(json.dumps(event) for event in [*head, *events, *tail])
-    return text + ("\n]\n" if ended else ",\n")
+    return "[\n" + ",\n".join(map(json.dumps, all_events)) + ("\n]\n" if ended else ",\n")
 
 
-def step(ts, dur=1000.0, pid=0):
-    return {
-        "ph": "X",
-        "name": "step",
-        "cat": "trainer",
-        "pid": pid,
-        "tid": 1002,
-        "ts": ts,
-        "dur": dur,
-        "args": {"step": 1},
-    }
+def step(ts, pid=0):
+    arguments = {"step": 1}
+    return dict(ph="X", name="step", cat="trainer", pid=pid, tid=1002, ts=ts, dur=1000.0, args=arguments)
 
 
 # As Horovod 0.28.1 writes it: events in one line, each of which takes the place of the end of the list.
@@ -76,36 +62,39 @@ def merge(*words):
     return subprocess.run(command, capture_output=True, text=True, timeout=170)
 
 
-def test_horovods_events_come_where_they_were(file, tmp_path):
+@pytest.fixture
+def merged(tmp_path):
+    """The events of some files, merged, and what the command says."""
+
+    def run(*files):
+        ran = merge(*files, "-o", str(tmp_path / "merged.json"))
+        assert ran.returncode == 0, ran.stderr
+        return json.loads((tmp_path / "merged.json").read_text()), ran.stdout
+
+    return run
+
+
+def test_horovods_events_come_where_they_were(file, merged):
     """Horovod began 2.5 ms after our time 0: its 500 is our 3000."""
-    out = str(tmp_path / "both.json")
-    ran = merge(file(HOROVODS % (START + 2500), "hvd.json"), file(ours(step(2000.5), step(4000.25, pid=1))), "-o", out)
-    assert ran.returncode == 0, ran.stderr
-    assert "7 were left out" in ran.stdout and "of Horovod" in ran.stdout, ran.stdout
-    events = json.loads((tmp_path / "both.json").read_text())
+    events, said = merged(file(HOROVODS % (START + 2500), "hvd.json"), file(ours(step(2000.5), step(4000.25, pid=1))))
+    assert "7 were left out" in said and "of Horovod" in said, said
     times = {event.get("name", event["ph"]): event["ts"] for event in events if "ts" in event and event.get("pid") != 1}
     assert times == {"step": 2000.5, "ALLREDUCE": 3000, "E": 3400, "CYCLE_START": 3450}, times
     rows = {event["args"]["name"]: event["pid"] for event in events if event.get("name") == "process_name"}
     assert rows == {"Horovod": 1_000_000, "Horovod: DistributedGrad_0": 1_000_001}, rows
-    pids = {event["pid"] for event in events if event["ph"] == "X"}
-    assert pids == {0, 1}, "ours stay as they are"
+    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1}, "ours stay as they are"
 
 
-def test_nothing_is_before_time_0(file, tmp_path):
-    """Perfetto would leave it out: what Horovod did before horovod_data began."""
-    ran = merge(file(HOROVODS % (START - 1000), "hvd.json"), file(ours(step(10))), "-o", str(tmp_path / "both.json"))
-    assert ran.returncode == 0, ran.stderr
-    times = {
-        event.get("name"): event["ts"] for event in json.loads((tmp_path / "both.json").read_text()) if "ts" in event
-    }
+def test_nothing_is_before_time_0(file, merged):
+    """Perfetto would leave out what Horovod did before horovod_data began."""
+    events, _ = merged(file(HOROVODS % (START - 1000), "hvd.json"), file(ours(step(10))))
+    times = {event.get("name"): event["ts"] for event in events if "ts" in event}
     assert times["ALLREDUCE"] == 500 and times["step"] == 1010, times
 
 
-def test_timelines_of_two_runs_stand_below_each_other(file, tmp_path):
-    first = timeline.read(file(ours(step(10)), "a.json"))
-    second = timeline.read(file(ours(step(10), began=START + 1000), "b.json"))
-    merged = [(event["pid"], event["ts"]) for event in timeline.merge([first, second]) if event["ph"] == "X"]
-    assert merged == [(0, 10), (1_000_000, 1010)]
+def test_timelines_of_two_runs_stand_below_each_other(file, merged):
+    events, _ = merged(file(ours(step(10)), "a.json"), file(ours(step(10), began=START + 1000), "b.json"))
+    assert [(event["pid"], event["ts"]) for event in events if event["ph"] == "X"] == [(0, 10), (1_000_000, 1010)]
 
 
 @pytest.mark.parametrize("cut", range(1, 120, 7))
@@ -122,18 +111,18 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
         ("", "is empty: the job was killed, or runs on; merge what its processes left"),
         ("{}", "it doesn't begin with a list of events"),
         ("hello", "it doesn't begin with a list of events"),
-        (b"\x7fELF\x00\xff", "byte 5 is no text"),
+        (b"\x7fELF\x00\xff", "it doesn't begin with a list of events"),
         ("[1, 2]", "1 is no event"),
         ('[{"name": "a"}]', "is no event"),
-        ('[{"ph": "X", "ts": "now"}]', "an event's time is 'now'"),
-        ('[{"ph": "X", "ts": 1%s}]' % ("0" * 400), "an event's time is 1000"),
+        ('[{"ph": "X", "ts": "now"}]', "{'ph': 'X', 'ts': 'now'} is no event"),
+        ('[{"ph": "X", "ts": 1%s}]' % ("0" * 400), "{'ph': 'X', 'ts': 1000"),
         ('[{"ph": "i", "ts": 1}]', "it doesn't say when it began"),
-        (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
-        (ours(step(1)) + "more", "something stands behind its end"),
+        (ours(step(1)).replace('"dur"', 'dur"'), "its events can't be read ("),
+        (ours(*[step(1)] * 9).replace('"dur"', 'dur"')[:-3], "its events can't be read ("),
         (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
-        (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
+        (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "is no event"),
         (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
-        (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "the place of a process is 'first'"),
+        (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "is no event"),
         (ours(step(1), ended=False, rank0=False), "it doesn't say when it began"),
     ],
 )
@@ -147,18 +136,13 @@ def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
     assert not (tmp_path / "out.json").exists() and "Traceback" not in ran.stderr
 
 
-def test_an_event_may_have_the_name_of_metadata(file, tmp_path):
-    named = [{**step(1), "name": name} for name in ("process_name", "process_sort_index")]
+def test_an_event_may_have_the_name_of_metadata(file, merged):
+    names = ["process_name", "process_sort_index"]
+    named = [{**step(1), "name": name} for name in names]
     for event in named:
         del event["args"]
-    out = str(tmp_path / "out.json")
-    ran = merge(file(ours(step(1))), file(ours(*named), "second.json"), "-o", out)
-    assert ran.returncode == 0, ran.stderr
-    assert [one["name"] for one in json.loads((tmp_path / "out.json").read_text()) if one["ph"] == "X"] == [
-        "step",
-        "process_name",
-        "process_sort_index",
-    ]
+    events, _ = merged(file(ours(step(1))), file(ours(*named), "second.json"))
+    assert [one["name"] for one in events if one["ph"] == "X"] == ["step", *names]
 
 
 def test_useless_names(file, tmp_path):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a timeline, which each process of a job writes: which files are taken, the times of their events, and missing parts. With
-files of real jobs: tests/faults/test_timelines_of_jobs.py."""
+"""The parts of a timeline, which each process of a job writes: which files are taken, the times of events, and missing parts.
+
+Files of real jobs: tests/faults/test_timelines_of_jobs.py.
+"""
 
 import json
 import random
@@ -35,13 +37,11 @@ def channel(number, name):
 
 def events(*given):
     """(begin, end, name, step, whom, reads) of channel 1, epoch 2. An event whose begin is its end is a moment."""
-    return block(
-        b"EVNT",
-        b"".join(
-            struct.pack("<qqQQIi14s??", begin, end, 2, step, 1, whom, name, reads, begin == end)
-            for begin, end, name, step, whom, reads in given
-        ),
-    )
+    packed = [
+        struct.pack("<qqQQIi14s??", begin, end, 2, step, 1, whom, name, reads, begin == end)
+        for begin, end, name, step, whom, reads in given
+    ]
+    return block(b"EVNT", b"".join(packed))
 
 
 def end(left_out=0):
@@ -84,43 +84,38 @@ def read(path, *suffixes):
     return read
 
 
+SHOWN = ["ph", "name", "cat", "pid", "tid", "ts", "dur"]
+
+
+def names(one, of, by):
+    return {event[by]: event["args"]["name"] for event in one.events if event["name"] == of}
+
+
 def test_events_of_all_processes_in_one_time(job):
     one = read(job(rank0=READER_0, rank1=RANK_1), "rank1", "rank0")
     assert (one.began, one.broken_off, one.left_out, one.ours) == (WALL, False, 8, True)
     assert one.events[0]["args"] == {"timeline": 1, "ranks": 2, "readers": 1}
-    found = [
-        (event["ph"], event["name"], event["cat"], event["pid"], event["tid"], event["ts"], event.get("dur"))
-        for event in one.events
-        if event["ph"] != "M"
+    shown = [[event.get(key) for key in SHOWN] for event in one.events if event["ph"] != "M"]
+    assert shown == [
+        ["i", "epoch begins", "reader", 0, 1003, 1000.0, None],
+        ["X", "deal", "reader", 0, 1003, 1000.0, 2000.0],
+        ["X", "wait for data", "trainer", 1, 2002, 2000.0, 2000.0],
+        ["i", "5 events left out", "left out", 1, 2000, 6000.0, None],
     ]
-    assert found == [
-        ("i", "epoch begins", "reader", 0, 1003, 1000.0, None),
-        ("X", "deal", "reader", 0, 1003, 1000.0, 2000.0),
-        ("X", "wait for data", "trainer", 1, 2002, 2000.0, 2000.0),
-        ("i", "5 events left out", "left out", 1, 2000, 6000.0, None),
-    ]
-    deal, wait = (
-        next(event["args"] for event in one.events if event["name"] == name) for name in ("deal", "wait for data")
-    )
-    assert deal == {"channel": 'the "train"', "reader": 0, "rank": 1, "epoch": 2, "step": 7}
-    assert wait == {"channel": 'the "train"', "reader": 0, "epoch": 2, "step": 7}
-    named = {event["pid"]: event["args"]["name"] for event in one.events if event["name"] == "process_name"}
-    assert named == {0: "rank 0 on a, reader 0", 1: "rank 1 on b c"}
-    threads = {event["tid"]: event["args"]["name"] for event in one.events if event["name"] == "thread_name"}
-    assert threads == {1003: 'the "train" (reader)', 2002: 'the "train" (trainer)'}
+    arguments = {event["name"]: event["args"] for event in one.events if event["ph"] == "X"}
+    place = {"channel": 'the "train"', "reader": 0, "epoch": 2, "step": 7}
+    assert arguments == {"deal": {**place, "rank": 1}, "wait for data": place}
+    assert names(one, "process_name", "pid") == {0: "rank 0 on a, reader 0", 1: "rank 1 on b c"}
+    assert names(one, "thread_name", "tid") == {1003: 'the "train" (reader)', 2002: 'the "train" (trainer)'}
     said = {event["pid"]: event["args"] for event in one.events if event["name"] == "horovod_data clock"}
-    assert said[1] == {
-        "start_time_since_epoch_in_micros": WALL,
-        "offset_in_micros": -AHEAD / 1000,
-        "round_trip_in_micros": 1.0,
-    }
+    offsets = {"offset_in_micros": -AHEAD / 1000, "round_trip_in_micros": 1.0}
+    assert said[1] == {"start_time_since_epoch_in_micros": WALL, **offsets}
 
 
 def test_a_dedicated_reader_stands_below_the_ranks(job):
     path = job(rank0=head(0, -1, "a") + clock(0, ZERO) + end(), reader0=head(-1, 0, "a") + clock(ZERO, ZERO) + end())
     one = read(path, "rank0", "reader0")
-    named = {event["pid"]: event["args"]["name"] for event in one.events if event["name"] == "process_name"}
-    assert named == {0: "rank 0 on a", 2: "reader 0 on a"} and one.events[0]["pid"] == 2
+    assert names(one, "process_name", "pid") == {0: "rank 0 on a", 2: "reader 0 on a"} and one.events[0]["pid"] == 2
 
 
 def test_a_part_that_broke_off_anywhere_is_taken(job):
@@ -131,7 +126,7 @@ def test_a_part_that_broke_off_anywhere_is_taken(job):
         assert one.broken_off
         json.dumps(one.events)
     early = read(job(rank0=READER_0, rank1=RANK_1[: RANK_1.index(b"CLCK") + 9]), "rank1", "rank0")
-    assert [event["pid"] for event in early.events if event["name"] == "process_name"] == [0, 1], "it knows no time yet"
+    assert set(names(early, "process_name", "pid")) == {0, 1}, "it knows no time yet"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +169,9 @@ def test_parts_that_an_earlier_job_has_left_are_removed(job, tmp_path):
     assert {one.name for one in tmp_path.iterdir()} == {"trace.json", "trace.json.rank", "trace.json.rankings"}
 
 
-@pytest.mark.parametrize("there, lacks", [({}, "rank 1 on b c"), ({"rank1": RANK_1[:-1]}, "the end of rank 1 on b c")])
+@pytest.mark.parametrize("there, lacks", [({}, "rank 1 on b c"), ({"rank1": RANK_1[:-1]}, "the end of rank 1 on b c")],
+                         ids=["a file system of its own", "killed"])  # fmt: skip
 def test_missing_parts_are_told_and_the_others_stay(job, tmp_path, capfd, monkeypatch, there, lacks):
-    """The host of rank 1 has a file system of its own, or rank 1 was killed."""
     monkeypatch.setattr(timeline_parts, "_PATIENCE_SECONDS", 0.1)
     path = job()
     timeline_parts.begin(path)
@@ -185,8 +180,7 @@ def test_missing_parts_are_told_and_the_others_stay(job, tmp_path, capfd, monkey
     (line,) = capfd.readouterr().err.splitlines()
     assert f"The timeline {path} lacks {lacks}: each process writes a file beside it, and not all are on " in line
     assert (
-        f"copy the files {path}.* of all hosts to one folder, and merge them: python -m horovod_data.timeline merge"
-        in line
+        f"copy the files {path}.* of all hosts to one folder, and merge them: python -m horovod_data.timeline " in line
     )
     assert (tmp_path / "trace.json.rank0").exists() and timeline.read(path).events
 

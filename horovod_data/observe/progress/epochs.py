@@ -109,9 +109,10 @@ class Epochs:
 
         Together they had these additional steps, rows and seconds.
         """
-        first = self.number if self.under_way else self.number + 1
-        mine = (self.steps, self.rows, self.seconds) if self.under_way else (0, 0, 0.0)
-        ended = Ended(first, last, mine[0] + steps, mine[1] + rows, mine[2] + seconds, self.expected)
+        first = self.number + 1
+        if self.under_way:
+            first, steps, rows, seconds = self.number, self.steps + steps, self.rows + rows, self.seconds + seconds
+        ended = Ended(first, last, steps, rows, seconds, self.expected)
         self._before = round(ended.steps / (last - first + 1))
         self.under_way = False
         self._looks.clear()

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Union
 
 from ...errors import fork_check, say, start_thread
 from ...native import bindings
@@ -52,7 +52,7 @@ def start(how: str, seconds: float) -> None:
         say(f"no progress is shown: {error}")
         return
     _watch = watch
-    os.register_at_fork(before=watch.before_fork, after_in_parent=watch.after_fork, after_in_child=watch.in_child)
+    os.register_at_fork(before=watch.before_fork, after_in_parent=watch.after_fork, after_in_child=watch.after_fork)
 
 
 def stop() -> None:
@@ -88,7 +88,7 @@ def _of(name: str, all_times: _Times) -> _Times:
 class Watch:
     """The thread and its data."""
 
-    def __init__(self, shown_by: display.Display) -> None:
+    def __init__(self, shown_by: Union[display.Lines, display.OneLine]) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
         self.forked = fork_check()
         # Own times before a new channel of the same name replaced a channel, and the expected steps of the old
@@ -96,16 +96,15 @@ class Watch:
         self.replaced: collections.deque[tuple[times.Process, Mapping[str, Optional[int]]]] = collections.deque()
         self._display = shown_by
         self._stopped = threading.Event()
-        # held while the program must not fork, because a child would inherit the display's locks
+        # held while the program must not fork, because a child would inherit stderr's lock
         self._showing = threading.Lock()
         self._held = False
         # By channel:
         self._epochs: dict[str, Epochs] = {}
         self._numbers: dict[str, int] = {}  # tells channels of one name apart
         self._begun: dict[str, _Times] = {}  # the times at the begin of the channel's epoch
-        self._lately: dict[
-            str, collections.deque[tuple[float, int, _Times]]
-        ] = {}  # (time, rank 0's steps, the times of all processes)
+        # time, rank 0's steps, the times of all processes
+        self._lately: dict[str, collections.deque[tuple[float, int, _Times]]] = {}
         self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
         self._asked = 0.0  # time of the last question
 
@@ -148,16 +147,15 @@ class Watch:
             self._times |= {times.who(one): one for one in times.of_all(patience)}
             self._asked = now
         lines = [
-            (name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {}))))
-            for name, each in ended
+            display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {}))) for name, each in ended
         ]
         for name in {name for name, _ in ended} & self._epochs.keys():
             self._begun[name] = _of(name, self._times)
             self._lately.pop(name, None)
         shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
         with self._showing:
-            for name, line in lines:
-                self._display.end(name, line)
+            for line in lines:
+                self._display.end(line)
             self._display.show(shown, now)
 
     def _seen(
@@ -176,9 +174,8 @@ class Watch:
             epochs = self._epochs.setdefault(name, Epochs())
             epochs.expected = expected.get(name, _expected.get(name))
             tally = own["channels"][name]["tally"]
-            looked = epochs.look(
-                now, Tally(tally["epoch"], tally["steps"], tally["rows"]), Total(one.steps, one.rows, one.total)
-            )
+            tally = Tally(tally["epoch"], tally["steps"], tally["rows"])
+            looked = epochs.look(now, tally, Total(one.steps, one.rows, one.total))
             ended += [(name, each) for each in looked]
         return ended
 
@@ -228,10 +225,5 @@ class Watch:
         self._held = self._showing.acquire(timeout=_JOIN_SECONDS)
 
     def after_fork(self) -> None:
-        if self._held:
+        if self._held:  # in the child as well, because the child may fork, too
             self._showing.release()
-
-    def in_child(self) -> None:
-        """Frees the locks. A child has no such thread, and must not close its parent's bars."""
-        self.after_fork()  # because the child may fork, too
-        self._display.forget()

@@ -9,7 +9,8 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explained, forked, show
+from ...errors import explained, show
+from ...job import state
 from ...native import bindings
 from .. import times
 from . import verdict
@@ -54,12 +55,7 @@ def report() -> TimesReport:
     Raises:
       RuntimeError: before init(), after shutdown(), or in a forked child.
     """
-    if bindings.state() is bindings.State.FORKED:
-        raise RuntimeError(forked("report()"))
-    if bindings.state() is bindings.State.NEVER_STARTED:
-        raise explained(
-            RuntimeError, "report() was called before horovod_data.init()", "Call horovod_data.init() first"
-        )
+    state.known("report()")
     if bindings.state() is bindings.State.SHUT_DOWN:  # processes no longer answer
         raise explained(
             RuntimeError,
@@ -67,12 +63,9 @@ def report() -> TimesReport:
             "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
         )
     made = make(times.of_all(_PATIENCE_SECONDS))
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"  # it may lack letters of a channel's name
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or is a pipe without a reader
-        try:
-            print(made, flush=True)
-        except UnicodeEncodeError:  # stdout's encoding lacks letters of a channel's name
-            encoding = sys.stdout.encoding or "ascii"
-            print(str(made).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print(str(made).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     return made
 
 
@@ -96,32 +89,25 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
     ]
     rows: list[Sequence[str]] = [("", "steps", "a step", "waits", "receives", "own", "queue")]
     for one in _shown(ranks):
-        rows.append(
-            (
-                one.name,
-                f"{one.steps:,}",
-                _time(one.seconds_per_step),
-                *_parts(one.total, one.wait, one.receive, one.step),
-                f"{one.queued / one.steps:.1f}" if one.steps else "-",
-            )
-        )
+        parts = _parts(one.total, one.wait, one.receive, one.step)
+        queue = f"{one.queued / one.steps:.1f}" if one.steps else "-"
+        rows.append((one.name, f"{one.steps:,}", _time(one.seconds_per_step), *parts, queue))
     lines += _aligned(rows)
     if len(ranks) > len(rows) - 1:
         lines.append(f"  ... and {len(ranks) - len(rows) + 1} more ranks between these")
-    if readers:
-        rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
+    rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
     for reader in readers:
-        most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
-        whose = (
-            f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)"
-            if most is not None and reader.room_of[most]
-            else "-"
-        )
         pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
-        rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, whose, serve))
-    if readers:
-        lines += _aligned(rows)
-    return [*lines, f"  {judged.text}"]
+        rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, _fullest(reader), serve))
+    return [*lines, *(_aligned(rows) if readers else ()), f"  {judged.text}"]
+
+
+def _fullest(reader: times.Reader) -> str:
+    """The rank whose window was full most of the time, and in how much of it."""
+    most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
+    if most is None or not reader.room_of[most]:
+        return "-"
+    return f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)"
 
 
 def _shown(ranks: Sequence[times.Trainer]) -> Sequence[times.Trainer]:
@@ -147,10 +133,5 @@ def _time(seconds: float) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
-        ).rstrip()
-        for row in rows
-    ]
+    cells = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    return [f"  {'  '.join(row)}".rstrip() for row in cells]

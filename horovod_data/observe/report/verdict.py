@@ -95,15 +95,12 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
     if gain < _WORTH:
         return None
-    who = (
-        f"{worst.name} is slow"
-        if len(slow) == 1
-        else (
-            f"ranks {', '.join(str(one.rank) for one in slow[:4])}{' ...' if len(slow) > 4 else ''} are slow, {worst.name} most"
-        )
-    )
+    who, them = f"{worst.name} is slow", "it"
+    if len(slow) > 1:
+        some = ", ".join(str(one.rank) for one in slow[:4]) + " ..." * (len(slow) > 4)
+        who, them = f"ranks {some} are slow, {worst.name} most", "them"
     text = (
-        f"{who}: the others wait {_time(wait)} of each step for {'it' if len(slow) == 1 else 'them'}; at their pace a step would take "
+        f"{who}: the others wait {_time(wait)} of each step for {them}; at their pace a step would take "
         f'{_time(at_theirs)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
     )
     return Verdict("rank", text, theirs, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
@@ -111,14 +108,12 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
     """The reader for which ranks wait most."""
+    if channel.grouped:  # the slowest reader sets the pace of all hosts
+        return max(channel.readers, key=_dealing, default=None)
 
     def waited(reader: Reader) -> float:
         return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
 
-    if channel.grouped:  # the slowest reader sets the pace of all hosts
-        return max(
-            channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None
-        )
     return max(channel.readers, key=waited, default=None)
 
 
@@ -149,11 +144,7 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
 
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
     hosts = sorted({one.host for one in trainers} - {reader.host})
-    way = (
-        f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}"
-        if hosts
-        else f"on {reader.host}"
-    )
+    way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)}" if hosts else f"on {reader.host}"
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
@@ -179,6 +170,16 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Read
     return 1 / plan.predict(job, readers, costs).steps_per_second
 
 
+def _work(channel: Channel) -> list[float]:
+    """Seconds that each reader worked after its pipeline had filled its buffers."""
+    filling = _filling(channel)
+    return [max(0.0, one.pipeline - filling) + one.deal for one in channel.readers]
+
+
+def _work_per_step(channel: Channel) -> list[float]:
+    return [worked / one.steps if one.steps else 0.0 for worked, one in zip(_work(channel), channel.readers)]
+
+
 def _busy(channel: Channel) -> float:
     """Seconds that a reader takes for one of its own steps, in its pipeline and for dealing.
 
@@ -187,35 +188,30 @@ def _busy(channel: Channel) -> float:
     if channel.dynamic:
         # in dynamic channels, a reader counts the element of one rank as a step
         steps = sum(one.steps for one in channel.readers) / len(channel.trainers)
-        return sum(_seconds(one, channel) for one in channel.readers) / steps if steps else 0.0
-    return max((_seconds_per_step(one, channel) for one in channel.readers), default=0.0)
-
-
-def _seconds(reader: Reader, channel: Channel) -> float:
-    """Seconds that the reader worked after its pipeline had filled its buffers."""
-    return max(0.0, reader.pipeline - _filling(channel)) + reader.deal
-
-
-def _seconds_per_step(reader: Reader, channel: Channel) -> float:
-    return _seconds(reader, channel) / reader.steps if reader.steps else 0.0
+        return sum(_work(channel)) / steps if steps else 0.0
+    return max(_work_per_step(channel), default=0.0)
 
 
 def _slow_reader(channel: Channel) -> Optional[tuple[Reader, float, float]]:
-    """The slowest of several readers that take turns: the reader, its seconds per step, the mean of the other readers'
-    seconds."""
+    """The slowest of several readers that take turns, its seconds per step, and the mean of the other readers."""
     if channel.dynamic or channel.grouped or len(channel.readers) < 2:
         return None
-    slow = max(channel.readers, key=lambda one: _seconds_per_step(one, channel))
-    others = fmean(_seconds_per_step(one, channel) for one in channel.readers if one is not slow)
-    mine = _seconds_per_step(slow, channel)
-    return (slow, mine, others) if mine >= _SLOW_READER * others else None
+    work = _work_per_step(channel)
+    slow = work.index(max(work))
+    mine = work.pop(slow)
+    others = fmean(work)
+    return (channel.readers[slow], mine, others) if mine >= _SLOW_READER * others else None
 
 
 def _pace(channel: Channel) -> float:
     """Seconds of a step if only the readers took time. They take turns, or each reader serves its own host."""
     if channel.grouped:
-        return max(((one.pipeline + one.deal) / one.steps for one in channel.readers if one.steps), default=0.0)
+        return max(map(_dealing, channel.readers), default=0.0)
     return _busy(channel) / max(1, len(channel.readers))
+
+
+def _dealing(reader: Reader) -> float:
+    return (reader.pipeline + reader.deal) / reader.steps if reader.steps else 0.0
 
 
 def _own(trainers: Sequence[Trainer]) -> float:
@@ -243,10 +239,6 @@ def _percent(part: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds * 1e3:.0f} ms"
-        if seconds >= 0.0095
-        else f"{seconds * 1e3:.2g} ms"
-        if seconds >= 1e-4
-        else f"{seconds * 1e6:.0f} us"
-    )
+    if seconds < 1e-4:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1e3:.2g} ms"

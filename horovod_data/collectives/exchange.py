@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The common part of scatter() and gather(): their checks, their ops, and which calls of the ranks belong together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from typing import Any, Callable, NoReturn, Optional, Sequence
+
+import tensorflow as tf
+
+from ..errors import checked_name, explained, text_of, whole
+from ..job import state
+from ..native import loader
+
+# In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks
+# build the same graphs.
+_graph_names: "weakref.WeakKeyDictionary[tf.Graph, itertools.count[int]]" = weakref.WeakKeyDictionary()
+_order: list[tf.Tensor] = []  # see _label
+_UNNAMED = "\0"
+# The first characters of names in the core (csrc/meeting/exchange.h). Names of users contain no NUL.
+_KINDS = {"scatter": "", "gather": "\0G"}
+GATHER_GRADIENT = "\0B"
+
+
+def call(
+    verb: str, root: Any, name: Optional[str], inputs: Callable[[int], Sequence[tf.Tensor]]
+) -> tuple[int, Sequence[tf.Tensor], Any]:
+    """Makes a call of scatter() or gather(). `inputs` makes the inputs of its op, for a root.
+
+    After a wrong argument the call counts on this rank, as on all other ranks, and the other ranks get the error.
+
+    Returns:
+      The root, the inputs, and the results of the op.
+
+    Raises:
+      RuntimeError: there is no job, or this is a dedicated reader.
+      TypeError, ValueError: root is not a rank, name is not a name, or `inputs` raised it.
+    """
+    at = _checked(verb, 0, name)
+    try:
+        at = _checked(verb, root, name)  # last: a call with a wrong root counts, if its name is right
+        given = inputs(at)
+    except (TypeError, ValueError) as error:
+        if tf.executing_eagerly():
+            nothing = [tf.zeros([0]), *([tf.constant(0, tf.int64)] if verb == "scatter" else [])]
+            with contextlib.suppress(tf.errors.OpError):
+                _run(verb, nothing, at, name, str(error))
+        raise
+    return at, given, _run(verb, given, at, name)
+
+
+def _run(verb: str, inputs: Sequence[tf.Tensor], root: int, name: Optional[str], refused: str = "") -> Any:
+    label, order = _label(_KINDS[verb], name)
+    with tf.device("/CPU:0"):
+        op = getattr(loader.load().ops, f"horovod_data_{verb}")
+        return op(*inputs, order, root=root, refused=refused, **{f"{verb}_name": label})
+
+
+def _checked(verb: str, root: Any, name: Optional[str]) -> int:
+    """The root as a number."""
+    job = state.current(f"{verb}()")
+    if job.trainer is None:
+        raise explained(RuntimeError, f"{verb}() was called on a dedicated reader, which is no rank")
+    size = len(job.layout.trainers)
+    if (number := whole(root)) is None:
+        raise explained(TypeError, f"root={root!r} is not a rank", f"Use a whole number, 0 to {size - 1}")
+    if not 0 <= number < size:
+        raise explained(ValueError, f"root={number} is not one of the {size} ranks", f"Use 0 to {size - 1}")
+    checked_name(name)
+    return number
+
+
+def _label(kind: str, name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
+    """The name of a call in the core, and inputs for its op. These inputs make calls without a name run in order."""
+    if name is not None:
+        return kind + name, []
+    if tf.executing_eagerly():
+        return kind + _UNNAMED, []
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        # Ops of a tf.function that use the same resource run in the order of the program. This also holds for functions
+        # that it calls, branches and loops.
+        with tf.init_scope(), tf.device("/CPU:0"):
+            if not _order:
+                _order.append(tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="horovod_data_order"))
+        return kind + _UNNAMED, _order
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return f"{kind}{_UNNAMED} {next(_graph_names.setdefault(graph, itertools.count()))}", []
+
+
+def label_of(op: Any, attribute: str) -> str:
+    """The name that an op has in the core."""
+    name = op.get_attr(attribute)
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str) -> tf.Tensor:
+    """`x` as a tensor. `verb` names what the call does with it, for errors.
+
+    Raises:
+      TypeError, ValueError: `x` can't become a tensor, or the tensor can't be sent.
+    """
+    try:
+        value = tf.convert_to_tensor(x, dtype=dtype)
+    except Exception as error:  # of any class: tensors of PyTorch with a gradient raise RuntimeError
+        # the constructors of other classes may need more than a text
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise explained(
+            kind,
+            f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
+            f"Pass a tensor; of a ragged or sparse one {verb} the tensors that it is made of",
+        ) from None
+    check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype)
+    return value
+
+
+def check_sendable(what: str, dtype: tf.DType) -> None:
+    """Raises TypeError if tensors of this dtype can't be sent. `what` is the beginning of the error text."""
+    if dtype in (tf.resource, tf.variant):
+        to_do = "Pass a tensor of numbers, bools or strings"
+        raise explained(TypeError, f"{what}, which can't be sent to another rank", to_do)
+
+
+def _no_second_gradient(verb: str, tensor: str, *_: Any) -> NoReturn:
+    """`tensor` names the tensor from which a program can compute what needs a second gradient."""
+    raise explained(
+        LookupError,
+        f"{verb}() has no second gradient: a gradient of its gradient was asked for",
+        f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}",
+    )
+
+
+for _op, _verb, _tensor in (
+    ("HorovodDataScatterGradient", "scatter", "scatter() returned"),
+    ("HorovodDataGatherGradient", "gather", "is given to gather()"),
+):
+    tf.RegisterGradient(_op)(functools.partial(_no_second_gradient, _verb, _tensor))
