@@ -17,7 +17,8 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Any thread may call it.
+// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Any thread may call
+// it.
 template <typename What>
 class Stopwatch {
  public:

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/world.h"
 #include "base/random.h"
+#include "base/world.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "ops/tensor_bytes.h"

@@ -114,14 +114,12 @@ class Transport {
   void BeQuiet() REQUIRES(mutex_);
   void Rest(std::chrono::microseconds nap);
 
-  // outgoing.cc
   void SubmitAll();
   void Submit(int dest, Packet packet, std::string front);
   void Pack(int dest, Packet packet);
   void SubmitEnvelope(int to, wire::Envelope* envelope);
   void PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory);
 
-  // incoming.cc
   bool Probe();
   void AcceptComplete(int source);
   void Accept(int source, std::string_view message);
