@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The times of this process's channels, by activity, as text. Other processes may ask for it. Python reads it
-// (horovod_data/observe/times.py). Each line is a word and numbers. Names are in hexadecimal: they may have any characters.
+// (horovod_data/observe/times.py). Each line is a word and numbers. Names are in hexadecimal (any characters).
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
