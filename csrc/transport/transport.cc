@@ -150,9 +150,9 @@ bool Transport::Round() {
 }
 
 // True when every rank has left, and all header messages for this rank have come. After a plain barrier all ranks have
-// sent everything, but messages may still be on their way. So the barrier is a sum. Each rank gives the number of header
-// messages that it has sent to each other rank. Each rank gets the number that it must receive. MPI opens a tree of
-// connections for this sum, instead of one connection for each pair of ranks.
+// sent everything, but messages may still be on their way. So the barrier is a sum. Each rank gives the number of
+// header messages that it has sent to each other rank. Each rank gets the number that it must receive. MPI opens a tree
+// of connections for this sum, instead of one connection for each pair of ranks.
 bool Transport::AllHaveLeft() {
   constexpr const char* kCall = "MPI_Ireduce_scatter_block";
   if (!std::exchange(counting_, true))
