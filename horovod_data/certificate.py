@@ -70,7 +70,7 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode())
+                record = json.loads(line.decode(errors="replace"))
                 _check(record)
                 records.setdefault((record["channel"], record["epoch"]), []).append(record)
             except (ValueError, RecursionError) as error:

@@ -24,36 +24,16 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
-// The number of bytes of the UTF-8 character at `at`. 0: these bytes are no character. A file's name in an error may
-// have another encoding.
-size_t BytesOfCharacter(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
-  const unsigned first = byte(0);
-  const size_t count = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  // Refuses forms that are longer than needed, halves of surrogate pairs, and characters beyond U+10FFFF.
-  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  for (size_t i = 1; i < count; ++i) {
-    if (byte(i) < (i == 1 ? least : 0x80) || byte(i) > (i == 1 ? most : 0xbf)) return 0;
-  }
-  return count;
-}
-
-// The text as a JSON string. A byte that belongs to no character becomes U+FFFD.
+// The text as a JSON string. An error may hold a file's name in another encoding than UTF-8. Its bytes stay as they are.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
-  for (size_t at = 0; at < text.size();) {
-    const char c = text[at];
-    const size_t count = BytesOfCharacter(text, at);
-    if (count == 0)
-      quoted += "\xef\xbf\xbd";
-    else if (c == '"' || c == '\\')
-      quoted += {'\\', c};
-    else if (static_cast<unsigned char>(c) < 0x20)
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) {
       quoted += "\\u" + Hex(static_cast<unsigned char>(c), 4);
-    else
-      quoted.append(text, at, count);
-    at += std::max<size_t>(count, 1);
+    } else {
+      if (c == '"' || c == '\\') quoted += '\\';
+      quoted += c;
+    }
   }
   return quoted + "\"";
 }

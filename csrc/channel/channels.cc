@@ -82,25 +82,18 @@ void Channels::Deliver(int member, Header header, BundlePtr bundle) {
     }
     channel = found->second;
   }
-  DeliverEarly(channel, number);
+  DeliverEarly(number);
   Deliver(channel, member, std::move(header), std::move(bundle));
 }
 
 void Channels::DeliverEarly(uint32_t number) {
   Channel channel;
-  {
-    MutexLock lock(&mu_);
-    const auto found = channels_.find(number);
-    if (found == channels_.end()) return;
-    channel = found->second;
-  }
-  DeliverEarly(channel, number);
-}
-
-void Channels::DeliverEarly(const Channel& channel, uint32_t number) {
   std::vector<Message> messages;
   {
     MutexLock lock(&mu_);
+    const auto found = channels_.find(number);
+    if (early_.empty() || found == channels_.end()) return;
+    channel = found->second;
     if (auto early = early_.extract(number)) messages = std::move(early.mapped());
   }
   for (Message& message : messages) Deliver(channel, message.member, std::move(message.header), nullptr);
@@ -144,17 +137,14 @@ std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   for (auto& [name, account] : accounts_) {
     if (reset) account.trainer.reset(), account.reader.reset();  // ended channels
   }
-  std::map<std::string, Account> forgotten;  // live channels whose accounts were dropped
   for (const auto& [name, account] : live) {
-    const auto found = accounts_.find(name);
-    Account& known = found != accounts_.end() ? found->second : forgotten[name];
-    known.options = account.options;
-    if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
-    if (account.reader) known.reader = account.reader;  // the dealer or the iterators may live longer
+    const auto known = accounts_.find(name);
+    if (known == accounts_.end()) continue;
+    known->second.options = account.options;
+    if (account.trainer) known->second.tally = account.tally, known->second.trainer = account.trainer;
+    if (account.reader) known->second.reader = account.reader;  // the dealer or the iterators may live longer
   }
-  std::map<std::string, Account> all = accounts_;
-  all.merge(forgotten);
-  return all;
+  return accounts_;
 }
 
 }  // namespace hvdata

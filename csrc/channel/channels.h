@@ -55,8 +55,8 @@ class Channels {
   void OnGone(int member) EXCLUDES(mu_);
 
   // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
-  // name only the live channels and the last ended channels have an account. Otherwise a program that makes a channel
-  // for each epoch would fill the memory. `reset`: the times begin again at zero.
+  // name only the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the
+  // memory. `reset`: the times begin again at zero.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:
@@ -66,7 +66,6 @@ class Channels {
   };
 
   void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle) const;
-  void DeliverEarly(const Channel& channel, uint32_t number) EXCLUDES(mu_);
 
   const World* const world_;
 

@@ -31,6 +31,11 @@ std::string Sink::Where(uint64_t epoch, EpochStep step) const {
   return Place(world_->Name(world_->self), config_.name, epoch, step.n);
 }
 
+// The place of the iterator's next step.
+std::string Sink::Here(const IteratorRun& iterator) const {
+  return Where(iterator.epoch > 0 ? iterator.epoch : opened_ + 1, iterator.taken);
+}
+
 void Sink::SendTo(int reader, uint64_t epoch, wire::Message message) const {
   send_(world_->sources[static_cast<size_t>(reader)], MakeHeader(config_.number, epoch, std::move(message)), nullptr);
 }
@@ -101,7 +106,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       const Outcome outcome = std::exchange(late_verdict_, {});
       iterator->broken = true;
       CloseEpoch(iterator);
-      return {outcome.code, Where(iterator->epoch, iterator->taken) + outcome.message};
+      return {outcome.code, Here(*iterator) + outcome.message};
     }
     Outcome outcome;
     const TrainerEpoch::Next next = epoch_->Take(arrival, &outcome);
@@ -131,10 +136,9 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
 
 Outcome Sink::Superseded(SinkIterator* iterator) {
   iterator->over = iterator->broken = true;
-  if (!failed_.ok()) return {failed_.code, Where(iterator->epoch, iterator->taken) + failed_.message};
+  if (!failed_.ok()) return {failed_.code, Here(*iterator) + failed_.message};
   return {kFailedPrecondition,
-          Where(iterator->epoch, iterator->taken) +
-              "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
+          Here(*iterator) + "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
               std::to_string(opened_) +
               "). One channel feeds one iterator at a time: for a second one that runs "
               "beside it call distribute_dataset again"};
@@ -231,10 +235,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
            " has not answered either: it writes a large state for a checkpoint, its process is "
            "stopped, or its link is silent";
   };
-  const auto where = [&] {
-    mu_.AssertHeld();
-    return iterator->epoch ? Where(iterator->epoch, iterator->taken) : Where(opened_, EpochStep());
-  };
+  const auto where = [&] { return mu_.AssertHeld(), Here(*iterator); };
   while (!ready()) {
     if (iterator->cancelled) return {kCancelled, where() + "the iterator was cancelled while it waited " + what()};
     if (interrupts != Interrupts()) return {kCancelled, where() + "interrupted (SIGINT) while it waited " + what()};

@@ -73,8 +73,8 @@ class Sink {
   void Cancel(SinkIterator* iterator);
   // The iterator is being destroyed. If it was restored and never asked, the readers drop its state.
   void Drop(SinkIterator* iterator);
-  // Gives the state of the iterator's epoch. `with_readers`: asks the readers for their states, and waits for them.
-  Outcome Save(SinkIterator* iterator, SinkState* state, bool with_readers = true);
+  // Gives the state of the iterator's epoch. Asks the readers for their states, and waits for them.
+  Outcome Save(SinkIterator* iterator, SinkState* state);
   // Makes the iterator resume from `state`. The iterator was never asked for an element. Waits for the readers.
   Outcome Restore(SinkIterator* iterator, const SinkState& state);
   // The reader whose share Next() of this iterator waits for: "reader 0 on node0".
@@ -102,6 +102,7 @@ class Sink {
   std::string Where(uint64_t epoch, EpochStep step) const;
 
  private:
+  std::string Here(const IteratorRun& iterator) const REQUIRES(mu_);
   bool Runs(const SinkIterator& iterator) const REQUIRES(mu_) { return epoch_ && iterator.epoch == opened_; }
   void OpenEpoch(SinkIterator* iterator) REQUIRES(mu_);
   void CloseEpoch() REQUIRES(mu_);

@@ -47,7 +47,7 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
   return outcome;
 }
 
-Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool with_readers) {
+Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   MutexLock lock(&mu_);
   *state = SinkState();
   if (iterator->epoch == 0) {
@@ -63,7 +63,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool with_readers) 
   std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restore would begin after a step that the iterator has not returned
     return {kFailedPrecondition,
-            Where(iterator->epoch, iterator->taken) +
+            Here(*iterator) +
                 "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
                 "checkpoint before"};
   }
@@ -71,23 +71,20 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool with_readers) 
     state->kind = SinkState::kExhausted;
     if (!failed_.ok()) return {};
   } else if (!Runs(*iterator)) {
-    return {kFailedPrecondition,
-            Where(iterator->epoch, iterator->taken) + "this iterator can't be saved: it was superseded by a newer one"};
+    return {kFailedPrecondition, Here(*iterator) + "this iterator can't be saved: it was superseded by a newer one"};
   } else {
     state->kind = SinkState::kRunning;
     epoch_->SaveTo(state);
     turns = epoch_->Turns();
   }
   for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
-  if (!with_readers) return {};
   std::vector<std::string> answers;
   Outcome asked = AskReaders(
       &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (state->kind == SinkState::kRunning && answers[r].empty()) {
-      return {kFailedPrecondition,
-              Where(state->epoch, iterator->taken) + "the epoch was over before its state was saved"};
+      return {kFailedPrecondition, Here(*iterator) + "the epoch was over before its state was saved"};
     }
     state->lanes[r].reader_state = std::move(answers[r]);
   }
@@ -98,17 +95,15 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   MutexLock lock(&mu_);
   const auto readers = static_cast<size_t>(world_->source_count());
   if (state.kind > SinkState::kExhausted) {
-    return {kDataLoss,
-            Where(opened_ + 1, EpochStep()) + "a checkpoint of this channel is damaged. Restore another one"};
+    return {kDataLoss, Here({}) + "a checkpoint of this channel is damaged. Restore another one"};
   }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
-    return {kInvalidArgument, Where(opened_ + 1, EpochStep()) + "this iterator was saved when " +
-                                  std::to_string(state.lanes.size()) + " reader(s) dealt to it, and can't go on with " +
-                                  std::to_string(readers) +
+    return {kInvalidArgument, Here({}) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
+                                  " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
                                   ": each reader has its own place in its own data. Use as many readers"};
   }
   if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
-    return {kInvalidArgument, Where(opened_ + 1, EpochStep()) +
+    return {kInvalidArgument, Here({}) +
                                   "this iterator was saved within the last steps of its epoch, which "
                                   "several readers make together for " +
                                   std::to_string(state.trainers) + " ranks, and can't go on with " +

@@ -178,22 +178,10 @@ ReaderTimes Source::Times(bool reset) {
 
 // ---- Checkpoints.
 
-bool Source::SaveIsWanted() const {
-  return std::any_of(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
-    mu_.AssertHeld();
-    return save.epoch == begun_;
-  });
-}
-
 // The requests for the current epoch.
 std::vector<SaveRequest> Source::SaveRequests() {
-  const auto later = std::stable_partition(saves_.begin(), saves_.end(), [this](const SaveRequest& save) {
-    mu_.AssertHeld();
-    return save.epoch == begun_;
-  });
-  std::vector<SaveRequest> requests(saves_.begin(), later);
-  saves_.erase(saves_.begin(), later);
-  return requests;
+  auto requests = saves_.extract(begun_);
+  return requests ? std::move(requests.mapped()) : std::vector<SaveRequest>();
 }
 
 std::vector<SaveRequest> Source::TakeSaveRequests() {
@@ -237,19 +225,19 @@ void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
   Answer(request, {kOk, t.state_epoch == request.epoch ? t.state : ""});
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
-  const SaveRequest request{trainer, epoch, save.request};
+void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
+  const SaveRequest request{trainer, epoch, number};
   // A later epoch: another reader has already sent the trainer a share, or the trainer's first GetNext was cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
-    saves_.push_back(request);
-    return changed_.NotifyAll();
+    saves_[epoch].push_back(request);
+    return;
   }
   AnswerWithState(request,
                   {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
                                             " is not under way on the reader: take an element before saving"});
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
+void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
   // An epoch that resumes waits for this trainer's RESTORE. An epoch that has already begun starts at its front. That
   // is right for an iterator that was saved unused.
@@ -265,12 +253,6 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
     roster_[trainer].restores[epoch] = restore;
   }
   Answer({trainer, epoch, restore.request}, std::move(outcome));
-  changed_.NotifyAll();
-}
-
-void Source::On(int trainer, uint64_t epoch, const wire::Withdraw&) {
-  roster_[trainer].restores.erase(epoch);
-  changed_.NotifyAll();
 }
 
 // ---- The network.
@@ -282,8 +264,7 @@ void Source::Handle(int member, const wire::Header& header) {
     return;
   }
   const int trainer = world_->AudienceIndex(member);
-  if (trainer < 0) return;
-  std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
+  if (trainer >= 0) On(trainer, header.epoch, header.message);
 }
 
 // The dealer may be in the user's pipeline when no trainer needs the epoch any more. It may also be replaying the
@@ -299,16 +280,39 @@ void Source::Cancel() {
   if (cancel && !RunDetached(cancel)) AfterUnlock(std::move(cancel));
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Open& open) {
+void Source::On(int trainer, uint64_t epoch, const wire::Message& message) {
   Roster::Trainer& t = roster_[trainer];
-  if (epoch < t.opened) return;
-  t.opened = epoch;
-  t.limit = open.limit;
-  if (Deals(epoch)) epoch_->OnOpen(trainer);
+  const bool deals = Deals(epoch);
+  if (const auto* taken = std::get_if<wire::Taken>(&message)) return OnTaken(trainer, epoch, *taken);
+  if (const auto* why = std::get_if<wire::Why>(&message)) return OnWhy(trainer, epoch, why->step);
+  if (const auto* claim = std::get_if<wire::Claim>(&message)) {
+    if (deals) epoch_->OnClaim(trainer, *claim);
+    return;
+  }
+  if (const auto* open = std::get_if<wire::Open>(&message)) {
+    if (epoch < t.opened) return;
+    t.opened = epoch;
+    t.limit = open->limit;
+    if (deals) epoch_->OnOpen(trainer);
+  } else if (const auto* recalled = std::get_if<wire::Recalled>(&message)) {
+    if (deals) epoch_->OnRecalled(trainer, *recalled);
+  } else if (const auto* close = std::get_if<wire::Close>(&message)) {
+    t.closed = std::max(t.closed, epoch);
+    if (deals) epoch_->OnClose(trainer, *close);
+    CancelIfOver();
+  } else if (std::holds_alternative<wire::Release>(message)) {
+    OnDeparted(trainer);
+  } else if (const auto* save = std::get_if<wire::Save>(&message)) {
+    OnSave(trainer, epoch, save->request);
+  } else if (const auto* restore = std::get_if<wire::Restore>(&message)) {
+    OnRestore(trainer, epoch, *restore);
+  } else if (std::holds_alternative<wire::Withdraw>(message)) {
+    t.restores.erase(epoch);
+  }
   changed_.NotifyAll();
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
+void Source::OnTaken(int trainer, uint64_t epoch, const wire::Taken& taken) {
   Roster::Trainer& t = roster_[trainer];
   if (epoch == t.opened) t.limit = taken.limit;
   if (!Deals(epoch) || t.closed >= epoch) return;
@@ -317,26 +321,6 @@ void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
   const int member = world_->audience[static_cast<size_t>(trainer)];
   if (enough || changed_.WokenBy(member, taken.limit)) changed_.NotifyAll();
 }
-
-void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
-  if (!Deals(epoch)) return;
-  epoch_->OnRecalled(trainer, recalled);
-  changed_.NotifyAll();
-}
-
-void Source::On(int trainer, uint64_t epoch, const wire::Claim& claim) {
-  if (Deals(epoch)) epoch_->OnClaim(trainer, claim);
-}
-
-void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
-  Roster::Trainer& t = roster_[trainer];
-  t.closed = std::max(t.closed, epoch);
-  if (Deals(epoch)) epoch_->OnClose(trainer, close);
-  CancelIfOver();
-  changed_.NotifyAll();
-}
-
-void Source::On(int trainer, uint64_t, const wire::Release&) { OnDeparted(trainer); }
 
 void Source::Depart(int trainer) {
   MutexLock lock(&mu_);
@@ -372,8 +356,8 @@ void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   }
 }
 
-void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
-  if (Deals(epoch) && epoch_->OnWhy(trainer, why.step)) return;
+void Source::OnWhy(int trainer, uint64_t epoch, EpochStep step) {
+  if (Deals(epoch) && epoch_->OnWhy(trainer, step)) return;
   if (epoch_ && epoch > begun_) {
     epoch_->SetUnwanted();
     CancelIfOver();

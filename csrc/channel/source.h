@@ -117,7 +117,7 @@ class Source {
   void Tell(int trainer, uint64_t epoch, wire::Message message) const;
   bool Deals(uint64_t epoch) const REQUIRES(mu_) { return epoch_ && epoch == begun_; }
   bool MayBegin() const REQUIRES(mu_);
-  bool SaveIsWanted() const REQUIRES(mu_);
+  bool SaveIsWanted() const REQUIRES(mu_) { return saves_.count(begun_) > 0; }
   std::vector<SaveRequest> SaveRequests() REQUIRES(mu_);
   void CancelIfOver() REQUIRES(mu_);
   void Cancel() REQUIRES(mu_);
@@ -125,18 +125,11 @@ class Source {
   void AnswerWithState(const SaveRequest& request, Outcome why) REQUIRES(mu_);
   std::string Explain(int trainer, uint64_t epoch) const REQUIRES(mu_);
 
-  void On(int trainer, uint64_t epoch, const wire::Open& open) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Taken& taken) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Recalled& recalled) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Claim& claim) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Close& close) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Release& release) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Save& save) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Withdraw& withdraw) REQUIRES(mu_);
-  void On(int trainer, uint64_t epoch, const wire::Why& why) REQUIRES(mu_);
-  template <typename Other>
-  void On(int, uint64_t, const Other&) {}  // messages that trainers don't send
+  void On(int trainer, uint64_t epoch, const wire::Message& message) REQUIRES(mu_);
+  void OnTaken(int trainer, uint64_t epoch, const wire::Taken& taken) REQUIRES(mu_);
+  void OnSave(int trainer, uint64_t epoch, int64_t request) REQUIRES(mu_);
+  void OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
+  void OnWhy(int trainer, uint64_t epoch, EpochStep step) REQUIRES(mu_);
   void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);
   void OnDeparted(int trainer) REQUIRES(mu_);
 
@@ -154,8 +147,8 @@ class Source {
   std::unique_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // the epoch that is being dealt, or null
   std::function<void()> cancel_ GUARDED_BY(mu_);        // cancels the epoch's pull
   bool shut_ GUARDED_BY(mu_) = false;
-  std::vector<SaveRequest> saves_ GUARDED_BY(mu_);     // of this epoch and later epochs
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);  // by epoch that has not begun: its last GO
+  std::map<uint64_t, std::vector<SaveRequest>> saves_ GUARDED_BY(mu_);  // by epoch, of this epoch and later epochs
+  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);                   // by epoch that has not begun: its last GO
   ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 

@@ -36,8 +36,7 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t posi
   holding.pulled = state.pulled;
   for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
   if (!holding.Sound()) return;
-  holding.pulled = std::max<uint64_t>(holding.pulled, std::min<uint64_t>(resumption.first, holding.pulled + 8));
-  if (holding.pulled < resumption.first) return;  // the pipeline has ended before
+  if (holding.pulled < resumption.first) return;
   const std::set<uint64_t> taken(state.taken_since.begin(), state.taken_since.end());
   const plan::Remaining remaining = plan::Remain(holding, resumption, taken);
   proof::Bookmark mark;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/allocators.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <new>
 #include <string>
-#include <unordered_map>
 
 #include "base/fork.h"
 #include "base/mutex.h"
@@ -63,28 +64,27 @@ class RecyclingAllocator : public tensorflow::Allocator {
     MutexLock lock(&mu_);
     // A buffer that is up to a quarter too large is used, too.
     const auto found = kept_.lower_bound(size);
+    void* memory = nullptr;
     if (found != kept_.end() && found->first <= size + size / 4) {
-      const auto [kept_size, memory] = *found;
-      if (!Note(memory, kept_size)) return nullptr;
-      kept_bytes_ -= kept_size;
+      memory = found->second;
+      kept_bytes_ -= found->first;
       kept_.erase(found);
-      return memory;
+    } else {
+      Shrink(size);
+      lock.Unlock();
+      memory = std::aligned_alloc(kAlignment, size);
+      lock.Lock();
+      if (memory == nullptr) return nullptr;
     }
-    Shrink(size);
-    lock.Unlock();
-    void* const memory = std::aligned_alloc(kAlignment, size);
-    lock.Lock();
-    if (memory != nullptr && Note(memory, size)) return memory;
-    std::free(memory);
-    return nullptr;
+    in_use_ += malloc_usable_size(memory);
+    peak_ = std::max(peak_, in_use_);
+    return memory;
   }
 
   void DeallocateRaw(void* memory) override {
     if (InForkedChild()) return std::free(memory);
     MutexLock lock(&mu_);
-    const auto found = sizes_.find(memory);
-    const size_t size = found->second;
-    sizes_.erase(found);
+    const size_t size = malloc_usable_size(memory);
     in_use_ -= size;
     try {
       kept_.emplace(size, memory);
@@ -96,18 +96,6 @@ class RecyclingAllocator : public tensorflow::Allocator {
   }
 
  private:
-  // Notes that the memory is in use. False: there is no memory for the note. TensorFlow expects no exception.
-  bool Note(void* memory, size_t size) REQUIRES(mu_) {
-    try {
-      sizes_[memory] = size;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-    in_use_ += size;
-    peak_ = std::max(peak_, in_use_);
-    return true;
-  }
-
   // Frees kept buffers until `wanted` more bytes fit in. The buffers in use and the kept ones together stay within the
   // peak of the buffers in use.
   void Shrink(size_t wanted) REQUIRES(mu_) {
@@ -120,8 +108,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
   }
 
   Mutex mu_{Mutex::kLast};
-  std::multimap<size_t, void*> kept_ GUARDED_BY(mu_);
-  std::unordered_map<void*, size_t> sizes_ GUARDED_BY(mu_);
+  std::multimap<size_t, void*> kept_ GUARDED_BY(mu_);  // by size
   size_t in_use_ GUARDED_BY(mu_) = 0, kept_bytes_ GUARDED_BY(mu_) = 0, peak_ GUARDED_BY(mu_) = 0;
 };
 

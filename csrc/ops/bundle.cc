@@ -14,7 +14,6 @@
 #include "mail/share.h"
 #include "ops/allocators.h"
 #include "ops/in_memory.h"
-#include "ops/tensor_bytes.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/types.h"
 #include "wire/strings.h"

@@ -9,8 +9,8 @@
 #include "base/random.h"
 #include "base/world.h"
 #include "ops/bundle.h"
+#include "ops/in_memory.h"
 #include "ops/status.h"
-#include "ops/tensor_bytes.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
@@ -200,9 +200,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, ui
   TF_RETURN_IF_ERROR(RestoreInput(state));
   proof::Bookmark* const account = past->verified ? &past->mark : nullptr;
   for (const auto& [number, element] : state.elements) AddToAccount(number, element, account);
-  // In a symbolic checkpoint the state of the input is from an earlier moment.
-  TF_RETURN_IF_ERROR(PassOver(resumption->first, account));
-  if (input_->pulled() < resumption->first) return Damaged("its position is beyond the end of the input");
+  if (state.pulled < resumption->first) return Damaged("its position is beyond what its input has yielded");
   return PutBack(std::move(state), *resumption, std::move(taken), past);
 }
 
@@ -253,7 +251,11 @@ absl::Status Checkpoint::Replay(const State& state) {
   Log(Where() + "runs the input again up to element " + std::to_string(state.pulled) +
       ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
-  if (status.ok()) status = PassOver(state.pulled, nullptr);
+  Tensors element;
+  for (bool end = false; status.ok() && !end && input_->pulled() < state.pulled;) {
+    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
+                                 : input_->Next(&element, &end);
+  }
   if (!status.ok() ||
       (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
     return status;
@@ -265,18 +267,6 @@ absl::Status Checkpoint::Replay(const State& state) {
       "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
       "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only values "
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
-}
-
-// Runs the input until it has yielded `until` elements, or ends. Adds the elements to `account`.
-absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* account) {
-  absl::Status status;
-  Tensors element;
-  for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
-    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
-                                 : input_->Next(&element, &end);
-    if (status.ok() && !end) AddToAccount(input_->pulled() - 1, element, account);
-  }
-  return status;
 }
 
 // Adds an element that was delivered after the state's account had been made. If the element was not dealt at that
@@ -292,8 +282,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
 // Divides the elements: some are dealt again, and the input must skip the other elements.
 absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
                                  proof::Past* past) {
-  plan::Holding holding = HoldingOf(state);
-  holding.pulled = input_->pulled();
+  const plan::Holding holding = HoldingOf(state);
   plan::Remaining remaining = plan::Remain(holding, resumption, std::move(taken));
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : state.elements) {

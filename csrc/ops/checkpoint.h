@@ -18,8 +18,8 @@
 #include "channel/source.h"
 #include "ops/checkpoint_state.h"
 #include "ops/cut.h"
+#include "ops/fingerprints.h"
 #include "ops/input.h"
-#include "ops/prover.h"
 #include "plan/resumption.h"
 
 namespace hvdata {
@@ -57,7 +57,6 @@ class Checkpoint {
                           std::set<uint64_t>* taken) const;
   absl::Status RestoreInput(const State& state);
   absl::Status Replay(const State& state);
-  absl::Status PassOver(uint64_t until, proof::Bookmark* account);
   absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
   void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;
 

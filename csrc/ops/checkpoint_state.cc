@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/checkpoint_state.h"
 
-#include "ops/tensor_bytes.h"
+#include "ops/in_memory.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "wire/codec.h"

@@ -95,11 +95,17 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
                                     std::string(status.message()) + ". Mend the stage of the pipeline that makes it");
 }
 
+absl::Status Cutter::Cut(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const {
+  *dropped = 0;
+  if (config_.schedule == plan::Schedule::kDynamic) return CutOne(elements[0], &shares->emplace_back());
+  return config_.batch == plan::Batch::kPerRank ? CutGroup(elements, shares, dropped)
+                                                : CutGlobal(elements[0], shares, dropped);
+}
+
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
   int64_t rows = 0;
   TF_RETURN_IF_ERROR(OneAxis(element, &rows));
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
-  shares->clear();
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();
   std::vector<plan::Rows> parts;
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
@@ -119,8 +125,6 @@ absl::Status Cutter::CutOne(const Tensors& element, Tensors* share) const {
 absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares,
                               int64_t* dropped) const {
   const auto count = static_cast<int64_t>(elements.size());
-  shares->clear();
-  *dropped = 0;
   if (count < trainers_ && !plan::TailMakesStep(count, config_.remainder)) {
     *dropped = count;
     return absl::OkStatus();

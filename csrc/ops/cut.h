@@ -26,13 +26,10 @@ class Cutter {
         trainers_(static_cast<int>(ranks_.size())),
         memory_(memory) {}
 
-  // Cuts a global batch into one share for each trainer. Without shares it makes no step. `*dropped`: rows that no
-  // trainer gets.
-  absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
-
-  // Makes N shares of 1 to N per-rank batches. Without shares they make no step. `*dropped`: batches that no trainer
+  // Makes the shares of one step: N shares of a global batch, or of 1 to N per-rank batches; with schedule="dynamic" one
+  // share of one per-rank batch. Without shares the elements make no step. `*dropped`: rows, or batches, that no trainer
   // gets.
-  absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
+  absl::Status Cut(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
 
   // Makes a share of one per-rank batch.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
@@ -51,6 +48,8 @@ class Cutter {
   absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;
 
  private:
+  absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
+  absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
   std::string Name(size_t component) const;
   absl::Status OneAxis(const Tensors& element, int64_t* rows) const;
   absl::Status CutLeaf(const Leaf& leaf, const Tensors& element, const std::vector<plan::Rows>& parts,

@@ -17,8 +17,8 @@
 #include "ops/bundle.h"
 #include "ops/checkpoint.h"
 #include "ops/cut.h"
+#include "ops/fingerprints.h"
 #include "ops/input.h"
-#include "ops/prover.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
@@ -75,16 +75,6 @@ class Dealer {
   }
 
  private:
-  absl::Status DealOne(bool* end) {
-    const ChannelConfig& config = source_->config();
-    const tsl::profiler::TraceMe trace([&] {
-      return tsl::profiler::TraceMeEncode("HorovodDataDealElement",
-                                          {{"channel", config.name}, {"element", input_->position()}});
-    });
-    const bool dynamic = config.schedule == plan::Schedule::kDynamic;
-    return dynamic || config.batch != plan::Batch::kPerRank ? DealElement(dynamic, end) : DealGroup(end);
-  }
-
   absl::Status Pull(Tensors* element, bool* end) {
     source_->clock.TurnTo(ReaderDoes::kPulls);
     absl::Status status = input_->Next(element, end);
@@ -92,44 +82,35 @@ class Dealer {
     return status;
   }
 
-  // Deals a global batch. With schedule="dynamic" it deals an element that is one share.
-  absl::Status DealElement(bool dynamic, bool* end) {
-    Tensors element;
-    const absl::Status status = Pull(&element, end);
-    if (!status.ok() || *end) return status;
-    const Prover::Rows hashed = prover_.HashElement(element);
-    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody,
-                  dynamic ? 1 : source_->world().audience_count(), post_);
-    std::vector<Tensors> shares(1);
-    int64_t dropped = 0;
-    TF_RETURN_IF_ERROR(dynamic ? cutter_.CutOne(element, &shares[0]) : cutter_.CutGlobal(element, &shares, &dropped));
-    if (dropped > 0 || shares.empty()) source_->Epoch()->Dropped(dropped, shares.empty() ? 1 : 0);
-    if (!shares.empty())
-      Deal({std::move(element)}, std::move(shares), {hashed});
-    else
-      source_->Epoch()->NoStep(input_->position() - 1, prover_.NotDealt({hashed}));
-    return absl::OkStatus();
-  }
-
-  absl::Status DealGroup(bool* end) {
+  // Pulls the elements of one step, and deals them.
+  absl::Status DealOne(bool* end) {
+    const ChannelConfig& config = source_->config();
+    const World& world = source_->world();
+    const tsl::profiler::TraceMe trace([&] {
+      return tsl::profiler::TraceMeEncode("HorovodDataDealElement",
+                                          {{"channel", config.name}, {"element", input_->position()}});
+    });
+    const bool dynamic = config.schedule == plan::Schedule::kDynamic;
+    const bool cuts = !dynamic && config.batch != plan::Batch::kPerRank;
+    const auto wanted = static_cast<size_t>(dynamic || cuts ? 1 : world.audience_count());
     std::vector<Tensors> group;
     std::vector<Prover::Rows> hashed;
-    const auto trainers = static_cast<size_t>(source_->world().audience_count());
-    while (group.size() < trainers) {
+    while (group.size() < wanted) {
       Tensors element;
       TF_RETURN_IF_ERROR(Pull(&element, end));
       if (*end) break;
       hashed.push_back(prover_.HashElement(element));
-      const int member = source_->world().audience[group.size()];
-      if (member != source_->world().self) SettleTensors(&element, input_->keeps_tensors(), member, 1, post_);
+      const int member = dynamic || cuts ? Audience::kAnybody : world.audience[group.size()];
+      if (member != world.self)
+        SettleTensors(&element, input_->keeps_tensors(), member, cuts ? world.audience_count() : 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
     if (*end && source_->shares_tail()) return Leave(std::move(group), hashed);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
-    TF_RETURN_IF_ERROR(cutter_.CutGroup(group, &shares, &dropped));
-    if (dropped > 0) source_->Epoch()->Dropped(dropped, shares.empty() ? group.size() : 0);
+    TF_RETURN_IF_ERROR(cutter_.Cut(group, &shares, &dropped));
+    if (dropped > 0 || shares.empty()) source_->Epoch()->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty())
       Deal(std::move(group), std::move(shares), hashed);
     else

@@ -6,6 +6,10 @@
 
 using tensorflow::shape_inference::InferenceContext;
 
+// A source dataset of this rank's shares of a channel. Every rank has the same op, also the reader. The first element
+// that is asked for opens an epoch. The things that differ from channel to channel are inputs and no attributes:
+// TensorFlow keeps a kernel for ever for each set of attributes. `session`: the number of the run that made the
+// channel. An op of another run (a saved graph) gives an error. `steps`: the cardinality.
 REGISTER_OP("HorovodDataReceiver")
     .Input("channel: int64")
     .Input("session: int64")
@@ -15,41 +19,23 @@ REGISTER_OP("HorovodDataReceiver")
     .Attr("output_shapes: list(shape) >= 1")
     .Output("handle: variant")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
-    .Doc(R"doc(
-A source dataset of this rank's shares of a channel.
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
-Making the dataset or an iterator of it has no effect. The first element that is asked for opens an epoch. Every rank has the same
-op, also the reader. What differs from channel to channel is an input and no attribute: TensorFlow keeps a kernel for ever for each
-set of attributes.
-
-channel: the channel's number, the same on all ranks.
-session: the number of the run that made the channel. An op from another run (a saved graph) gives an error.
-channel_name: for error texts.
-steps: the cardinality: steps per epoch, or tf.data's INFINITE (-1) or UNKNOWN (-2).
-handle: the dataset.
-)doc");
-
+// Runs one epoch of a channel on its reader: iterates over the input dataset once, and deals its elements to all
+// trainers. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers. `epoch`:
+// from 1. `anew`: the dataset was made for this epoch, so no earlier epoch has changed the order of its shuffles.
 REGISTER_OP("HorovodDataDeal")
     .Input("input_dataset: variant")
     .Input("channel: int64")
     .Input("epoch: int64")
     .Attr("anew: bool = false")
     .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc(R"doc(
-Runs one epoch of a channel on its reader: iterates over the input dataset once and deals its elements to all trainers.
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-Finalizes the dataset as any iterator would (options, rewriting, autotuning), unless its elements are ready-made. Runs it in an
-iterator context and on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the
-trainers. The op itself fails only when it can't reach them.
-
-input_dataset: the user's dataset, its composite tensors taken apart.
-channel: the channel's number.
-epoch: the epoch's number, from 1.
-anew: the dataset was made for this epoch, so no earlier epoch has changed the order of its shuffles.
-)doc");
-
+// Every rank gets its rows of the root's tensor. `splits`: on the root, the number of rows of each rank; a scalar: as
+// even as can be. `order`: a resource that ops without a name share, so that a tf.function runs them in the order of the
+// program. It is never read. `refused`: if not empty, the reason why this rank can't take part. Then its call counts,
+// and the op fails with this text, on the root for all ranks. `number`: of this scatter among those of its name.
 REGISTER_OP("HorovodDataScatter")
     .Input("value: T")
     .Input("splits: int64")
@@ -66,21 +52,9 @@ REGISTER_OP("HorovodDataScatter")
       c->set_output(0, c->UnknownShape());
       c->set_output(1, c->Scalar());
       return absl::OkStatus();
-    })
-    .Doc(R"doc(
-Every rank gets its rows of the root's tensor, and no others.
+    });
 
-value: on the root, the tensor to cut along axis 0; elsewhere ignored.
-splits: on the root, the number of rows of each rank; a scalar: as even as can be, the first ranks get one more.
-order: a resource that ops without a name share, so that a tf.function runs them in the order of the program; never read.
-root: the rank whose value is scattered.
-scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
-refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text. On the root it fails
-  on all ranks.
-part: this rank's rows.
-number: of this scatter among those of its name.
-)doc");
-
+// The root gets every rank's rows, in rank order. `number`: of the scatter. `shape`: of this rank's part of the scatter.
 REGISTER_OP("HorovodDataScatterGradient")
     .Input("part: T")
     .Input("number: int64")
@@ -93,18 +67,11 @@ REGISTER_OP("HorovodDataScatterGradient")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->UnknownShape());
       return absl::OkStatus();
-    })
-    .Doc(R"doc(
-The root gets every rank's rows, in rank order: the gradient of HorovodDataScatter.
+    });
 
-part: the gradient of this rank's rows.
-number: of the scatter.
-shape: of this rank's rows. A part of another shape is an error on this rank and on the root.
-root: the rank that gets the value.
-scatter_name: of the scatter.
-value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
-)doc");
-
+// The root gets every rank's rows, in rank order. Other ranks get a tensor without rows. The parts of all ranks agree in
+// dtype and in all axes but the first. `refused`: as of HorovodDataScatter, but all ranks fail. `rows`: on the root, the
+// rows of each rank.
 REGISTER_OP("HorovodDataGather")
     .Input("part: T")
     .Input("order: N * resource")
@@ -124,20 +91,10 @@ REGISTER_OP("HorovodDataGather")
       c->set_output(1, c->Vector(c->UnknownDim()));
       c->set_output(2, c->Scalar());
       return absl::OkStatus();
-    })
-    .Doc(R"doc(
-The root gets every rank's rows, in rank order.
+    });
 
-part: this rank's rows. All ranks' parts agree in dtype and in all axes but the first.
-order: as of HorovodDataScatter.
-root: the rank that gets the value.
-gather_name: the k-th gather of a name on one rank goes with the k-th of that name on every other.
-refused: if not empty, why this rank can't take part. Its call counts, and fails with this text on all ranks.
-value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
-rows: on the root, the rows of each rank; elsewhere none.
-number: of this gather among those of its name.
-)doc");
-
+// Every rank gets the rows of the root's gradient that belong to its own rows. `rows`, `number`: of the gather. `shape`:
+// of this rank's rows.
 REGISTER_OP("HorovodDataGatherGradient")
     .Input("gradient: T")
     .Input("rows: int64")
@@ -151,13 +108,4 @@ REGISTER_OP("HorovodDataGatherGradient")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->UnknownShape());
       return absl::OkStatus();
-    })
-    .Doc(R"doc(
-Every rank gets the rows of the root's gradient that belong to its own: the gradient of HorovodDataGather.
-
-gradient: on the root, of the value; elsewhere ignored.
-rows, number: of the gather.
-shape: of this rank's rows. A gradient of other rows is an error on every rank.
-root, gather_name: of the gather; the name says that it is a gradient.
-part: this rank's rows.
-)doc");
+    });

@@ -2,6 +2,7 @@
 // The common parts of the kernels of scatter, gather and their gradients.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,15 +31,23 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr(name_attr, &name_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("root", &root_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+    if (ctx->HasAttr("refused")) OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
   }
 
   void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final {
-    OrEnd([&] { Begin(ctx, done); });
+    OrEnd([&] {
+      std::shared_ptr<Engine> engine;
+      OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+      const absl::Status status = Begin(ctx, engine, done);
+      if (!status.ok()) ctx->SetStatus(status), done();
+      engine->post().Fetch();
+    });
   }
 
  protected:
-  // Begins the call. `done` is called at its end.
-  virtual void Begin(tensorflow::OpKernelContext* ctx, const DoneCallback& done) = 0;
+  // Begins the call. `done` is called at its end. Except: an error ends it here.
+  virtual absl::Status Begin(tensorflow::OpKernelContext* ctx, const std::shared_ptr<Engine>& engine,
+                             const DoneCallback& done) = 0;
 
   absl::Status Find(std::shared_ptr<Engine>* engine) const {
     *engine = Engine::Current();
@@ -100,6 +109,50 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
       return absl::OkStatus();
     });
     return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
+  }
+
+  // The defect of a gradient, which a user may have made (output_gradients=). Empty if there is none. `result`: the
+  // shape of what the call returned.
+  static std::string Misfit(const std::string& place, const tensorflow::Tensor& gradient,
+                            const tensorflow::TensorShape& result) {
+    if (result.dims() > 0 && gradient.shape() == result) return "";
+    return place + "the gradient has shape " + gradient.shape().DebugString() +
+           ", but what the call returned has shape " + result.DebugString() + ". Pass output_gradients of that shape";
+  }
+
+  // Waits for the gradient's parts of these trainers. Then `use` gets their tensors, and its status ends the op.
+  template <typename Use>
+  void Await(tensorflow::OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done,
+             uint64_t number, const std::vector<int>& trainers, Use use) const {
+    struct Part {
+      int trainer;
+      Outcome outcome;
+      Exchanged exchanged;
+    };
+    struct Parts {
+      std::vector<Part> all;
+      std::atomic<size_t> missing;
+    };
+    const auto parts = std::make_shared<Parts>();
+    for (const int t : trainers) parts->all.push_back({t, {}, {}});
+    parts->missing = trainers.size();
+    for (Part& part : parts->all) {
+      engine->exchange().Expect(
+          name_, number, part.trainer,
+          [this, ctx, engine, done, parts, use, &part](Outcome outcome, Exchanged exchanged) {
+            part.outcome = std::move(outcome), part.exchanged = std::move(exchanged);
+            if (--parts->missing > 0) return;
+            Later(ctx, done, [this, engine, parts, use] {
+              Tensors tensors(parts->all.size());
+              for (size_t i = 0; i < tensors.size(); ++i) {
+                const Part& one = parts->all[i];
+                TF_RETURN_IF_ERROR(ToStatus(one.outcome));
+                TF_RETURN_IF_ERROR(Take(engine->world(), one.trainer, one.exchanged, &tensors[i]));
+              }
+              return use(tensors);
+            });
+          });
+    }
   }
 
   // Joins the rows of all parts. Fails if there is no memory for them, or if they are too many.
@@ -166,7 +219,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     Abort(1);
   }
 
-  std::string name_;
+  std::string name_, refused_;
   int root_ = 0;
   tensorflow::DataType dtype_ = tensorflow::DT_INVALID;
 };

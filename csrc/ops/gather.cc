@@ -31,13 +31,9 @@ struct Gathering {
 
 class GatherOp : public ExchangeOp {
  public:
-  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
-  }
+  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
 
-  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     const auto share = Part(engine.get(), ctx->input(0));
     const auto gathering = std::make_shared<Gathering>();
     const auto end = [ctx, done, gathering, this] {
@@ -66,7 +62,7 @@ class GatherOp : public ExchangeOp {
           gathering->number = exchanged.call;
           if (!gathering->joining) AfterUnlock(end);
         });
-    engine->post().Fetch();
+    return absl::OkStatus();
   }
 
  private:
@@ -132,8 +128,6 @@ class GatherOp : public ExchangeOp {
     ctx->set_output(2, number);
     return absl::OkStatus();
   }
-
-  std::string refused_;
 };
 
 // Every rank gets the rows of the root's gradient that belong to its own rows.
@@ -141,56 +135,41 @@ class GatherGradientOp : public ExchangeOp {
  public:
   explicit GatherGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
 
-  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     const World& world = engine->world();
-    const Tensor& gradient = ctx->input(0);
-    const auto rows = ctx->input(1).flat<int64_t>();
     const auto number = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
-    if (world.me().trainer == root_) {
-      const std::string wrong = Misfit(world, gradient, ctx->input(1), ctx->input(3));
-      int64_t begin = 0;
-      for (int t = 0; t < world.trainer_count(); ++t) {
-        if (!wrong.empty()) {  // the other ranks wait for their parts, and get the error instead
-          engine->exchange().Give(name_, number, t, *ReasonFor(engine.get(), t, wrong));
-          continue;
-        }
-        const int64_t end = begin + rows(t);
-        engine->exchange().Give(name_, number, t, *RowsFor(engine.get(), t, gradient.Slice(begin, end)));
-        begin = end;
+    if (world.me().trainer == root_) GiveParts(ctx, engine.get(), number);
+    Await(ctx, engine, done, number, {root_}, [this, ctx, engine](const Tensors& parts) -> absl::Status {
+      if (parts[0].shape() != ShapeOf(ctx->input(3))) {
+        return absl::InternalError(Where(engine->world()) +
+                                   "the part of the gradient has not the shape of what was gathered");
       }
-    }
-    engine->exchange().Expect(
-        name_, number, root_, [this, ctx, engine, done](const Outcome& outcome, const Exchanged& exchanged) {
-          Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
-            if (!outcome.ok()) return ToStatus(outcome);
-            Tensor part;
-            TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
-            if (part.shape() != ShapeOf(ctx->input(3))) {
-              return absl::InternalError(Where(engine->world()) +
-                                         "the part of the gradient has not the shape of what was gathered");
-            }
-            ctx->set_output(0, part);
-            return absl::OkStatus();
-          });
-        });
-    engine->post().Fetch();
+      ctx->set_output(0, parts[0]);
+      return absl::OkStatus();
+    });
+    return absl::OkStatus();
   }
 
  private:
-  // The defect of the root's gradient, which a user may have made (output_gradients=). Empty if there is none. Slicing
-  // a wrong gradient would end the process. `part`: the shape of the root's own part.
-  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows, const Tensor& part) const {
-    const auto each = rows.flat<int64_t>();
+  // Slicing a wrong gradient would end the process. So the other ranks, which wait for their parts, get the error.
+  void GiveParts(OpKernelContext* ctx, Engine* engine, uint64_t number) const {
+    const World& world = engine->world();
+    const Tensor& gradient = ctx->input(0);
+    const auto rows = ctx->input(1).flat<int64_t>();
+    TensorShape whole = ShapeOf(ctx->input(3));
     int64_t gathered = 0;
-    for (int64_t t = 0; t < each.size(); ++t) gathered += each(t);
-    TensorShape shape = ShapeOf(part);
+    for (int64_t t = 0; t < rows.size(); ++t) gathered += rows(t);
     const bool known =
-        each.size() == world.trainer_count() && shape.dims() > 0 && shape.SetDimWithStatus(0, gathered).ok();
-    if (known && gradient.shape() == shape) return "";
-    return Where(world) + "the gradient has shape " + gradient.shape().DebugString() + ", but what was gathered has " +
-           shape.DebugString() + ". Pass output_gradients of the shape of what gather() returned";
+        rows.size() == world.trainer_count() && whole.dims() > 0 && whole.SetDimWithStatus(0, gathered).ok();
+    const std::string wrong = Misfit(Where(world), gradient, known ? whole : TensorShape());
+    int64_t begin = 0;
+    for (int t = 0; t < world.trainer_count(); ++t) {
+      const int64_t end = wrong.empty() ? begin + rows(t) : 0;
+      engine->exchange().Give(
+          name_, number, t,
+          *(wrong.empty() ? RowsFor(engine, t, gradient.Slice(begin, end)) : ReasonFor(engine, t, wrong)));
+      begin = end;
+    }
   }
 };
 

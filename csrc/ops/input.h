@@ -62,7 +62,7 @@ class Input {
   // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
-  // True if the pipeline keeps each tensor that has another user until Close (ops/pipeline_traits.h).
+  // True if the pipeline keeps each tensor that has another user until Close.
   bool keeps_tensors() const { return keeps_tensors_; }
 
   // The iterator's state, as TensorFlow gives it. Fails for pipelines that can't be saved.

@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -154,19 +153,17 @@ class ReceiverOp : public DatasetOpKernel {
         (void)Caught([this] { return sink()->Drop(&iterator_), absl::OkStatus(); });
       }
 
-      bool SymbolicCheckpointCompatible() const override { return true; }
-
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
         return Caught([&] { return Take(ctx, out, end); });
       }
 
      protected:
-      absl::Status SaveInternal(SerializationContext* ctx, IteratorStateWriter* writer) override {
-        return Caught([&] { return Write(ctx->symbolic_checkpoint(), writer); });
+      absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
+        return Caught([&] { return Write(writer); });
       }
 
-      absl::Status RestoreInternal(IteratorContext* ctx, IteratorStateReader* reader) override {
-        return Caught([&] { return Read(ctx->symbolic_checkpoint(), reader); });
+      absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
+        return Caught([&] { return Read(reader); });
       }
 
       // TensorFlow's profiler shows this for a GetNext.
@@ -227,28 +224,17 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
       }
 
-      // TensorFlow makes a symbolic checkpoint after every element. Only the first checkpoint of an epoch asks the
-      // readers for their state. Later checkpoints contain the progress of this rank since then. A restore runs the
-      // input again from that state.
-      absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
+      absl::Status Write(IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
-        if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
-          return Here({kFailedPrecondition,
-                       "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
-                       "where no rank knows which elements the others have. Set it to False, or use "
-                       "schedule=\"static\""});
-        }
-        const bool known = symbolic && iterator_.epoch != 0 && iterator_.epoch == words_epoch_ && !iterator_.over;
         SinkState state;
-        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state, !known); });
+        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
         if (!outcome.ok()) return Here(outcome);
-        std::vector<Tensor> words = known ? words_ : WordsOf(&state);
         uint64_t bytes = 0;
-        for (const Tensor& of_lane : words) bytes += of_lane.scalar<tensorflow::tstring>()().size();
+        for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
         if (bytes > kMostState) {
-          return Here({kInvalidArgument, "the states of " + std::to_string(words.size()) + " readers take " +
+          return Here({kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
                                              std::to_string(bytes >> 20) + " MiB together, and no more than " +
                                              std::to_string(kMostState >> 20) +
                                              " can be saved. Use a smaller prefetch=, "
@@ -258,7 +244,6 @@ class ReceiverOp : public DatasetOpKernel {
         const auto put = [&](const std::string& key, uint64_t value) {
           if (status.ok()) status = writer->WriteScalar(prefix(), key, static_cast<int64_t>(value));
         };
-        put("symbolic", symbolic);
         put("kind", state.kind);
         put("epoch", state.epoch);
         put("number", state.number);
@@ -269,23 +254,14 @@ class ReceiverOp : public DatasetOpKernel {
           const std::string of = std::to_string(r);
           put("position" + of, state.lanes[r].position.n);
           put("turn" + of, state.lanes[r].turn.n);
-          if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words[r]);
+          Tensor words(tensorflow::DT_STRING, tensorflow::TensorShape({}));
+          Assign(std::exchange(state.lanes[r].reader_state, {}), &words.scalar<tensorflow::tstring>()());
+          if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words);
         }
-        if (symbolic) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
         return status;
       }
 
-      static std::vector<Tensor> WordsOf(SinkState* state) {
-        std::vector<Tensor> words;
-        for (SinkState::Lane& lane : state->lanes) {
-          words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          Assign(lane.reader_state, &words.back().scalar<tensorflow::tstring>()());
-          lane.reader_state = {};
-        }
-        return words;
-      }
-
-      absl::Status Read(bool symbolic, IteratorStateReader* reader) {
+      absl::Status Read(IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
@@ -297,16 +273,8 @@ class ReceiverOp : public DatasetOpKernel {
         };
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
-        const bool without_buffers =
-            reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // version 0.1 has no such key
-        if (symbolic && !without_buffers && status.ok() && state.kind != SinkState::kUnused) {
-          return Here({kFailedPrecondition,
-                       "this checkpoint was saved without symbolic_checkpoint=True, so it holds what the "
-                       "buffers of the stages behind distribute_dataset had taken already, and "
-                       "TensorFlow would drop that. Restore it with the options that it was saved with"});
-        }
         state.epoch = get("epoch");
-        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
+        state.number = get("number");
         state.trainers = get("trainers");
         state.tail_taken = TailStep(get("tail_taken"));
         const uint64_t readers = get("readers");
@@ -339,8 +307,6 @@ class ReceiverOp : public DatasetOpKernel {
       mutable OneAtATime mu_;  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
-      std::vector<Tensor> words_ GUARDED_BY(mu_);                 // the states in symbolic checkpoints, and their epoch
-      uint64_t words_epoch_ GUARDED_BY(mu_) = 0;
     };
 
     const Arguments arguments_;

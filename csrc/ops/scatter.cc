@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scatter and its gradient: one tensor, cut by rows.
-#include <atomic>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,29 +20,17 @@ using tensorflow::TensorShape;
 
 class ScatterOp : public ExchangeOp {
  public:
-  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
-  }
+  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
 
-  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     Exchange::Parts parts;
-    const bool roots = engine->world().me().trainer == root_;
-    if (!refused_.empty()) {
-      const auto status = absl::InvalidArgumentError(refused_);
-      if (roots)
-        Refuse(engine.get(), status);
-      else
-        engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
-      engine->post().Fetch();
-      ctx->SetStatus(status);
-      return done();
-    }
-    if (roots) {
-      const absl::Status status = Caught([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
-      if (!status.ok()) Refuse(engine.get(), status);
-      OP_REQUIRES_OK_ASYNC(ctx, status, done);
+    absl::Status status = refused_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(refused_);
+    if (engine->world().me().trainer == root_) {
+      if (status.ok()) status = Caught([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
+      if (!status.ok()) return Refuse(engine.get(), status), status;
+    } else if (!status.ok()) {  // the call counts
+      engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
+      return status;
     }
     engine->exchange().Scatter(name_, root_, std::move(parts),
                                [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
@@ -56,7 +44,7 @@ class ScatterOp : public ExchangeOp {
                                    return absl::OkStatus();
                                  });
                                });
-    engine->post().Fetch();
+    return absl::OkStatus();
   }
 
  private:
@@ -96,8 +84,6 @@ class ScatterOp : public ExchangeOp {
         MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
     engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
-
-  std::string refused_;
 };
 
 // The root gets the rows of all ranks.
@@ -105,71 +91,36 @@ class ScatterGradientOp : public ExchangeOp {
  public:
   explicit ScatterGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
 
-  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
-    std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());
     const Tensor& part = ctx->input(0);
     const World& world = engine->world();
     const std::string wrong =
-        Misfit(world, part, ctx->input(2));  // the root waits for this part, and gets the error instead
+        Misfit(Place(world.Name(world.self), "gradient of " + CallName(name_)), part, ShapeOf(ctx->input(2)));
+    // The root waits for this part, and gets the error instead.
     const auto share = wrong.empty() ? RowsFor(engine.get(), root_, part) : ReasonFor(engine.get(), root_, wrong);
     engine->exchange().Give(name_, number, root_, *share);
     if (world.me().trainer != root_) {
-      OP_REQUIRES_ASYNC(ctx, wrong.empty(), absl::InvalidArgumentError(wrong), done);
+      if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
       TensorShape shape = part.shape();
       shape.set_dim(0, 0);
       ctx->set_output(0, Tensor(dtype_, shape));
       done();
-      return;
+      return absl::OkStatus();
     }
-    auto parts = std::make_shared<Parts>(static_cast<size_t>(world.trainer_count()));
-    for (int t = 0; t < world.trainer_count(); ++t) {
-      engine->exchange().Expect(
-          name_, number, t, [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
-            Part& part = parts->of[static_cast<size_t>(t)];
-            part = {std::move(outcome), std::move(exchanged)};
-            if (--parts->missing == 0)
-              Later(ctx, done, [this, ctx, engine, parts] { return JoinAll(ctx, *engine, *parts); });
-          });
-    }
-    engine->post().Fetch();
-  }
-
- private:
-  struct Part {
-    Outcome outcome;
-    Exchanged exchanged;
-  };
-  struct Parts {
-    explicit Parts(size_t n) : of(n), missing(static_cast<int>(n)) {}
-    std::vector<Part> of;
-    std::atomic<int> missing;
-  };
-
-  // The defect of this rank's gradient, which a user may have made (output_gradients=). Empty if there is none.
-  // `scattered`: the shape of this rank's part.
-  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& scattered) const {
-    const TensorShape shape = ShapeOf(scattered);
-    if (shape.dims() > 0 && gradient.shape() == shape) return "";
-    return Place(world.Name(world.self), "gradient of " + CallName(name_)) + "the gradient has shape " +
-           gradient.shape().DebugString() + ", but this rank was given a part of shape " + shape.DebugString() +
-           ". Pass output_gradients of the shape of what scatter() returned";
-  }
-
-  absl::Status JoinAll(OpKernelContext* ctx, const Engine& engine, const Parts& parts) const {
-    Tensors tensors(parts.of.size());
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const Part& part = parts.of[t];
-      TF_RETURN_IF_ERROR(ToStatus(part.outcome));
-      TF_RETURN_IF_ERROR(Take(engine.world(), static_cast<int>(t), part.exchanged, &tensors[t]));
-      if (!HaveRowsAlike(tensors[t], tensors[0])) {
-        return absl::InternalError(Where(engine.world()) + "the parts of the gradient are not the rows of one tensor");
+    std::vector<int> all(static_cast<size_t>(world.trainer_count()));
+    std::iota(all.begin(), all.end(), 0);
+    Await(ctx, engine, done, number, all, [this, ctx, engine](const Tensors& parts) -> absl::Status {
+      for (const Tensor& one : parts) {
+        if (!HaveRowsAlike(one, parts[0]))
+          return absl::InternalError(Where(engine->world()) +
+                                     "the parts of the gradient are not the rows of one tensor");
       }
-    }
-    Tensor whole;
-    TF_RETURN_IF_ERROR(Join(engine.world(), tensors, &whole));
-    ctx->set_output(0, whole);
+      Tensor whole;
+      TF_RETURN_IF_ERROR(Join(engine->world(), parts, &whole));
+      ctx->set_output(0, whole);
+      return absl::OkStatus();
+    });
     return absl::OkStatus();
   }
 };

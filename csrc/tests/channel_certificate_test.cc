@@ -337,24 +337,10 @@ TEST(Certifier, ForgetsChannels) {
   EXPECT_NE(records.front().find("\"channel\": \"channel35\""), std::string::npos);
 }
 
-// A file's name in an error may be in any encoding.
-TEST(Certificate, TheRecordIsText) {
-  const auto why = [](const std::string& text) {
-    const std::string record = Certificate({{0, OfReader(0, text)}}).Record(false);
-    const size_t begin = record.find("\"why\": ") + 7, end = record.find(", \"batch\"");
-    return record.substr(begin, end - begin);
-  };
-  const std::string other = "\xef\xbf\xbd";  // U+FFFD
-  EXPECT_EQ(why("a \"b\" \\ c\n\x1f\x7f"), "\"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f\"");
-  for (const std::string text : {"caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
-    EXPECT_EQ(why(text), "\"" + text + "\"");
-  EXPECT_EQ(why("caf\xe9.jpg"), "\"caf" + other + ".jpg\"");
-  EXPECT_EQ(why("\xff\"\xfe"), "\"" + other + "\\\"" + other + "\"");
-  EXPECT_EQ(why("\xc0\x80"), "\"" + other + other + "\"") << "longer than it must be";
-  EXPECT_EQ(why("\xe0\x9f\xbf"), "\"" + other + other + other + "\"");
-  EXPECT_EQ(why("\xed\xa0\x80"), "\"" + other + other + other + "\"") << "half of a pair";
-  EXPECT_EQ(why("\xf4\x90\x80\x80"), "\"" + other + other + other + other + "\"") << "beyond the last";
-  EXPECT_EQ(why("\xe2\x82"), "\"" + other + other + "\"") << "cut off";
+TEST(Certificate, ItsTextsAreQuoted) {
+  const std::string record = Certificate({{0, OfReader(0, "a \"b\" \\ c\n\x1f\x7f caf\xc3\xa9")}}).Record(false);
+  EXPECT_NE(record.find("\"why\": \"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f caf\xc3\xa9\", "), std::string::npos)
+      << record;
 }
 
 // A channel of the same name may have followed, and have come further, when an old one's iterator goes.

@@ -18,12 +18,23 @@ def restore(it: Any, path: str) -> None:
     tf.train.Checkpoint(iterator=it).read(path).assert_consumed()
 
 
-def take(it: Any, n: int) -> list[int]:
-    return [next(it).numpy().item() for _ in range(n)]
+def saved(comm, it: Any, path: str) -> None:
+    results(comm, lambda: save(it, path))
 
 
-def rest(it: Any) -> list[int]:
-    return [x.numpy().item() for x in it]
+def restored(comm, ds: tf.data.Dataset, path: str) -> Any:
+    """A new iterator, restored on every rank."""
+    it = iter(ds)
+    results(comm, lambda: restore(it, path))
+    return it
+
+
+def take(it: Any, n: int) -> list[Any]:
+    return [next(it).numpy().tolist() for _ in range(n)]
+
+
+def rest(it: Any) -> list[Any]:
+    return [x.numpy().tolist() for x in it]
 
 
 def in_hand(hvdata: Any, comm: Any, name: str, steps: int = 1) -> None:

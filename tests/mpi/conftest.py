@@ -33,3 +33,20 @@ def unverified(monkeypatch):
 def either_way(request, monkeypatch):
     """Runs the test with proof of delivery, and without, which is the default of the library."""
     monkeypatch.setenv("HOROVOD_DATA_VERIFY", "1" if request.param == "verified" else "0")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Of a checkpoint, in a folder of this rank."""
+    return str(tmp_path / "iterator")
+
+
+@pytest.fixture(params=["first", "last"])
+def root(request, comm):
+    return {"first": 0, "last": comm.size - 1}[request.param]
+
+
+@pytest.fixture
+def several(comm):
+    if comm.size == 1:
+        pytest.skip("there is one rank")

@@ -10,24 +10,18 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, elements, on_reader, outcomes, raises_everywhere
+from together import Raised, elements, numbers, on_reader, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
 
 GOOD = {"batch": "per_rank"}
 
 
-def choice(value):
-    """The pattern of a value that the error offers."""
-    return f"[\"']{value}[\"']"
-
-
 @pytest.fixture(autouse=True)
 def goes_on(hvdata, comm):
     """After the error the next call works, and every rank still counts the same calls."""
     yield
-    source = tf.data.Dataset.range(comm.size)
-    assert elements(comm, hvdata.distribute_dataset(source, batch="per_rank")) == [[rank] for rank in range(comm.size)]
+    assert elements(comm, numbers(hvdata, comm.size)) == [[rank] for rank in range(comm.size)]
 
 
 MOST = 'It counts the steps that may be on their way to a rank: 1 to 2147483647, or "auto".'
@@ -61,17 +55,10 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "kind", "text"), WRONG, ids=[ascii(wrong[0]) for wrong in WRONG])
 @pytest.mark.parametrize("function", ["distribute_dataset", "distribute_datasets_from_function"])
 def test_values(hvdata, comm, function, arguments, kind, text):
-    source = lambda: tf.data.Dataset.range(8)  # noqa: E731
+    source = lambda: tf.data.Dataset.range(8)
     got = raises_everywhere(comm, lambda: getattr(hvdata, function)(source, **arguments), kind)
     hosts = comm.allgather(socket.gethostname())
     assert [one.text for one in got] == [f"[rank {rank} on {host}] {text}" for rank, host in enumerate(hosts)]
-
-
-@pytest.mark.parametrize("arguments", [{}, {**GOOD, "buffer": 2}], ids=str)
-def test_arguments_that_python_refuses(hvdata, comm, arguments):
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(None, **arguments), TypeError, "buffer" if arguments else "batch"
-    )
 
 
 def test_a_dataset_where_a_function_belongs(hvdata, comm):
@@ -82,21 +69,16 @@ def test_a_dataset_where_a_function_belongs(hvdata, comm):
 
 
 def test_what_has_been_distributed_already(hvdata, comm):
-    once = hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank")
+    once = numbers(hvdata, 8)
     for source in (
         once,
         once.map(lambda x: x + 1).batch(2),
         tf.data.Dataset.zip((tf.data.Dataset.range(8), once)),
         lambda: once,
+        hvdata.audit(once).prefetch(1),
     ):
         raises_everywhere(comm, lambda source=source: hvdata.distribute_dataset(source, batch="per_rank"), ValueError,
                           r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
-
-
-def test_what_has_been_distributed_already_and_is_audited(hvdata, comm):
-    once = hvdata.audit(hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank"))
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(once.prefetch(1), batch="per_rank"), ValueError,
-                      r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
 
 
 def test_the_least_bound_of_the_environment(hvdata, comm):
@@ -104,7 +86,7 @@ def test_the_least_bound_of_the_environment(hvdata, comm):
     before, least = job.settings, dataclasses.replace(job.settings, prefetch_bytes=int(0.01 * (1 << 20)))
     job.settings = least
     try:
-        got = elements(comm, hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"))
+        got = elements(comm, numbers(hvdata, comm.size))
     finally:
         job.settings = before
     assert got == [[rank] for rank in range(comm.size)]
@@ -129,32 +111,30 @@ def test_a_pipeline_of_many_stages(hvdata, comm):
                       r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
 
 
-@pytest.mark.parametrize("source", [[1, 2, 3], 7, "data", iter([1]), np.zeros(3)], ids=lambda one: type(one).__name__)
+def of_a_strategy():
+    return tf.distribute.OneDeviceStrategy("/cpu:0").experimental_distribute_dataset(tf.data.Dataset.range(4))
+
+
+NO_DATASETS = {
+    "list": (lambda: [1, 2, 3], ("dataset_or_fn", "list")),
+    "number": (lambda: 7, ("dataset_or_fn", "int")),
+    "text": (lambda: "data", ("dataset_or_fn", "str")),
+    "iterator": (lambda: iter([1]), ("dataset_or_fn", "list_iterator")),
+    "array": (lambda: np.zeros(3), ("dataset_or_fn", "ndarray")),
+    "iterator of a dataset": (lambda: iter(tf.data.Dataset.range(3)), ("Iterator",)),
+    "None on the reader": (lambda: None, ("None", "read")),
+    "of a strategy": (of_a_strategy, ()),
+    "function that returns none": (lambda: lambda: [1, 2], ("list",)),
+    "function with two arguments": (lambda: lambda a, b: None, ("argument",)),
+}
+
+
+@pytest.mark.parametrize("source", NO_DATASETS)
 def test_not_a_dataset(hvdata, comm, source):
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
-        "dataset_or_fn", "tf.data.Dataset", type(source).__name__,
-    )  # fmt: skip
-
-
-def test_an_iterator_is_not_a_dataset(hvdata, comm):
-    source = iter(tf.data.Dataset.range(3))
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, "tf.data.Dataset", "Iterator"
-    )
-
-
-def test_none_on_the_reader(hvdata, comm):
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(None, batch="per_rank"), TypeError, "None", "read", "tf.data.Dataset"
-    )
-
-
-def test_a_function_that_returns_something_else(hvdata, comm):
-    """Only the reader calls the function. Every rank raises the error."""
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(lambda: [1, 2], batch="per_rank"), TypeError, "tf.data.Dataset", "list"
-    )
+    make, says = NO_DATASETS[source]
+    given = make()
+    says = says if source == "function with two arguments" else (*says, "tf.data.Dataset")
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(given, batch="per_rank"), TypeError, *says)
 
 
 class OwnError(Exception):
@@ -181,68 +161,17 @@ def test_a_function_that_raises(hvdata, comm, error, elsewhere):
         assert type(error).__name__ in one.text and "[rank 0 on " in one.text
 
 
-def test_a_function_whose_argument_has_a_default(hvdata, comm):
-    """The function is called without an argument, because it doesn't require an InputContext."""
-    seen = []
+@pytest.mark.parametrize("label, says", [
+    (tf.zeros([24]), ("image", "label", r"\b12\b", r"\b24\b", "axis 0")), (1.0, ("label", "scalar|no axis 0", "per_rank|batch")),
+], ids=["24 rows", "scalar"])  # fmt: skip
+def test_components_with_different_static_rows(hvdata, comm, label, says):
+    """At run time: test_pipeline_errors.py."""
 
-    def make(context=None):
-        seen.append(context)
-        return tf.data.Dataset.range(comm.size)
-
-    hvdata.distribute_dataset(make, batch="per_rank")
-    assert comm.allgather(seen) == [[None]] + [[]] * (comm.size - 1)
-
-
-def test_a_function_with_two_arguments(hvdata, comm):
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(lambda a, b: None, batch="per_rank"), TypeError, "argument"
-    )
-
-
-def test_a_distributed_dataset_of_a_strategy(hvdata, comm):
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    source = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4))
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, "tf.data.Dataset")
-
-
-def test_a_scalar_in_a_global_batch(hvdata, comm):
     def make():
-        return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "weight": 1.0})
+        return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "label": label})
 
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global"), ValueError,
-        "weight", "scalar|no axis 0", "per_rank|batch",
-    )  # fmt: skip
-
-
-def test_components_with_different_static_rows(hvdata, comm):
-    def make():
-        return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "label": tf.zeros([24])})
-
-    raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global"), ValueError,
-        "image", "label", r"\b12\b", r"\b24\b", "axis 0",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("label", [(7,), ()])
-def test_components_with_different_rows_at_run_time(hvdata, comm, label):
-    """If shapes are known only at run time, every rank raises in the step with the wrong shapes, after the good
-    steps."""
-    good = {"image": tf.zeros([12, 2]), "label": tf.zeros([12])}
-    bad = {"image": tf.zeros([12, 2]), "label": tf.zeros(label)}
-    spec = {"image": tf.TensorSpec([None, 2]), "label": tf.TensorSpec(None)}
-    source = tf.data.Dataset.from_generator(lambda: iter([good, bad, good]), output_signature=spec)
-    ds = hvdata.distribute_dataset(source, batch="global", name="uneven")
-    got = []
-
-    def run():
-        got.extend(len(step["image"]) for step in ds)
-
-    raises_everywhere(
-        comm, run, tf.errors.InvalidArgumentError, "label", "image|axis 0", "channel uneven, epoch 1, step"
-    )
-    assert comm.allgather(got) == [[12 // comm.size]] * comm.size
+    call = lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global")
+    raises_everywhere(comm, call, ValueError, *says)
 
 
 def test_a_static_global_batch_that_ranks_do_not_divide(hvdata, comm):
@@ -262,18 +191,13 @@ def test_a_static_global_batch_that_ranks_do_not_divide(hvdata, comm):
 def test_an_element_of_datasets(hvdata, comm):
     """window() yields datasets as elements, which can't be sent."""
     source = tf.data.Dataset.range(8).window(2)
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(source, batch="per_rank"),
-        TypeError,
-        "component the element of the dataset's elements is a DatasetSpec",
-    )
+    says = "component the element of the dataset's elements is a DatasetSpec"
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, says)
 
 
 @pytest.mark.parametrize("prefetch", [np.int64(2), np.uint8(3), 2**31 - 1])
 def test_whole_numbers(hvdata, comm, prefetch):
-    source = tf.data.Dataset.range(2 * comm.size)
-    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=prefetch)
+    ds = numbers(hvdata, 2 * comm.size, prefetch=prefetch)
     assert elements(comm, ds) == [[rank, rank + comm.size] for rank in range(comm.size)]
 
 
@@ -284,7 +208,6 @@ def test_errors_say_where_they_happened(hvdata, comm):
     reader = re.escape(f"rank 0 on {comm.bcast(socket.gethostname())}")
     for call, where in (
         (lambda: hvdata.distribute_dataset(source, batch="Global"), here),
-        (lambda: hvdata.distribute_dataset(source, batch="per_rank", prefetch=0), here),
         (lambda: hvdata.distribute_dataset(7, batch="per_rank"), None),
         (lambda: hvdata.distribute_dataset(source, batch="global"), reader),
     ):
@@ -294,3 +217,70 @@ def test_errors_say_where_they_happened(hvdata, comm):
         mine = got[comm.rank].text
         assert re.match(rf"\[{where or 'rank .* on .*'}\] ", mine), mine
         assert not re.match(r"\[.*?\] .*: \[", mine), f"the place twice: {mine}"
+
+
+# ---- Ranks with different calls: every rank raises an error with the values of both sides.
+
+BASE = {"batch": "per_rank", "schedule": "static", "remainder": "drop", "prefetch": 2, "name": "train"}
+
+
+def distribute(hvdata, **arguments):
+    return hvdata.distribute_dataset(lambda: tf.data.Dataset.range(12).batch(12), **arguments)
+
+
+@pytest.fixture(params=["reader", "other"])
+def odd_one(request, comm):
+    return 0 if request.param == "reader" else comm.size - 1
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("other", [
+    {"batch": "global"}, {"remainder": "partial"}, {"schedule": "dynamic"}, {"prefetch": 5}, {"name": "valid"}, {"name": None},
+    {"prefetch": 7, "remainder": "pad"},
+], ids=str)  # fmt: skip
+def test_other_arguments(hvdata, comm, odd_one, other):
+    mine = {**BASE, **other} if comm.rank == odd_one else BASE
+    host = re.escape(comm.bcast(socket.gethostname(), odd_one))
+    got = raises_everywhere(comm, lambda: distribute(hvdata, **mine), ValueError, rf"rank[s ]*\D*{odd_one}", host)
+    for one in got:
+        named = [argument for argument in other if argument in one.text]
+        assert named, one.text
+        for value in (str(arguments[named[0]]) for arguments in (BASE, other) if arguments[named[0]] is not None):
+            assert value in one.text, one.text
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_other_order_of_calls(hvdata, comm):
+    """Training and validation the other way round on the last rank."""
+    names = ["train", "valid"] if comm.rank < comm.size - 1 else ["valid", "train"]
+    for name in names:
+        call = lambda name=name: distribute(hvdata, **{**BASE, "name": name})
+        raises_everywhere(comm, call, ValueError, "train", "valid", "order|same")
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_an_argument_error_is_no_disagreement(hvdata, comm):
+    """An error that each rank finds by itself takes no channel number. So a single rank may have it."""
+    if comm.rank == 0:
+        with pytest.raises(ValueError, match="prefetch"):
+            distribute(hvdata, **{**BASE, "prefetch": 0})
+    got = elements(comm, numbers(hvdata, 2 * comm.size))
+    assert got == [[rank, rank + comm.size] for rank in range(comm.size)]
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_graph_on_one_rank_and_eager_on_the_others(hvdata, comm):
+    """One rank may build a graph while the others run eagerly."""
+    v1 = tf.compat.v1
+
+    def graph():
+        with tf.Graph().as_default(), v1.Session() as session:
+            iterator = v1.data.make_initializable_iterator(distribute(hvdata, batch="global"))
+            fetch = iterator.get_next()
+            session.run(iterator.initializer)
+            return session.run(fetch).tolist()
+
+    def eager():
+        return [x.numpy().tolist() for x in distribute(hvdata, batch="global")][0]
+
+    assert sum(results(comm, graph if comm.rank == 0 else eager), []) == list(range(12))

@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from audits import ROWS, numbers, passed
-from ranks.slowness import slowness
+from audits import ROWS, keras, numbers, passed, same
+from checkpoints import rest, save, saved, take
 from together import attempt, local, plain, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=2)
@@ -22,10 +22,6 @@ Pair = collections.namedtuple("Pair", "x y")
 
 
 # ---- What comes out is what goes in.
-
-
-def test_the_package_under_test(hvdata):
-    assert hvdata.__file__.startswith(__file__.rpartition("/tests/")[0])
 
 
 def test_elements_of_iterables_are_the_same_objects(hvdata, comm):
@@ -99,11 +95,7 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
         given.classes, given._own = 10, 20
         audited = hvdata.audit(given)
         assert audited.classes == 10 and hasattr(audited, "report")
-        assert (
-            not hasattr(audited, "_own")
-            and not hasattr(audited, "no_such")
-            and not hasattr(audited, "make_one_shot_iterator")
-        )
+        assert not any(hasattr(audited, name) for name in ("_own", "no_such", "make_one_shot_iterator"))
         twin = copy.copy(audited)
         assert twin.classes == 10 and twin._inner is given
         assert passed(comm, twin).distinct == (1 if isinstance(given, Batches) else 4)
@@ -114,9 +106,8 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
 
 @pytest.mark.ranks(1, 2)
 def test_datasets_in_functions_and_behind_other_stages(hvdata, comm):
-    audited = hvdata.audit(
-        tf.data.Dataset.range(comm.rank, ROWS, comm.size).batch(4), key=lambda rows: rows, reference=range(ROWS)
-    )
+    mine = tf.data.Dataset.range(comm.rank, ROWS, comm.size).batch(4)
+    audited = hvdata.audit(mine, key=same, reference=range(ROWS))
 
     @tf.function
     def total(dataset):
@@ -133,20 +124,21 @@ def test_datasets_in_functions_and_behind_other_stages(hvdata, comm):
 # ---- The right way, and published bugs; examples/audit_published_bugs.py has others.
 
 
-def test_shard_done_right(hvdata, comm):
+def test_shard_done_right(hvdata, comm, capfd):
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).batch(4)
-    report = passed(comm, hvdata.audit(data, key=lambda rows: rows, reference=tf.data.Dataset.range(ROWS).batch(5)))
+    report = passed(comm, hvdata.audit(data, key=same, reference=tf.data.Dataset.range(ROWS).batch(5)))
     assert report.verdict == "every row once" and report.times == {1: ROWS} and report.reference == ROWS
+    comm.Barrier()
+    said = capfd.readouterr().err
+    assert (": every row once." in said) == (comm.rank == 0), said
 
 
 @pytest.mark.parametrize("by", ["content", "key"])
 def test_every_rank_gets_batch_0(hvdata, comm, by):
     """The bug that this project began with."""
-    data = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS))).batch(8).take(1)
     whole = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS)))
-    report = passed(
-        comm, hvdata.audit(data, **(dict(reference=whole) if by == "content" else dict(key=0, reference=ROWS)))
-    )
+    known = dict(reference=whole) if by == "content" else dict(key=0, reference=ROWS)
+    report = passed(comm, hvdata.audit(whole.batch(8).take(1), **known))
     assert report.times == {comm.size: 8} and report.never == ROWS - 8
     assert report.pairs == {pair: 8 for pair in itertools.combinations(range(comm.size), 2)}
     assert ("All ranks saw the same rows" in str(report)) == (comm.size > 1)
@@ -158,7 +150,7 @@ def test_every_rank_gets_batch_0(hvdata, comm, by):
 def test_sharded_twice(hvdata, comm):
     """RETURNN #1738: each rank took 1/N of its own 1/N."""
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).shard(comm.size, comm.rank)
-    report = passed(comm, hvdata.audit(data, key=lambda row: row, reference=range(ROWS)))
+    report = passed(comm, hvdata.audit(data, key=same, reference=range(ROWS)))
     assert (report.distinct, report.never, report.repeats) == (ROWS // comm.size, ROWS - ROWS // comm.size, 0)
     assert ("sharded twice" in str(report)) == (comm.size > 1)
 
@@ -166,16 +158,10 @@ def test_sharded_twice(hvdata, comm):
 # ---- Epochs.
 
 
-def test_a_rank_without_rows_and_ranks_without_equal_steps(hvdata, comm):
-    mine = numbers(comm) if comm.rank else []
-    report = passed(comm, hvdata.audit(mine, key=lambda rows: rows, reference=range(ROWS)))
-    assert report.rows[0] == 0 and report.steps[0] == 0
-    assert report.never == len(range(0, ROWS, comm.size)) and report.never_seen[0].key == 0
-
-
 def test_a_loop_that_is_left(hvdata, comm):
-    """A rank that leaves ends its epoch there. The others don't wait for it, nor for the report."""
-    audited = hvdata.audit(numbers(comm), key=lambda rows: rows)
+    """A rank that leaves ends its epoch there. The others don't wait for it, nor for the report. The next iteration ends
+    an epoch, too."""
+    audited = hvdata.audit(numbers(comm), key=same)
     for _ in range(2):
         for step, _ in enumerate(audited, 1):
             if comm.rank == 0 and step == 2:
@@ -185,93 +171,62 @@ def test_a_loop_that_is_left(hvdata, comm):
     assert report.epoch == 2 and report.steps[0] == 2 and report.steps[1:] == (whole,) * (comm.size - 1)
     assert [one.rows for one in audited.reports] == [report.rows] * 2 and report.left == (0,)
 
-
-def test_a_dataset_that_is_left(hvdata, comm):
-    audited = hvdata.audit(tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank), key=lambda row: row)
-    assert len(results(comm, lambda: list(audited.take(2)))[0]) == 2
-    assert results(comm, audited.report)[0].steps == (2,) * comm.size
-    list(audited.take(3)), list(audited.take(1))  # the third begins, so the second is over
-    assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
-    assert {one.left for one in audited.reports} == {tuple(range(comm.size))}
-
-
-@pytest.mark.ranks(2, 3)
-def test_half_an_epoch_is_not_called_sharded_twice(hvdata, comm):
-    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
-    for loader in (data, list(data), data.filter(lambda _: True)):
-        audited = hvdata.audit(loader, key=lambda row: row, reference=range(ROWS))
-        for step, _ in enumerate(audited, 1):
-            if step == ROWS // comm.size // comm.size:
-                break
-        report = results(comm, audited.report)[0]
-        assert report.left == tuple(range(comm.size)) and "On all ranks the epoch ended before the loader did" in str(
-            report
-        )
-        assert "sharded twice" not in str(report)
-        assert passed(comm, audited).verdict == "every row once" and audited.reports[-1].left == ()
+    dataset = hvdata.audit(tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank), key=same)
+    for steps in (2, 3, 1):
+        list(dataset.take(steps))
+    results(comm, dataset.report)
+    assert [one.steps for one in dataset.reports] == [(steps,) * comm.size for steps in (2, 3, 1)]
+    assert {one.left for one in dataset.reports} == {tuple(range(comm.size))}
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_checkpoint_where_it_is_allowed(hvdata, comm, tmp_path):
-    """Of what was saved the audit knows nothing, so TensorFlow refuses it unless the user says otherwise."""
+def test_a_checkpoint_where_it_is_allowed(hvdata, comm, path):
+    """The audit's state is not saved. So TensorFlow refuses the checkpoint, unless the user allows it."""
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
-    refused = hvdata.audit(data)
-    raises_everywhere(
-        comm,
-        lambda: tf.train.Checkpoint(iterator=iter(refused)).write(str(tmp_path / "a")),
-        tf.errors.OpError,
-        "PyFunc is stateful",
-    )
+    refused = iter(hvdata.audit(data))
+    raises_everywhere(comm, lambda: save(refused, path), tf.errors.OpError, "PyFunc is stateful")
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     audited = hvdata.audit(data.with_options(options), reference=ROWS)
     iterator = iter(audited)
-    next(iterator), next(iterator)
-    saved = results(comm, lambda: tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"of {comm.rank}")))[
-        comm.rank
-    ]
-    list(iterator)
+    take(iterator, 2)
+    saved(comm, iterator, path)
+    rest(iterator)
     assert results(comm, audited.report)[0].verdict == "every row once"
     iterator = iter(audited)
-    tf.train.Checkpoint(iterator=iterator).read(saved)
-    assert [int(row) for row in iterator] == list(range(ROWS))[comm.rank :: comm.size][2:]
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert rest(iterator) == list(range(ROWS))[comm.rank :: comm.size][2:]
     report = results(comm, audited.report)[0]
     assert (report.epoch, report.never, report.repeats) == (2, 2 * comm.size, 0)
 
 
 def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
+    last = comm.size - 1
+
     def loader():
         yield np.array([comm.rank])
-        if comm.rank == comm.size - 1:
+        if comm.rank == last:
             raise OSError("the disk is gone")
 
-    audited = hvdata.audit(loader(), key=lambda rows: rows, reference=comm.size)
+    audited = hvdata.audit(loader(), key=same, reference=comm.size)
     raised = attempt(lambda: list(audited))
-    assert (getattr(raised, "kind", None) is OSError) == (comm.rank == comm.size - 1)
+    assert (getattr(raised, "kind", None) is OSError) == (comm.rank == last)
     report = results(comm, audited.report)[0]
-    assert (report.epoch, report.never, report.ok, report.errors) == (
-        1,
-        0,
-        False,
-        {comm.size - 1: "OSError: the disk is gone"},
-    )
-    assert report.verdict == f"an error ended the epoch on rank {comm.size - 1}; up to there every row once"
+    assert (report.epoch, report.never, report.ok) == (1, 0, False)
+    assert report.errors == {last: "OSError: the disk is gone"}
+    assert report.verdict == f"an error ended the epoch on rank {last}; up to there every row once"
 
 
 def test_report_in_the_middle(hvdata, comm):
-    """What comes after it belongs to the next epoch."""
-    audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=lambda rows: rows)
+    """Rows after a report belong to the next epoch."""
+    audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=same)
+    raises_everywhere(comm, audited.report, RuntimeError, r"audit \d+: report\(\) was called before the first epoch")
     next(audited), next(audited)
     assert results(comm, audited.report)[0].rows == (8,) * comm.size
     next(audited)
     assert results(comm, audited.report)[0].rows == (4,) * comm.size
     assert results(comm, audited.report)[0].epoch == 2  # nothing has come since
     audited.end_epoch()
-
-
-def test_report_before_the_first_epoch(hvdata, comm):
-    audited = hvdata.audit([1, 2])
-    raises_everywhere(comm, audited.report, RuntimeError, r"audit \d+: report\(\) was called before the first epoch")
 
 
 def test_uneven_steps_with_a_collective_in_the_loop(hvdata, comm):
@@ -294,38 +249,6 @@ def test_two_iterations_at_a_time(hvdata, comm):
     results(comm, generator.report)
 
 
-def test_a_loader_whose_iter_begins_anew_and_returns_itself(hvdata, comm):
-    class Loader:
-        def __iter__(self):
-            self.rest = numbers(comm) if comm.rank else []
-            return self
-
-        def __next__(self):
-            if not self.rest:
-                raise StopIteration
-            return self.rest.pop(0)
-
-        def __len__(self):
-            return 7
-
-    audited = hvdata.audit(Loader(), key=lambda rows: rows, reference=range(ROWS))
-    assert len(audited) == 7
-    first, second = passed(comm, audited), passed(comm, audited)
-    assert second.epoch == 2 and first.rows == second.rows and first.rows[0] == 0
-    assert first.never == second.never == len(range(0, ROWS, comm.size))
-
-
-def test_several_audits_at_once(hvdata, comm):
-    train, valid = (
-        hvdata.audit(numbers(comm, rows=rows), key=lambda rows: rows, reference=rows) for rows in (ROWS, 12)
-    )
-    for _ in range(2):
-        list(train), list(valid)
-    for audited, rows in ((valid, 12), (train, ROWS)):
-        report = results(comm, audited.report)[0]
-        assert (report.epoch, report.times, report.ok) == (2, {1: rows}, True)
-
-
 @pytest.mark.ranks(1, 2)
 def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
     """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the
@@ -345,7 +268,7 @@ def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
             if comm.rank:
                 break
         del audited, _
-    reference = hvdata.audit(numbers(comm), key=lambda rows: rows, reference=range(ROWS))
+    reference = hvdata.audit(numbers(comm), key=same, reference=range(ROWS))
     assert passed(comm, reference).verdict == "every row once" and len(threads() - before) >= 1
     del reference
     deadline = time.monotonic() + 20
@@ -356,20 +279,7 @@ def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
     assert not any(left), left
 
 
-# ---- Printing, Keras, readers.
-
-
-def test_rank_0_prints_the_report(hvdata, comm, capfd):
-    passed(comm, hvdata.audit(numbers(comm), key=lambda rows: rows, reference=ROWS))
-    comm.Barrier()
-    said = capfd.readouterr().err
-    assert (": every row once." in said) == (comm.rank == 0), said
-
-
-def keras():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
+# ---- Keras, readers, the end of the job.
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known length", "unknown length"])
@@ -391,7 +301,7 @@ def test_keras_fit_of_a_dataset(hvdata, comm, known):
 def test_a_dedicated_reader_takes_no_part(hvdata, comm):
     def run():
         data = tf.data.Dataset.range(hvdata.rank() or 0, 12, hvdata.size() or 1)
-        audited = hvdata.audit(data, key=lambda row: row, reference=12)
+        audited = hvdata.audit(data, key=same, reference=12)
         if not hvdata.is_trainer():
             return audited is data
         return len(list(audited)), audited.report().verdict
@@ -406,7 +316,7 @@ def test_our_own_delivery(hvdata, comm):
     dataset = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(ROWS).batch(4 * comm.size), batch="global", remainder="partial"
     )
-    assert passed(comm, hvdata.audit(dataset, key=lambda rows: rows, reference=ROWS)).verdict == "every row once"
+    assert passed(comm, hvdata.audit(dataset, key=same, reference=ROWS)).verdict == "every row once"
 
 
 @pytest.mark.slow
@@ -414,7 +324,7 @@ def test_our_own_delivery(hvdata, comm):
 @pytest.mark.ranks(2)
 def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
     """shutdown() ends it, and makes its report with the others."""
-    audited = hvdata.audit(tf.data.Dataset.range(ROWS), key=lambda row: row)
+    audited = hvdata.audit(tf.data.Dataset.range(ROWS), key=same)
     iterator = iter(audited)
     next(iterator)
     comm.Barrier()
@@ -447,22 +357,3 @@ def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
     for one in raised:
         assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one
     assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said
-
-
-@pytest.mark.slow
-@pytest.mark.alone(HOROVOD_DATA_TIMEOUT=str(round(6 * slowness())))
-@pytest.mark.ranks(2)
-def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
-    audited = hvdata.audit([1, 2])
-    if comm.rank == 0:
-        list(audited)
-        raised = attempt(audited.report)
-    comm.Barrier()
-    if comm.rank == 0:
-        assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
-        assert re.match(
-            r"\[rank 0 on \S+, audit \d+\] has waited \d+ s for rank 1 on \S+, which has not come as far\. "
-            r"All ranks must make the same calls of audit\(\)",
-            raised.text,
-        ), raised
-        assert "Graph execution error" not in capfd.readouterr().err

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verified channels: the records of the certificate. No rank receives an altered byte."""
 
-import os
-import random
 import resource
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from flipping import flip
-from hypothesis import given
-from hypothesis import strategies as st
-from together import Raised, elements, outcomes, raises_everywhere, results, same_on_all_ranks
+from checkpoints import restored, save, saved
+from together import elements, raises_everywhere, results
 
 from horovod_data.certificate import last
 
@@ -37,9 +33,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+@pytest.mark.parametrize(
+    "batch, remainder", [("global", "drop"), ("global", "partial"), ("global", "pad"), ("per_rank", "drop")]
+)
 @pytest.mark.parametrize("kind", [*KINDS, "ragged", "sparse"])
-def test_a_global_epoch(hvdata, comm, kind, remainder):
+def test_an_epoch(hvdata, comm, kind, batch, remainder):
     rows, each = 10 * comm.size + 3, 2 * comm.size + 1
 
     def make():
@@ -50,9 +48,16 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
             return ds.batch(each).map(lambda i: tf.sparse.from_dense(tf.stack([i, i % 3], 1)))
         return KINDS[kind](ds).batch(each, drop_remainder=False)
 
-    got = elements(comm, channel(hvdata, make, f"{kind}-{remainder}", batch="global", remainder=remainder))
-    record = certificate(hvdata, comm, f"{kind}-{remainder}")
-    dropped = sum(size % comm.size for size in [each] * (rows // each) + [rows % each]) if remainder == "drop" else 0
+    name = f"{kind}-{batch}-{remainder}"
+    got = elements(comm, channel(hvdata, make, name, batch=batch, remainder=remainder))
+    record = certificate(hvdata, comm, name)
+    sizes = [each] * (rows // each) + [rows % each] * (rows % each > 0)
+    dropped = (
+        sum(size % comm.size for size in sizes)
+        if batch == "global"
+        else sum(sizes[len(sizes) // comm.size * comm.size :])
+    )
+    dropped = dropped if remainder == "drop" else 0
     assert (record["verdict"], record["rows"], record["dropped"]) == ("complete", rows - dropped, dropped)
     assert sum(record["rows_per_rank"]) == rows - dropped
     assert record["steps_per_rank"] == [len(its) for its in got]
@@ -69,9 +74,7 @@ def test_an_error_that_is_no_text(hvdata, comm):
     # TensorFlow can't make the text of an error that is none.
     raises_everywhere(comm, lambda: list(dataset), (tf.errors.NotFoundError, UnicodeDecodeError), "(nowhere/caf|utf-8)")
     record = None
-    while (
-        record is None
-    ):  # an error is raised where it comes, and the record made when the reader has heard that of all
+    while record is None:  # the reader makes it when it has heard from all ranks
         record = results(comm, lambda: certificate(hvdata, comm, name))[0]
     assert "caf\ufffd.jpg" in record["why"]
     results(comm, hvdata.stats)
@@ -84,9 +87,8 @@ def test_a_sparse_vector_of_hashed_features(hvdata, comm):
     length = 1 << 25
 
     def make():
-        return tf.data.Dataset.from_tensors(tf.SparseTensor([[7], [length - 1]], [1.0, 2.0], [length])).repeat(
-            comm.size
-        )
+        vector = tf.SparseTensor([[7], [length - 1]], [1.0, 2.0], [length])
+        return tf.data.Dataset.from_tensors(vector).repeat(comm.size)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     elements(comm, channel(hvdata, make, "hashed", batch="per_rank"))
@@ -99,23 +101,20 @@ def test_a_sparse_vector_of_hashed_features(hvdata, comm):
 def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
     """The digest doesn't depend on the number of ranks, on which rank takes which rows, or on the epoch. The test has
     the digests."""
-    ds = channel(hvdata, lambda: tf.data.Dataset.range(60), f"digest-{schedule}", batch="per_rank", schedule=schedule)
-    digests = []
-    for _ in range(2):
-        elements(comm, ds)
-        record = certificate(hvdata, comm, f"digest-{schedule}")
-        digests.append((record["rows"], record["order"], record["any_order"]))
-    assert digests == [(60, "103315cce3d93d8d", "c56b64c9f1132c23")] * 2
-    other = channel(
-        hvdata,
-        lambda: tf.data.Dataset.range(60).map(lambda i: 59 - i),
-        f"reverse-{schedule}",
-        batch="per_rank",
-        schedule=schedule,
-    )
-    elements(comm, other)
-    record = certificate(hvdata, comm, f"reverse-{schedule}")
-    assert record["any_order"] == digests[0][2] and record["order"] != digests[0][1]
+
+    def digests(change, name):
+        make = lambda: tf.data.Dataset.range(60).map(change)
+        ds = channel(hvdata, make, f"{name}-{schedule}", batch="per_rank", schedule=schedule)
+        got = set()
+        for _ in range(2):
+            elements(comm, ds)
+            record = certificate(hvdata, comm, f"{name}-{schedule}")
+            got.add((record["rows"], record["order"], record["any_order"]))
+        return got
+
+    assert digests(lambda i: i, "digest") == {(60, "103315cce3d93d8d", "c56b64c9f1132c23")}
+    ((_, order, any_order),) = digests(lambda i: 59 - i, "reverse")
+    assert any_order == "c56b64c9f1132c23" and order != "103315cce3d93d8d"
 
 
 def test_the_digest_does_not_depend_on_the_way(hvdata, comm):
@@ -126,41 +125,6 @@ def test_the_digest_does_not_depend_on_the_way(hvdata, comm):
     assert (record["rows"], record["order"], record["any_order"]) == (60000, "142448bb479e34c6", "79d2ea4d20daad00")
 
 
-@same_on_all_ranks(12)
-@given(
-    lengths=st.lists(st.integers(0, 5), max_size=12),
-    remainder=st.sampled_from(["drop", "partial", "pad"]),
-    prefetch=st.sampled_from(["auto", 1, 2, 3]),
-)
-def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
-    def make():
-        parts = [np.arange(100 * i, 100 * i + length, dtype=np.int64) for i, length in enumerate(lengths)]
-        return tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=tf.TensorSpec([None], tf.int64))
-
-    ds = channel(hvdata, make, "property", batch="per_rank", remainder=remainder, prefetch=prefetch)
-    results(comm, lambda: sum(1 for _ in ds))
-    whole = len(lengths) - (len(lengths) % comm.size if remainder == "drop" else 0)
-    record = certificate(hvdata, comm, "property")
-    assert (record["verdict"], record["rows"]) == ("complete", sum(lengths[:whole]))
-    assert record["dropped"] == sum(lengths[whole:])
-    assert record["rows_per_rank"] == [sum(lengths[:whole][rank :: comm.size]) for rank in range(comm.size)]
-
-
-def test_an_epoch_broken_off(hvdata, comm):
-    ds = channel(hvdata, lambda: tf.data.Dataset.range(20 * comm.size), "broken", batch="per_rank")
-
-    def some():
-        for i, _ in enumerate(ds):
-            if i == 4:
-                break
-
-    results(comm, some)
-    assert elements(comm, ds)  # the epoch after it
-    comm.Barrier()
-    record = certificate(hvdata, comm, "broken")
-    assert (record["epoch"], record["verdict"], record["rows"]) == (2, "complete", 20 * comm.size)
-
-
 def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
     """The rank keeps its iterator. The others see the end after three seconds at most."""
     ds = channel(hvdata, lambda: tf.data.Dataset.range(3 * comm.size), "short", batch="per_rank", prefetch=4)
@@ -168,86 +132,72 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 
     def go():
         iterator = iter(ds)
-        taken = 0
-        for _ in range(2 if comm.rank == comm.size - 1 else 100):
-            try:
-                next(iterator)
-                taken += 1
-            except StopIteration:
-                break
+        taken = sum(1 for _ in zip(range(2 if comm.rank == comm.size - 1 else 100), iterator))
         comm.Barrier()
         return taken
 
-    taken = results(comm, go)
-    assert taken == [3] * (comm.size - 1) + [2]
+    assert results(comm, go) == [3] * (comm.size - 1) + [2]
     assert time.monotonic() - begin < 13
+
+
+def same_record(one, other, keys=None):
+    """Asserts that two records are the same. Except: the number of the epoch."""
+    different = {key: (one[key], other[key]) for key in keys or one if one[key] != other[key] and key != "epoch"}
+    assert not different, different
 
 
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 @pytest.mark.parametrize("further", [0, 1])
-def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
+def test_over_a_checkpoint(hvdata, comm, path, batch, further):
     """The record equals that of a run without interruption, also if some ranks save a step later than others."""
     taken = 7 + further * (comm.rank % 2)
 
-    def make():
+    def run():
         each = 2 * comm.size if batch == "global" else 2
-        return tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(each).prefetch(2)
+        make = lambda: tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(each).prefetch(2)
+        return channel(hvdata, make, "resumed", batch=batch)
 
-    ds = channel(hvdata, make, "resumed", batch=batch)
-    elements(comm, ds)
+    elements(comm, run())
     whole = certificate(hvdata, comm, "resumed")
-    path = str(tmp_path / f"iterator{comm.rank}")
-    it = iter(channel(hvdata, make, "resumed", batch=batch))
+    it = iter(run())
     results(comm, lambda: [next(it).shape[0] for _ in range(taken)])
-    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(path) and None)
+    saved(comm, it, path)
     results(comm, lambda: [next(it).shape[0] for _ in range(comm.rank % 2)])
     del it
-    again = iter(channel(hvdata, make, "resumed", batch=batch))
-    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(path).assert_consumed() and None)
+    again = restored(comm, run(), path)
     assert results(comm, lambda: taken + sum(1 for _ in again)) == [15] * comm.size
-    record = certificate(hvdata, comm, "resumed")
-    different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
-    assert different == set(), {key: (whole[key], record[key]) for key in different}
+    same_record(whole, certificate(hvdata, comm, "resumed"))
 
 
 @pytest.mark.ranks(2, 3, 4)
-def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, tmp_path):
+def test_over_two_checkpoints_of_a_dynamic_epoch(hvdata, comm, path):
     """Elements of the first checkpoint are dealt after rank 0's second save, and taken before the other ranks' saves."""
 
-    def make():
-        return tf.data.Dataset.range(20 * comm.size)
+    def run(prefetch):
+        make = lambda: tf.data.Dataset.range(20 * comm.size)
+        return channel(hvdata, make, "again", batch="per_rank", schedule="dynamic", prefetch=prefetch)
 
-    def begin(number, prefetch):
-        it = iter(channel(hvdata, make, "again", batch="per_rank", schedule="dynamic", prefetch=prefetch))
-        if number > 0:
-            read = tf.train.Checkpoint(iterator=it).read(str(tmp_path / f"{number - 1}-{comm.rank}"))
-            results(comm, lambda: read.assert_consumed() and None)
-        return it
-
-    def leg(number, prefetch, steps):
-        it = begin(number, prefetch)
+    def leg(it, number, steps):
         rows = [results(comm, lambda: int(next(it)))[comm.rank]]
         if comm.rank > 0:
             comm.Barrier()
             rows += [int(next(it)) for _ in range(steps)]
-        tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}"))
+        save(it, f"{path}{number}")
         if comm.rank == 0:
             comm.Barrier()
         return sum(comm.allgather(rows), [])
 
-    elements(comm, channel(hvdata, make, "again", batch="per_rank", schedule="dynamic"))
+    elements(comm, run(2))
     whole = certificate(hvdata, comm, "again")
-    rows = leg(0, 8, 0) + leg(1, 1, 3)
-    rest = begin(2, 2)
+    rows = leg(iter(run(8)), 0, 0) + leg(restored(comm, run(1), f"{path}0"), 1, 3)
+    rest = restored(comm, run(2), f"{path}1")
     rows += sum(results(comm, lambda: [int(row) for row in rest]), [])
     assert sorted(rows) == list(range(20 * comm.size))
-    record = certificate(hvdata, comm, "again")
-    different = {key: (whole[key], record[key]) for key in ("verdict", "elements", "rows", "order", "any_order")}
-    assert all(one == other for one, other in different.values()), different
+    same_record(whole, certificate(hvdata, comm, "again"), ("verdict", "elements", "rows", "order", "any_order"))
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, schedule):
+def test_behind_a_run_that_was_not_verified(hvdata, comm, path, unverified, schedule):
     """The rows of the unverified run are unknown. They stay unknown when a verified run of that epoch is saved and
     resumed."""
 
@@ -257,17 +207,12 @@ def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, 
     def leg(number, verify, steps):
         """Restores the state before, and saves one unless it runs to the end."""
         ds = hvdata.distribute_dataset(make, batch="per_rank", schedule=schedule, name="legs", verify=verify)
-        it = iter(ds)
-        if number:
-            read = tf.train.Checkpoint(iterator=it).read(str(tmp_path / f"{number - 1}-{comm.rank}"))
-            results(comm, lambda: read.assert_consumed() and None)
+        it = restored(comm, ds, f"{path}{number - 1}") if number else iter(ds)
         rows = []
         results(comm, lambda: rows.extend(int(row) for _, row in zip(range(steps), it)))
         if steps < 100:
             comm.Barrier()
-            results(
-                comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}")) and None
-            )
+            saved(comm, it, f"{path}{number}")
             comm.Barrier()
         return sum(comm.allgather(rows), [])
 
@@ -282,13 +227,13 @@ def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, 
     assert sum(record["rows_per_rank"]) == (len(rest) if schedule == "static" else len(rest) - 10 * comm.size)
 
 
-@pytest.mark.parametrize("saved", ["the pipeline's state", "replayed"])
-def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, saved):
+@pytest.mark.parametrize("state", ["the pipeline's state", "replayed"])
+def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, path, state):
     """The reader is past these elements when the state is saved, and the ranks are not. The elements count once."""
     lengths = [comm.size, comm.size, 0, 0, 0, comm.size, 0, comm.size]
 
     def make():
-        if saved == "replayed":
+        if state == "replayed":
             spec = tf.TensorSpec([None], tf.int64)
             return tf.data.Dataset.from_generator(lambda: (np.arange(n) for n in lengths), output_signature=spec)
         return tf.data.Dataset.from_tensor_slices(lengths).map(tf.range)
@@ -299,61 +244,11 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
     it = iter(ds)
     results(comm, lambda: [next(it).shape[0] for _ in range(2)])
     time.sleep(0.3)  # in which the reader goes on to the next step
-    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / "iterator")) and None)
+    saved(comm, it, path)
     del it
-    again = iter(ds)
-    results(
-        comm, lambda: tf.train.Checkpoint(iterator=again).read(str(tmp_path / "iterator")).assert_consumed() and None
-    )
+    again = restored(comm, ds, path)
     assert results(comm, lambda: sum(1 for _ in again)) == [2] * comm.size
-    record = certificate(hvdata, comm, "gaps")
-    different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
-    assert different == set(), {key: (whole[key], record[key]) for key in different}
-
-
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.skipif(
-    bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="AddressSanitizer maps terabytes, and all memory is looked at"
-)
-@pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
-def test_flipped_bytes_are_found(hvdata, comm, size):
-    """The batch may lie in shared memory, in memory of messages, or in our own before a rank receives it."""
-    drawn = random.Random(size + comm.size)
-    found = 0
-    for trial in range(3):
-        unlucky, step = drawn.randrange(comm.size), drawn.randrange(2, 5)
-
-        def make(trial=trial):
-            def rows(i):
-                mark = tf.strings.reduce_join(["<", tf.as_string(trial), "-", tf.as_string(i), "-marked->"])
-                bytes_ = tf.io.decode_raw(mark, tf.uint8)
-                return tf.concat([bytes_, tf.zeros([size - tf.size(bytes_)], tf.uint8)], 0)
-
-            return tf.data.Dataset.range(8 * comm.size).map(rows)
-
-        name = f"flip-{size}-{trial}"
-        it = iter(channel(hvdata, make, name, batch="per_rank", prefetch=4))
-        results(comm, lambda: [len(next(it)) for _ in range(step)])
-        time.sleep(0.3)  # for what comes next to lie in memory
-        comm.Barrier()
-        flipped = comm.allreduce(flip({(trial, step * comm.size + unlucky): 3}))
-        got = outcomes(comm, lambda: [int(x[0]) for x in it])
-        comm.Barrier()
-        del it
-        if not any(isinstance(one, Raised) for one in got):  # nothing of it was here yet, or what has been let go of
-            continue
-        assert flipped
-        found += 1
-        for rank, one in enumerate(got):
-            assert isinstance(one, Raised), f"rank {rank} got {one}"
-            assert issubclass(one.kind, tf.errors.DataLossError), one
-        assert f"rank {unlucky} on" in got[unlucky].text and f"step {step}" in got[unlucky].text, got[unlucky].text
-        others = [one.text for rank, one in enumerate(got) if rank != unlucky]
-        assert all(
-            f"rank {unlucky} on" in text and f"its step {step}" in text and "altered" in text for text in others
-        ), others
-    assert found
+    same_record(whole, certificate(hvdata, comm, "gaps"))
 
 
 def test_what_verify_may_be(hvdata, comm, unverified):
@@ -372,18 +267,3 @@ def test_what_verify_may_be(hvdata, comm, unverified):
             "disagree",
             "verify=True on rank 0",
         )
-
-
-def test_every_epoch_is_counted(hvdata, comm, unverified):
-    """Rows, steps and drops of every epoch are counted, verified or not."""
-    rows, each = 5 * comm.size * 2 + 1, 2 * comm.size
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(each), batch="global", name="counted")
-    elements(comm, ds)
-    of_rank = {what: hvdata.stats()[f"counted/{what}"] for what in ("epoch", "rows", "steps", "dropped")}
-    steps, over = divmod(rows, each)
-    kept = comm.size == 1 and over == 1  # a batch of one row
-    assert (
-        comm.allgather(of_rank)
-        == [{"epoch": 1, "rows": 2 * steps + kept, "steps": steps + kept, "dropped": over - kept}] * comm.size
-    )
-    assert "counted" not in last()

@@ -5,8 +5,16 @@ import time
 
 import pytest
 import tensorflow as tf
-from checkpoints import rest, restore, save, take
-from together import Counted, Raised, dealt, elements, outcomes, raises_everywhere, results, written
+from checkpoints import rest, restore, restored, save, saved, take
+from together import (
+    Counted,
+    dealt_to_all,
+    elements,
+    numbers,
+    raises_everywhere,
+    results,
+    written,
+)
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -14,18 +22,17 @@ STEPS = 10
 
 
 def want(n, comm, start):
-    return [dealt(range(n), rank, comm.size)[start:] for rank in range(comm.size)]
+    return [steps[start:] for steps in dealt_to_all(comm, range(n))]
 
 
-def sources(n):
-    """Inputs whose state TensorFlow can save, and one without a state, which is replayed to the position."""
-    return {
-        "range": lambda: tf.data.Dataset.range(n),
-        "shuffled": lambda: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
-        "mapped": lambda: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
-        "ready-made": lambda: ready_made(n),
-        "generator": Counted(n).dataset,
-    }
+# Inputs whose state TensorFlow can save, and one without a state, which is replayed to the position.
+SOURCES = {
+    "range": lambda n: tf.data.Dataset.range(n),
+    "shuffled": lambda n: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
+    "mapped": lambda n: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
+    "ready-made": lambda n: ready_made(n),
+    "generator": lambda n: Counted(n).dataset(),
+}
 
 
 def ready_made(n):
@@ -35,180 +42,78 @@ def ready_made(n):
     return half.concatenate(other)
 
 
-@pytest.fixture(params=["range", "shuffled", "mapped", "ready-made", "generator"])
-def source(request, comm):
-    return sources(STEPS * comm.size)[request.param]
-
-
-@pytest.fixture
-def path(tmp_path, comm):
-    """One folder per rank."""
-    return str(tmp_path / "iterator")
-
-
 @pytest.mark.parametrize("taken", [1, 4, STEPS - 1])
+@pytest.mark.parametrize("source", SOURCES)
 def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
-    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=3)
+    ds = hvdata.distribute_dataset(lambda: SOURCES[source](STEPS * comm.size), batch="per_rank", prefetch=3)
     whole = elements(comm, ds)
     it = iter(ds)
     assert results(comm, lambda: take(it, taken)) == [steps[:taken] for steps in whole]
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     # The iterator that was saved goes on as if nothing had been.
     assert results(comm, lambda: rest(it)) == [steps[taken:] for steps in whole]
-
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, ds, path)
     assert results(comm, lambda: rest(again)) == [steps[taken:] for steps in whole]
     assert elements(comm, ds) == whole  # and the epoch after it is a whole one
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
-def test_into_another_channel(hvdata, comm, path):
-    """A restarted job has other channels and other iterators on the same pipeline."""
-    n = STEPS * comm.size
-    it = iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="resumed"))
-    results(comm, lambda: take(it, 3))
-    results(comm, lambda: save(it, path))
-    del it
-    again = iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="resumed"))
-    results(comm, lambda: restore(again, path))
-    assert results(comm, lambda: rest(again)) == want(n, comm, 3)
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+@pytest.mark.parametrize("how", ["into another channel", "at different steps", "rank 0 alone"])
+def test_who_saves(hvdata, comm, path, batch, how):
+    """A restarted job has other channels on the same pipeline. Each rank resumes at its own step. Horovod programs often
+    save on rank 0 only. Then rank 0 restores alone, before any collective call."""
 
+    def channel():
+        source = tf.data.Dataset.range(12 * STEPS).batch(12 if batch == "global" else 12 // comm.size)
+        return hvdata.distribute_dataset(source, batch=batch, prefetch=4, name="resumed")
 
-@pytest.mark.usefixtures("either_way")
-def test_ranks_at_different_positions(hvdata, comm, path):
-    """Each rank resumes at its own position, also if the ranks saved at different steps."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4)
+    ds = channel()
+    whole = results(comm, lambda: rest(iter(ds)))
     it = iter(ds)
-    taken = 2 + comm.rank % 3
-    results(comm, lambda: take(it, taken))
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
-    assert results(comm, lambda: rest(again)) == [w[2 + rank % 3 :] for rank, w in enumerate(want(n, comm, 0))]
-
-
-@pytest.mark.usefixtures("either_way")
-def test_rank_0_alone_saves_and_restores(hvdata, comm, path):
-    """Horovod's habit: only rank 0 has a checkpoint. Restoring it there, before any collective call, is enough."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=3)
-    it = iter(ds)
-    results(comm, lambda: take(it, 4))
-    if comm.rank == 0:
-        save(it, path)
-    comm.barrier()
-    again = iter(ds)
-    if comm.rank == 0:
+    taken = [3 + (rank % 3 if how == "at different steps" else 0) for rank in range(comm.size)]
+    results(comm, lambda: take(it, taken[comm.rank]))
+    mine = comm.rank == 0 or how != "rank 0 alone"
+    results(comm, lambda: save(it, path) if mine else None)
+    again = iter(channel() if how == "into another channel" else ds)
+    if mine:
         restore(again, path)
-    assert results(comm, lambda: rest(again)) == want(n, comm, 4)
+    assert results(comm, lambda: rest(again)) == [steps[at:] for steps, at in zip(whole, taken)]
 
 
-@pytest.mark.world(np=4)
+@pytest.mark.world(np=2)
 @pytest.mark.usefixtures("either_way")
-def test_global_batches(hvdata, comm, path):
-    source = tf.data.Dataset.range(12 * 6).batch(12, drop_remainder=True)
-    ds = hvdata.distribute_dataset(source, batch="global")
-    whole = results(comm, lambda: [x.numpy().tolist() for x in ds])
-    it = iter(ds)
-    results(comm, lambda: [next(it).numpy() for _ in range(2)])
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
-    assert results(comm, lambda: [x.numpy().tolist() for x in again]) == [steps[2:] for steps in whole]
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.usefixtures("either_way")
-def test_dynamic(hvdata, comm, path):
-    """Nothing lost, nothing twice; who gets what is free."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic")
-    it = iter(ds)
-    before = results(comm, lambda: take(it, 2))
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
-    after = results(comm, lambda: rest(again))
-    assert sorted(sum(before, []) + sum(after, [])) == list(range(n))
-
-
-@pytest.mark.world(np=1)
-@pytest.mark.usefixtures("either_way")
-def test_unused_and_exhausted(hvdata, comm, path):
+@pytest.mark.parametrize("who", ["every rank", "rank 0"])
+def test_unused_and_exhausted(hvdata, comm, path, who):
     """Neither a save nor a restore of such an iterator opens an epoch."""
     source = Counted(STEPS * comm.size)
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
-    results(comm, lambda: save(iter(ds), path + "-unused"))
+    mine = comm.rank == 0 or who == "every rank"
+    results(comm, lambda: save(iter(ds), path + "-unused") if mine else None)
     it = iter(ds)
     results(comm, lambda: rest(it))
-    results(comm, lambda: save(it, path + "-exhausted"))
+    results(comm, lambda: save(it, path + "-exhausted") if mine else None)
     assert comm.bcast(source.starts) == 1
 
     exhausted = iter(ds)
-    results(comm, lambda: restore(exhausted, path + "-exhausted"))
+    results(comm, lambda: restore(exhausted, path + "-exhausted") if mine else None)
     assert results(comm, lambda: rest(exhausted)) == [[]] * comm.size
     assert comm.bcast(source.starts) == 1
     unused = iter(ds)
-    results(comm, lambda: restore(unused, path + "-unused"))
+    results(comm, lambda: restore(unused, path + "-unused") if mine else None)
     assert results(comm, lambda: rest(unused)) == want(source.n, comm, 0)
 
 
 @pytest.mark.ranks(2, 3, 4)
-def test_a_state_that_comes_too_late(hvdata, comm, path):
-    """Rank 0 has begun the epoch that the others restore into: an error on every rank."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=2)
-    it = iter(ds)
-    results(comm, lambda: take(it, 4))
-    results(comm, lambda: save(it, path))
-    results(comm, lambda: rest(it))
-    again = iter(ds)
-
-    def late():
-        if comm.rank == 0:
-            take(again, 1)
-        comm.barrier()
-        if comm.rank > 0:
-            restore(again, path)
-        return rest(again)
-
-    raises_everywhere(comm, late, tf.errors.OpError, "restore", "epoch 2")
-
-
-def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank")
-
-    def run(until):
-        it, step = iter(ds), tf.Variable(0)
-        manager = tf.train.CheckpointManager(tf.train.Checkpoint(iterator=it, step=step), str(tmp_path), max_to_keep=2)
-        manager.restore_or_initialize()
-        got = []
-        for x in it:
-            got.append(int(x))
-            step.assign_add(1)
-            if int(step) in (3, 6):
-                manager.save()
-            if int(step) == until:
-                break
-        return got
-
-    whole = want(n, comm, 0)
-    assert results(comm, lambda: run(5)) == [w[:5] for w in whole]
-    assert results(comm, lambda: run(8)) == [w[3:8] for w in whole]  # from step 3, the last one saved
-    assert results(comm, lambda: run(None)) == [w[6:] for w in whole]
-
-
-@pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize(
-    "schedule, taken", [("static", 0), ("static", 1), ("static", STEPS), ("dynamic", 0), ("dynamic", 1)]
-)
+@pytest.mark.parametrize("schedule, taken, others_save", [
+    *(("static", taken, "later") for taken in (0, 1, STEPS)), ("dynamic", 0, "later"), ("dynamic", 1, "later"),
+    ("dynamic", 1, "before"),
+])  # fmt: skip
 @pytest.mark.usefixtures("either_way")
-def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
-    """Rank 0 has seen the end. The others have not begun, have steps to take, or have taken all but not seen the
-    end."""
+def test_rank_0_has_seen_the_end(hvdata, comm, path, schedule, taken, others_save):
+    """The others have not begun, have steps to take, have taken all but not seen the end, or saved before the end. Rank 0's
+    own state has the steps that it has taken since, so they don't come again."""
     n = STEPS * comm.size
 
     def channel():
@@ -218,84 +123,33 @@ def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
 
     def before():
         got = take(it, taken if comm.rank > 0 else 1)  # rank 0 reads, and begins when it asks itself
+        if others_save == "before" and comm.rank > 0:
+            save(it, path)
         comm.barrier()
         return got if comm.rank > 0 else got + rest(it)
 
     got = results(comm, before)
-    results(comm, lambda: save(it, path))
+    results(comm, lambda: save(it, path) if others_save == "later" or comm.rank == 0 else None)
     ds = channel()  # as in a restarted job: in this one they have begun a different number of epochs
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, ds, path)
     after = results(comm, lambda: rest(again))
+    epoch = elements(comm, ds)
     if schedule == "static":
-        assert [a + b for a, b in zip(got, after)] == want(n, comm, 0)
-        assert elements(comm, ds) == want(n, comm, 0)  # all ranks count the same epochs
+        assert [a + b for a, b in zip(got, after)] == epoch == want(n, comm, 0)  # all ranks count the same epochs
     else:
-        assert sorted(sum(got + after, [])) == list(range(n))
-        assert sorted(sum(elements(comm, ds), [])) == list(range(n))
-
-
-@pytest.mark.ranks(2, 3, 4)
-def test_a_dynamic_rank_that_saves_after_the_end(hvdata, comm, path):
-    """The others saved early. The steps that rank 0 has taken since are in its own state and must not come again."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name="late")
-    it = iter(ds)
-    got = results(comm, lambda: take(it, 1))
-    results(comm, lambda: comm.rank > 0 and save(it, path))
-    got[0] += results(comm, lambda: rest(it))[0]
-    results(comm, lambda: comm.rank > 0 or save(it, path))  # the epoch is over everywhere
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
-    after = results(comm, lambda: rest(again))
-    assert sorted(sum(got + after, [])) == list(range(n))
-
-
-@pytest.mark.ranks(2, 3, 4)
-def test_rank_0_alone_saves_when_it_has_seen_the_end(hvdata, comm, path):
-    source = Counted(STEPS * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
-    it = iter(ds)
-    results(comm, lambda: rest(it))
-    results(comm, lambda: comm.rank > 0 or save(it, path))
-    again = iter(ds)
-    results(comm, lambda: comm.rank > 0 or restore(again, path))
-    assert results(comm, lambda: rest(again)) == [[]] * comm.size
-    assert comm.bcast(source.starts) == 1
-    assert elements(comm, ds) == want(source.n, comm, 0)
-
-
-@pytest.mark.ranks(2, 3, 4)
-def test_states_of_different_epochs(hvdata, comm, path):
-    """Rank 0's iterator has seen the end of epoch 1, and the others are in epoch 2. These states don't belong
-    together."""
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank", prefetch=2)
-    it = iter(ds)
-    results(comm, lambda: rest(it))
-    later = iter(ds)
-    results(comm, lambda: take(later, 1))
-    results(comm, lambda: save(later if comm.rank else it, path))
-    results(comm, lambda: rest(later))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
-
-    got = outcomes(comm, lambda: rest(again))
-    assert got[0] == []  # it has nothing to wait for
-    for one in got[1:]:
-        assert isinstance(one, Raised) and "saved in different epochs" in one.text, one
+        assert sorted(sum(got + after, [])) == sorted(sum(epoch, [])) == list(range(n))
 
 
 @pytest.mark.parametrize("abandon", ["deleted", "superseded", "restored anew"])
 def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
     """The state is dropped with the iterator. The next iterator runs a whole epoch."""
     n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank")
-    results(comm, lambda: save(iter(ds), path + "-unused"))
+    ds = numbers(hvdata, n)
+    saved(comm, iter(ds), path + "-unused")
     it = iter(ds)
     results(comm, lambda: take(it, 4))
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    saved(comm, it, path)
+    again = restored(comm, ds, path)
     if abandon == "restored anew":
         results(comm, lambda: restore(again, path + "-unused"))
         assert results(comm, lambda: rest(again)) == want(n, comm, 0)
@@ -312,24 +166,6 @@ def shuffled_generator(n, **options):
     return Counted(n).dataset().shuffle(5, **options)
 
 
-def test_a_seeded_shuffle_of_a_generator_goes_on_in_a_later_epoch(hvdata, comm, path):
-    """In a new process the order of the saved epoch comes back, although the epochs before it don't run again."""
-    n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(lambda: shuffled_generator(n, seed=3), batch="per_rank")
-    elements(comm, ds)
-    elements(comm, ds)
-    it = iter(ds)
-    got = results(comm, lambda: take(it, 4))
-    results(comm, lambda: save(it, path))
-    whole = [a + b for a, b in zip(got, results(comm, lambda: rest(it)))]
-    fourth = elements(comm, ds)
-    anew = hvdata.distribute_dataset(lambda: shuffled_generator(n, seed=3), batch="per_rank")
-    again = iter(anew)
-    results(comm, lambda: restore(again, path))
-    assert results(comm, lambda: rest(again)) == [w[4:] for w in whole]
-    assert elements(comm, anew) == fourth != whole
-
-
 def shuffled_range(n, **options):
     return tf.data.Dataset.range(n).shuffle(5, **options)
 
@@ -338,80 +174,68 @@ def shuffled_range(n, **options):
 @pytest.mark.parametrize("when", ["at its end", "unused", "in the middle", "in the middle, then at its end"])
 @pytest.mark.parametrize("source", [shuffled_range, shuffled_generator])
 def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, path, source, when):
-    """The order is that of TensorFlow within one process. Here a new channel stands for another process."""
+    """The order is that of TensorFlow within one process. Here a new channel stands for another process, in which the
+    epochs before the restored one don't run."""
     n = STEPS * comm.size
-    ds = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
+
+    def channel():
+        return hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
+
+    ds = channel()
     orders = [elements(comm, ds)]
     it = iter(ds)
-    if when == "unused":
-        results(comm, lambda: save(it, path))
-        orders.append(results(comm, lambda: rest(it)))
-    elif when == "at its end":
-        orders.append(results(comm, lambda: rest(it)))
-        results(comm, lambda: save(it, path))
-    else:
-        got = results(comm, lambda: take(it, 4))
-        results(comm, lambda: save(it, path))
-        orders.append([a + b for a, b in zip(got, results(comm, lambda: rest(it)))])
+    taken = {"unused": 0, "at its end": STEPS}.get(when, 4)
+    got = results(comm, lambda: rest(it) if taken == STEPS else take(it, taken))
+    saved(comm, it, path)
+    orders.append([a + b for a, b in zip(got, results(comm, lambda: rest(it)))])
     orders += [elements(comm, ds) for _ in range(3)]
     assert len({str(order) for order in orders}) == len(orders)
 
     def go_on(ds):
-        again = iter(ds)
-        results(comm, lambda: restore(again, path))
-        rests = results(comm, lambda: rest(again))
-        return again, rests, [elements(comm, ds) for _ in range(2)]
+        again = restored(comm, ds, path)
+        return results(comm, lambda: rest(again)), [elements(comm, ds) for _ in range(2)]
 
-    anew = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
-    again, rests, after = go_on(anew)
-    left = {"at its end": 0, "unused": n}.get(when, n - 4 * comm.size) // comm.size
-    assert rests == [order[len(order) - left :] for order in orders[1]]
-    assert after == orders[2:4]
+    anew = channel()
+    assert go_on(anew) == ([order[taken:] for order in orders[1]], orders[2:4])
     if "then" in when:  # what was restored in mid-epoch counts as the epoch that it was
         again = iter(anew)
-        last = results(comm, lambda: rest(again))
-        assert last == orders[4]
-        results(comm, lambda: save(again, path))
-        later = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
-        assert go_on(later)[1:] == ([[]] * comm.size, [elements(comm, anew), elements(comm, anew)])
+        assert results(comm, lambda: rest(again)) == orders[4]
+        saved(comm, again, path)
+        assert go_on(channel()) == ([[]] * comm.size, [elements(comm, anew), elements(comm, anew)])
 
 
 @pytest.mark.parametrize("epoch", [2, 4])
 def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvdata, comm, path, epoch):
     """The stages after the shuffle have released it and its state by then."""
 
-    def source():
-        return tf.data.Dataset.range(STEPS * comm.size).shuffle(5, seed=3).batch(comm.size)
+    def channel():
+        source = tf.data.Dataset.range(STEPS * comm.size).shuffle(5, seed=3).batch(comm.size)
+        return hvdata.distribute_dataset(source, batch="global")
 
-    ds = hvdata.distribute_dataset(source, batch="global")
+    ds = channel()
     for _ in range(epoch - 1):
         elements(comm, ds)
     it = iter(ds)
     results(comm, lambda: take(it, STEPS - 2))  # the window has the rest
     comm.barrier()
     time.sleep(0.2)
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     rests = results(comm, lambda: rest(it))
     after = [elements(comm, ds) for _ in range(2)]
-    anew = hvdata.distribute_dataset(source, batch="global")
-    again = iter(anew)
-    results(comm, lambda: restore(again, path))
+    anew = channel()
+    again = restored(comm, anew, path)
     assert results(comm, lambda: rest(again)) == rests
     assert [elements(comm, anew) for _ in range(2)] == after
 
 
-def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, capfd):
+def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, several, path, capfd):
     """The warning of an epoch without steps doesn't come, because the epoch had some."""
-    if comm.size == 1:
-        pytest.skip("one rank gets all")
-    n = STEPS * comm.size + comm.size - 1
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="had-steps", prefetch=1)
+    ds = numbers(hvdata, STEPS * comm.size + comm.size - 1, name="had-steps", prefetch=1)
     it = iter(ds)
     results(comm, lambda: take(it, STEPS))
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     results(comm, lambda: rest(it))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, ds, path)
     assert results(comm, lambda: rest(again)) == [[]] * comm.size
     said = written(comm, capfd, "left out")
     assert "had no step" not in said and f"left out {comm.size - 1} element(s)" in said, said
@@ -424,18 +248,18 @@ def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
     n = 300 * comm.size  # more than the shuffle holds: it could be saved once the generator has ended
     options = {"seed": 3} if why == "later iterator" else {}
 
-    def source(n):
-        return Counted(n).dataset().shuffle(100, **options) if why != "shorter" else Counted(n).dataset()
+    def channel(n):
+        source = lambda: Counted(n).dataset() if why == "shorter" else Counted(n).dataset().shuffle(100, **options)
+        return hvdata.distribute_dataset(source, batch="per_rank", name="replayed")
 
-    ds = hvdata.distribute_dataset(lambda: source(n), batch="per_rank", name="replayed")
+    ds = channel(n)
     it = iter(ds)
     results(comm, lambda: take(it, 4))
-    results(comm, lambda: save(it, path))
+    saved(comm, it, path)
     results(comm, lambda: rest(it))
     if why != "later iterator":  # otherwise the dataset has moved on to its next order, and can't be taken back
-        ds = hvdata.distribute_dataset(lambda: source(n if why == "no seed" else 3), batch="per_rank", name="replayed")
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+        ds = channel(n if why == "no seed" else 3)
+    again = restored(comm, ds, path)
     raises_everywhere(
         comm, lambda: rest(again), tf.errors.DataLossError, "channel replayed", "Give every shuffle a seed"
     )
@@ -449,67 +273,9 @@ def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkey
     )
     it = iter(ds)
     results(comm, lambda: [int(next(it)[0]) for _ in range(3)])
-    results(comm, lambda: save(it, path))
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    saved(comm, it, path)
+    again = restored(comm, ds, path)
     raises_everywhere(comm, lambda: list(again), tf.errors.DataLossError, "HOROVOD_DATA_CHECK_REPLAY=0")
     monkeypatch.setenv("HOROVOD_DATA_CHECK_REPLAY", "0")
-    again = iter(ds)
-    results(comm, lambda: restore(again, path))
+    again = restored(comm, ds, path)
     assert results(comm, lambda: [int(x) for x, _ in again]) == want(n, comm, 3)
-
-
-def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
-    """The state is that of the epoch's first element, and the order goes on from there."""
-    n, options = STEPS * comm.size, tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n).shuffle(n // 2), batch="per_rank", prefetch=1)
-    ds = ds.map(lambda x: x, num_parallel_calls=2).prefetch(3).with_options(options)  # whose buffers need not be saved
-    for _ in range(2):
-        it = iter(ds)
-        got = results(comm, lambda: take(it, STEPS - 3))
-        results(comm, lambda: save(it, path))
-        whole = [a + b for a, b in zip(got, results(comm, lambda: rest(it)))]
-        assert sorted(sum(whole, [])) == list(range(n))
-        again = iter(ds)
-        results(comm, lambda: restore(again, path))
-        assert results(comm, lambda: take(again, 1)) == [w[STEPS - 3 : STEPS - 2] for w in whole]
-        results(comm, lambda: save(again, path))  # one that goes on from another
-        results(comm, lambda: rest(again))
-        third = iter(ds)
-        results(comm, lambda: restore(third, path))
-        assert results(comm, lambda: rest(third)) == [w[STEPS - 2 :] for w in whole]
-
-
-@pytest.mark.world(np=2, readers=2)
-@pytest.mark.slow
-@pytest.mark.ranks(2, 3)
-@pytest.mark.readers(2)
-@pytest.mark.parametrize("n", [8, 11])
-def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
-    """Each reader has its own state, also within the last steps, which the readers make together."""
-    options = tf.data.Options()
-    options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(n).map(lambda x: 100 * context.input_pipeline_id + x),
-        batch="per_rank",
-        remainder="pad",
-        prefetch=1,
-    )
-    ds = ds.with_options(options)
-
-    def on_trainers(call):
-        got = results(comm, lambda: call() if hvdata.is_trainer() else None)
-        return [one for one in got if one is not None]
-
-    def pairs(it):
-        return [(int(x), float(weight)) for x, weight in it]
-
-    whole = on_trainers(lambda: pairs(ds))
-    for taken in range(1, len(whole[0])):
-        it = iter(ds) if hvdata.is_trainer() else None
-        assert on_trainers(lambda: pairs(next(it) for _ in range(taken))) == [w[:taken] for w in whole]
-        on_trainers(lambda: save(it, path))
-        it = iter(ds) if hvdata.is_trainer() else None
-        on_trainers(lambda: restore(it, path))
-        assert on_trainers(lambda: pairs(it)) == [w[taken:] for w in whole]

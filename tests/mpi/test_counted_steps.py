@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that count their steps, as Keras' `fit` does, take the last one and leave: nobody asks for the epoch's end. It is whole all the
-same, and what it dropped is known."""
+"""Programs that count their steps, as Keras' `fit` does. They take the last step and don't ask for the epoch's end. The
+epoch is whole nevertheless, and what it dropped is known."""
 
 import time
 
 import pytest
 import tensorflow as tf
-from together import results
+from together import generated, on_trainers, results
 
 from horovod_data.certificate import last
 
@@ -23,11 +23,20 @@ def numbers(count, seconds=0.0):
             time.sleep(seconds)
             yield i
 
-    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
+    return generated(generate)
 
 
 def known(count, seconds=0.0):
     return numbers(count, seconds).apply(tf.data.experimental.assert_cardinality(count))
+
+
+def channel(hvdata, make, name, batch="per_rank", **arguments):
+    return hvdata.distribute_dataset(make, batch=batch, verify=True, name=name, **arguments)
+
+
+def whole(comm, ds):
+    """The steps of a whole epoch on each rank."""
+    return results(comm, lambda: sum(1 for _ in ds))
 
 
 def take(comm, ds, steps):
@@ -59,93 +68,55 @@ def certificate(hvdata, comm, name, epoch):
     return comm.bcast(last().get(name), reader)
 
 
+def is_whole(hvdata, comm, name, epoch, dropped):
+    record = certificate(hvdata, comm, name, epoch)
+    assert (record["verdict"], record["epoch"], record["dropped"]) == ("complete", epoch, dropped)
+
+
+def per_rank(n, seconds):
+    """tf.data knows the length."""
+    return lambda: known(5 * n - 1, seconds)
+
+
+def as_the_first_epoch(n, seconds):
+    """Keras' fit asks for the end of the first epoch, and counts steps in later epochs."""
+    return lambda: numbers(5 * n - 1, seconds)
+
+
+def global_batches(n, seconds):
+    return lambda: known(3 * (n + 1), seconds).batch(n + 1)
+
+
+def a_last_batch_without_a_step(n, seconds):
+    """tf.data knows the number of batches, but not how many rows a map makes of them, and so not how many steps."""
+    return lambda: known(4 * n - 1, seconds).batch(n).map(lambda x: x)
+
+
 @pytest.mark.parametrize("seconds", [0, SLOW], ids=["quick", "slow"])
-@pytest.mark.parametrize("batch", ["per_rank", "global"])
-def test_of_a_length_that_tf_data_knows(hvdata, comm, batch, seconds):
-    n, name = comm.size, f"known-{batch}-{seconds}"
-    each = n + 1  # rows of a global batch
-    steps, count, dropped = (4, 5 * n - 1, n - 1) if batch == "per_rank" else (3, 3 * each, 3 * (each % n))
-
-    def make():
-        ds = known(count, seconds)
-        return ds.batch(each) if batch == "global" else ds
-
-    ds = hvdata.distribute_dataset(make, batch=batch, verify=True, name=name)
-    for epoch in 1, 2:
+@pytest.mark.parametrize("source", [per_rank, as_the_first_epoch, global_batches, a_last_batch_without_a_step])
+def test_the_last_step_is_the_end(hvdata, comm, source, seconds):
+    n, name = comm.size, f"{source.__name__}-{seconds}"
+    batch = "global" if source in (global_batches, a_last_batch_without_a_step) else "per_rank"
+    steps = {per_rank: 4, as_the_first_epoch: 4}.get(source, 3)
+    dropped = 3 * (1 % n) if source is global_batches else n - 1
+    if n == 1 and source is a_last_batch_without_a_step:
+        pytest.skip("every row makes a step")
+    ds = channel(hvdata, source(n, seconds), name, batch)
+    first = 1
+    if source in (as_the_first_epoch, a_last_batch_without_a_step):
+        assert int(ds.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+        whole(comm, ds)
+        first = 2
+    for epoch in first, first + 1:
         take(comm, ds, steps)
         assert until(comm, lambda: hvdata.stats()[f"{name}/dropped"] == dropped)
-        record = certificate(hvdata, comm, name, epoch)
-        assert (record["verdict"], record["epoch"], record["dropped"]) == ("complete", epoch, dropped)
-
-
-@pytest.mark.parametrize("seconds", [0, SLOW], ids=["quick", "slow"])
-def test_of_a_length_that_the_first_epoch_told(hvdata, comm, seconds):
-    """Keras' fit asks for the end of the first epoch, and counts steps in later epochs."""
-    n = comm.size
-    name = f"told-{seconds}"
-    ds = hvdata.distribute_dataset(lambda: numbers(4 * n + n - 1, seconds), batch="per_rank", verify=True, name=name)
-    results(comm, lambda: [None for _ in ds])
-    for epoch in 2, 3:
-        take(comm, ds, 4)
-        assert until(comm, lambda: hvdata.stats()[f"{name}/dropped"] == n - 1)
-        record = certificate(hvdata, comm, name, epoch)
-        assert (record["verdict"], record["epoch"], record["dropped"]) == ("complete", epoch, n - 1)
-
-
-@pytest.mark.parametrize("seconds", [0, SLOW], ids=["quick", "slow"])
-def test_of_batches_of_which_the_last_makes_no_step(hvdata, comm, seconds):
-    """tf.data knows the number of batches, but not how many rows a map makes of them, and so not how many steps."""
-    n = comm.size
-    if n == 1:  # then every row makes one
-        return
-    name = f"stepless-{seconds}"
-    ds = hvdata.distribute_dataset(
-        lambda: known(3 * n + n - 1, seconds).batch(n).map(lambda x: x), batch="global", verify=True, name=name
-    )
-    assert int(ds.cardinality()) == tf.data.UNKNOWN_CARDINALITY
-    results(comm, lambda: [None for _ in ds])
-    take(comm, ds, 3)
-    assert until(comm, lambda: hvdata.stats()[f"{name}/dropped"] == n - 1)
-    record = certificate(hvdata, comm, name, 2)
-    assert (record["verdict"], record["epoch"], record["dropped"]) == ("complete", 2, n - 1)
+        is_whole(hvdata, comm, name, epoch, dropped)
 
 
 def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
     """The dataset is freed as when a training function returns."""
-    n = comm.size
-
-    def train():
-        take(
-            comm,
-            hvdata.distribute_dataset(lambda: known(5 * n - 1, SLOW), batch="per_rank", verify=True, name="gone"),
-            4,
-        )
-
-    train()
-    record = certificate(hvdata, comm, "gone", 1)
-    assert (record["verdict"], record["dropped"]) == ("complete", n - 1)
-
-
-def test_of_a_length_that_changes(hvdata, comm):
-    """A longer epoch is left at the length of the epoch before. The next epoch is whole."""
-    n, epochs = comm.size, []
-
-    def make():
-        def generate():
-            epochs.append(None)
-            for i in range(n * (3 if len(epochs) == 1 else 6)):
-                yield i
-                time.sleep(SLOW)
-
-        return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
-
-    ds = hvdata.distribute_dataset(make, batch="per_rank", verify=True, name="changes", prefetch=1)
-    assert [len(its) for its in results(comm, lambda: [None for _ in ds])] == [3] * n
-    take(comm, ds, 3)
-    record = certificate(hvdata, comm, "changes", 2)
-    assert (record["verdict"], record["why"]) == ("not complete", "it was broken off")
-    assert [len(its) for its in results(comm, lambda: [None for _ in ds])] == [6] * n
-    assert certificate(hvdata, comm, "changes", 3)["verdict"] == "complete"
+    take(comm, channel(hvdata, per_rank(comm.size, SLOW), "gone"), 4)
+    is_whole(hvdata, comm, "gone", 1, comm.size - 1)
 
 
 @pytest.mark.world(np=1, readers=2)
@@ -155,9 +126,7 @@ def test_of_several_readers(hvdata, comm):
     without asking."""
     n = comm.size - hvdata.num_readers()
     each = 2 * n + (1 if n > 2 else 0)  # left together: fewer than a step has
-    ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(each), batch="per_rank", verify=True, name="readers"
-    )
+    ds = channel(hvdata, lambda context: tf.data.Dataset.range(each), "readers")
     for epoch in 1, 2:
         if hvdata.is_trainer():
             iterator = iter(ds)
@@ -167,8 +136,5 @@ def test_of_several_readers(hvdata, comm):
         if hvdata.is_trainer():
             time.sleep(4)  # a step ahead the readers are at their ends by now, and have said so
             del iterator
-            got = hvdata.stats()["readers/dropped"]
-        heard = results(comm, lambda: got if hvdata.is_trainer() else None)
-        assert [one for one in heard if one is not None] == [2 * (each - 2 * n)] * n
-        record = certificate(hvdata, comm, "readers", epoch)
-        assert (record["verdict"], record["epoch"], record["dropped"]) == ("complete", epoch, 2 * (each - 2 * n))
+        assert on_trainers(hvdata, comm, lambda: hvdata.stats()["readers/dropped"]) == [2 * (each - 2 * n)] * n
+        is_whole(hvdata, comm, "readers", epoch, 2 * (each - 2 * n))

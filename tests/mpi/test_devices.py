@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import results
+from together import merged, results
 
 pytestmark = [pytest.mark.world(np=2), pytest.mark.own_job]  # a process has as many devices in all of its tests
 
@@ -51,22 +51,6 @@ def test_mirrored_strategy(hvdata, comm, devices, rows):
         np.testing.assert_array_equal(np.concatenate(order), np.arange(48))
 
 
-def test_mirrored_strategy_run(hvdata, comm, devices, rows):
-    """Inside strategy.run every replica has a context of its own and rows of its own."""
-    strategy = tf.distribute.MirroredStrategy(devices)
-    dataset = strategy.experimental_distribute_dataset(rows)
-
-    @tf.function
-    def step(iterator):
-        return strategy.run(lambda x: tf.reduce_sum(x), args=(next(iterator),))
-
-    def run():
-        iterator = iter(dataset)
-        return [sum(int(x) for x in strategy.experimental_local_results(step(iterator))) for _ in range(2)]
-
-    assert np.sum(results(comm, run)) == sum(range(48))
-
-
 def test_multi_device_iterator(hvdata, comm, devices, rows):
     """tf.data deals whole elements to devices in turn."""
     from tensorflow.python.data.ops import multi_device_iterator_ops
@@ -81,14 +65,11 @@ def test_multi_device_iterator(hvdata, comm, devices, rows):
         np.testing.assert_array_equal(np.concatenate(per_device), np.arange(48))
 
 
-def test_prefetch_to_device(hvdata, comm, devices, rows):
+@pytest.mark.parametrize("to", [
+    lambda name: tf.data.experimental.prefetch_to_device(name), lambda name: tf.data.experimental.copy_to_device(name)],
+    ids=["prefetch", "copy"])  # fmt: skip
+def test_to_a_device(hvdata, comm, devices, rows, to):
     for device in devices:
-        ds = rows.apply(tf.data.experimental.prefetch_to_device(device))
-        got = results(comm, lambda: [x.numpy() for x in ds])
-        np.testing.assert_array_equal(np.concatenate([part for step in zip(*got) for part in step]), np.arange(48))
-
-
-def test_copy_to_device(hvdata, comm, devices, rows):
-    ds = rows.apply(tf.data.experimental.copy_to_device(devices[1])).prefetch(1)
-    got = results(comm, lambda: [x.numpy() for x in ds])
-    np.testing.assert_array_equal(np.concatenate([part for step in zip(*got) for part in step]), np.arange(48))
+        ds = rows.apply(to(device))
+        got = results(comm, lambda ds=ds: [x.numpy() for x in ds])
+        np.testing.assert_array_equal(np.concatenate(merged(got)), np.arange(48))

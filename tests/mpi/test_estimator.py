@@ -69,21 +69,3 @@ def test_train_and_evaluate_in_turn(hvdata, comm, estimator):
         assert sum(seen[epoch][0] for seen, _ in got).tolist() == [epoch + 1.0] * TRAIN
         assert np.round(sum(seen[epoch][1] for seen, _ in got)).tolist() == [1.0] * VALID + [0.0] * (TRAIN - VALID)
     assert comm.allgather(calls) == [["train"]] + [[]] * (comm.size - 1)  # the function is called once per channel
-
-
-@pytest.mark.slow
-def test_max_steps_stops_in_mid_epoch(hvdata, comm, estimator):
-    def train_fn():
-        return hvdata.distribute_dataset(
-            lambda: examples(TRAIN).repeat(), batch="global", name="estimator-infinite", prefetch=1
-        )
-
-    def run():
-        for steps in 2, 5, 6:
-            estimator.train(train_fn, max_steps=steps)
-        return int(estimator.get_variable_value("global_step")), estimator.get_variable_value("seen/seen")
-
-    got = results(comm, run)
-    assert [steps for steps, _ in got] == [6] * comm.size
-    # 2, 3 and 1 steps of 12 rows, each time from the beginning
-    assert sum(seen for _, seen in got).tolist() == [3.0] * 12 + [2.0] * 12 + [1.0] * 12 + [0.0] * 12

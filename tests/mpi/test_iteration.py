@@ -2,29 +2,24 @@
 """The dataset composes with tf.data and Python like any other. Every iteration is an epoch."""
 
 import gc
+import random
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Counted, dealt, elements, outcomes, raises_everywhere, results
+from together import Counted, dealt_to_all, elements, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=1)
 
 
-def numbers(hvdata, n, **arguments):
-    return hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", **arguments)
+def counted(hvdata, n, **arguments):
+    source = Counted(n)
+    return source, hvdata.distribute_dataset(source.dataset(), batch="per_rank", **arguments)
 
 
 def want(n, comm, change=lambda values: values):
-    return [change(dealt(range(n), rank, comm.size)) for rank in range(comm.size)]
-
-
-def test_for_loop(hvdata, comm):
-    n = 5 * comm.size
-    ds = numbers(hvdata, n)
-    for _ in range(3):
-        assert results(comm, lambda: [int(x) for x in ds]) == want(n, comm)
+    return [change(values) for values in dealt_to_all(comm, range(n))]
 
 
 def test_iter_and_next(hvdata, comm):
@@ -35,61 +30,40 @@ def test_iter_and_next(hvdata, comm):
         it = iter(ds)
         got = [int(next(it)), int(next(it))]
         ends = [next(it, None), next(it, None)]  # the end stays the end
-        return got, ends
-
-    assert results(comm, walk) == [(values, [None, None]) for values in want(n, comm)]
-
-
-def test_get_next_as_optional(hvdata, comm):
-    n = comm.size
-    ds = numbers(hvdata, n)
-
-    def walk():
         it = iter(ds)
-        return [bool(it.get_next_as_optional().has_value()) for _ in range(3)]
+        return got, ends, [bool(it.get_next_as_optional().has_value()) for _ in range(4)]
 
-    assert results(comm, walk) == [[True, False, False]] * comm.size
-
-
-def test_map_batch_filter_prefetch(hvdata, comm):
-    n = 8 * comm.size
-    ds = numbers(hvdata, n).map(lambda x: x * 10, num_parallel_calls=2).filter(lambda x: x >= 0).prefetch(2).batch(3)
-    for _ in range(2):
-        got = results(comm, lambda: [x.numpy().tolist() for x in ds])
-        assert got == want(n, comm, lambda v: [[x * 10 for x in v[at : at + 3]] for at in range(0, 8, 3)])
+    has = [True, True, False, False]
+    assert results(comm, walk) == [(values, [None, None], has) for values in want(n, comm)]
 
 
-def test_user_shuffle_and_autotuned_prefetch_after_it(hvdata, comm):
-    n = 40 * comm.size
-    ds = numbers(hvdata, n).shuffle(16).prefetch(tf.data.AUTOTUNE)
-    for _ in range(2):
-        assert [sorted(one) for one in elements(comm, ds)] == want(n, comm)
+STAGES = {
+    "none": (lambda ds: ds, lambda v: v),
+    "map, filter, prefetch and batch": (
+        lambda ds: ds.map(lambda x: x * 10, num_parallel_calls=2).filter(lambda x: x >= 0).prefetch(2).batch(4),
+        lambda v: [[x * 10 for x in v[at : at + 4]] for at in range(0, 8, 4)],
+    ),
+    "skip": (lambda ds: ds.skip(1), lambda v: v[1:]),
+    "take": (lambda ds: ds.take(3), lambda v: v[:3]),
+    "repeat": (lambda ds: ds.repeat(2), lambda v: v * 2),
+}
 
 
-def test_repeat_gives_epochs(hvdata, comm):
-    source = Counted(3 * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
-    assert elements(comm, ds.repeat(2)) == want(source.n, comm, lambda v: v * 2)
-    assert comm.bcast(source.starts) == 2
-
-
-def test_take_and_then_again(hvdata, comm):
-    source = Counted(8 * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
+@pytest.mark.parametrize("stage", STAGES)
+def test_stages_after_it(hvdata, comm, stage):
+    """Each pass is an epoch, and so is each of a repeat()."""
+    source, ds = counted(hvdata, 8 * comm.size, prefetch=2)
+    make, change = STAGES[stage]
+    ds = make(ds)
     for epoch in range(1, 4):
-        assert elements(comm, ds.take(3)) == want(source.n, comm, lambda v: v[:3])
-        assert comm.bcast(source.starts) == epoch
-    assert elements(comm, ds) == want(source.n, comm)
-
-
-def test_skip(hvdata, comm):
-    n = 4 * comm.size
-    assert elements(comm, numbers(hvdata, n).skip(1)) == want(n, comm, lambda v: v[1:])
+        assert results(comm, lambda: [x.numpy().tolist() for x in ds]) == want(source.n, comm, change)
+        assert comm.bcast(source.starts) == epoch * (2 if stage == "repeat" else 1)
+    assert stage != "take" or comm.bcast(source.yields) < 3 * source.n  # an epoch left early is not read to its end
 
 
 def test_cache_after_it_is_local(hvdata, comm):
-    source = Counted(4 * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank").cache()
+    source, ds = counted(hvdata, 4 * comm.size)
+    ds = ds.cache()
     for _ in range(3):
         assert elements(comm, ds) == want(source.n, comm)
     assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
@@ -97,18 +71,10 @@ def test_cache_after_it_is_local(hvdata, comm):
         assert len(list(ds)) == 4
 
 
-def test_zip_of_two_channels(hvdata, comm):
-    n = 3 * comm.size
-    ds = tf.data.Dataset.zip((numbers(hvdata, n), numbers(hvdata, 2 * n).map(lambda x: -x)))
-    for _ in range(2):
-        assert elements(comm, ds) == want(n, comm, lambda v: [(x, -x) for x in v])
-
-
 def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):
     ds = numbers(hvdata, 6 * comm.size)
-    raises_everywhere(
-        comm, lambda: list(tf.data.Dataset.zip((ds, ds))), tf.errors.FailedPreconditionError, "channel", "epoch 1"
-    )
+    both = tf.data.Dataset.zip((ds, ds))
+    raises_everywhere(comm, lambda: list(both), tf.errors.FailedPreconditionError, "channel", "epoch 1")
     assert elements(comm, ds) == want(6 * comm.size, comm)  # and the next epoch is clean
 
 
@@ -123,8 +89,7 @@ def test_evaluating_the_training_dataset_in_mid_epoch(hvdata, comm):
 
 
 def test_an_unused_iterator_starts_nothing(hvdata, comm):
-    source = Counted(3 * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+    source, ds = counted(hvdata, 3 * comm.size)
     kept = [iter(ds) for _ in range(3)]
     if comm.rank == 0:
         kept.append(iter(ds))  # nor does one that a single rank makes
@@ -132,36 +97,9 @@ def test_an_unused_iterator_starts_nothing(hvdata, comm):
     assert source.starts == 0
     del kept[0]
     gc.collect()
-    used = iter(ds)
-    unused = iter(ds)
-    assert results(comm, lambda: [int(x) for x in used]) == want(source.n, comm)
-    assert results(comm, lambda: [int(x) for x in unused]) == want(source.n, comm)
+    for it in (iter(ds), iter(ds)):
+        assert results(comm, lambda it=it: [int(x) for x in it]) == want(source.n, comm)
     assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
-
-
-def test_breaking_out_and_going_on(hvdata, comm):
-    source = Counted(50 * comm.size)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
-
-    def first():
-        for x in ds:
-            return int(x)
-
-    for epoch in range(1, 4):
-        assert results(comm, first) == list(range(comm.size))
-        assert comm.bcast(source.starts) == epoch
-    assert elements(comm, ds) == want(source.n, comm)
-    assert comm.bcast(source.yields) < 2 * source.n  # an epoch left early is not read to its end
-
-
-def test_one_iterator_over_several_loops(hvdata, comm):
-    """One iterator is one epoch. Keras does this if steps_per_epoch is below the length of the epoch."""
-    source = Counted(6 * comm.size)
-    it = iter(hvdata.distribute_dataset(source.dataset(), batch="per_rank"))
-    for part in range(3):
-        got = results(comm, lambda: [int(next(it)) for _ in range(2)])
-        assert got == want(source.n, comm, lambda v: v[2 * part : 2 * part + 2])
-    assert comm.bcast(source.starts) == 1
 
 
 def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
@@ -179,19 +117,6 @@ def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
         del it
 
 
-def test_every_prefetch(hvdata, comm):
-    n = 9 * comm.size
-    for prefetch in 1, 2, 3, 7, 16:
-        assert elements(comm, numbers(hvdata, n, prefetch=prefetch)) == want(n, comm)
-
-
-def test_reduce(hvdata, comm):
-    n = 6 * comm.size
-    ds = numbers(hvdata, n)
-    got = results(comm, lambda: int(ds.reduce(np.int64(0), lambda a, b: a + b)))
-    assert got == want(n, comm, sum)
-
-
 def test_inside_a_tf_function(hvdata, comm):
     n = 6 * comm.size
     ds = numbers(hvdata, n)
@@ -201,10 +126,10 @@ def test_inside_a_tf_function(hvdata, comm):
         sum_ = tf.constant(0, tf.int64)
         for x in ds:
             sum_ += x
-        return sum_
+        return sum_ + ds.reduce(np.int64(0), lambda a, b: a + b)
 
     for _ in range(3):
-        assert results(comm, lambda: int(total())) == want(n, comm, sum)
+        assert results(comm, lambda: int(total())) == want(n, comm, lambda v: 2 * sum(v))
 
 
 def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):
@@ -221,45 +146,83 @@ def test_auto_shard_is_off(hvdata, comm):
     assert policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
-def test_ranks_advance_at_their_own_pace_within_the_window(hvdata, comm):
-    """One rank may be `prefetch` steps ahead of the others before it has to wait."""
-    n = 8 * comm.size
-    ds = numbers(hvdata, n, prefetch=4)
-
-    def walk():
-        it = iter(ds)
-        got = []
-        for rank in range(comm.size):  # each rank in turn takes four steps, nobody else moves
-            if rank == comm.rank:
-                got += [int(next(it)) for _ in range(4)]
-            comm.barrier()
-        return got + [int(x) for x in it]
-
-    assert outcomes(comm, walk) == want(n, comm)
+# ---- Several channels run at once, in any order, each with epochs of its own.
 
 
-@pytest.mark.world(np=3)
-@pytest.mark.ranks(2, 3, 4)
-def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
-    """The pipeline reads a variable that the program sets before each epoch, although the other ranks ask long
-    before."""
-    state = {"epoch": 0}
+def part(comm, n, start=0):
+    return dealt_to_all(comm, range(start, start + n))
 
-    def numbers():
-        for i in range(3 * comm.size):
-            yield 100 * state["epoch"] + i
 
-    ds = hvdata.distribute_dataset(
-        tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank"
-    )
+@pytest.mark.world(np=4)
+def test_two_training_channels_and_one_for_validation(hvdata, comm):
+    """All ranks interleave the channels in the same order, with whole epochs of validation in mid-epoch."""
+    n = 6 * comm.size
+    first, second, valid = (numbers(hvdata, n, start) for start in (0, 1000, 2000))
 
-    def run():
-        seen = []
-        for epoch in 1, 2, 3:
-            if comm.rank == 0:
-                time.sleep(0.5)  # a validation, a checkpoint
-            state["epoch"] = epoch
-            seen.append([int(x) // 100 for x in ds])
-        return seen
+    def epoch():
+        got = [[], [], []]
+        a, b = iter(first), iter(second)
+        for step in range(6):
+            got[0].append(int(next(a)))
+            if step % 2:
+                got[1].append(int(next(b)))
+            if step % 3 == 2:
+                got[2].append([int(x) for x in valid])
+        got[1] += [int(x) for x in b]
+        return got
 
-    assert results(comm, run) == [[[1] * 3, [2] * 3, [3] * 3]] * comm.size
+    want = [[a, b, [c, c]] for a, b, c in zip(*(part(comm, n, start) for start in (0, 1000, 2000)))]
+    for _ in range(2):
+        assert results(comm, epoch) == want
+
+
+@pytest.mark.world(np=4)
+def test_ranks_take_channels_in_different_orders(hvdata, comm):
+    """This works while no rank is more than `prefetch` steps ahead of another on a channel."""
+    n = 10 * comm.size
+    channels = [numbers(hvdata, n, start, prefetch=2) for start in (0, 1000, 2000)]
+    order = random.Random(comm.rank)
+
+    def epoch():
+        iterators = [iter(ds) for ds in channels]
+        got = [[], [], []]
+        for _ in range(10):
+            for which in order.sample(range(3), 3):  # the order differs from rank to rank
+                got[which].append(int(next(iterators[which])))
+        return got
+
+    want = [list(lists) for lists in zip(*(part(comm, n, start) for start in (0, 1000, 2000)))]
+    for _ in range(2):
+        assert outcomes(comm, epoch) == want
+
+
+@pytest.mark.world(np=4)
+@pytest.mark.parametrize("prefetch", [1, 2, 3, 8, 16])
+def test_a_rank_may_be_ahead_by_prefetch_steps(hvdata, comm, prefetch):
+    """A rank may be exactly `prefetch` steps ahead, however many steps the others have taken."""
+    n = comm.size
+    slowest = comm.rank == n - 1
+    it = iter(numbers(hvdata, 64 * n, prefetch=prefetch))
+    taken = 0
+    for more in 0, 1, 2, 1:
+        if not slowest:
+            comm.Barrier()  # the slowest has taken so many more
+        ahead = prefetch if taken == 0 and not slowest else 0
+        for _ in range(more + ahead):
+            next(it)
+        taken += more + ahead
+        if slowest:
+            comm.Barrier()
+        comm.Barrier()  # and so have the others
+    assert [int(x) for x in it] == [step * n + comm.rank for step in range(taken, 64)]
+
+
+@pytest.mark.world(np=4)
+def test_a_new_dataset_each_epoch(hvdata, comm):
+    """In eager mode every call makes a new channel, whatever its name. The old one is released."""
+    for epoch in range(5):
+        source = Counted(4 * comm.size)
+        ds = source.dataset().map(lambda x, epoch=epoch: x + 100 * epoch)
+        ds = hvdata.distribute_dataset(ds, batch="per_rank", name="train")
+        assert elements(comm, ds) == part(comm, 4 * comm.size, 100 * epoch)
+        assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)

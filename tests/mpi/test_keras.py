@@ -70,19 +70,25 @@ def fit(model, data, **arguments):
     return log
 
 
-def test_fit_with_validation_over_several_epochs(hvdata, comm, model):
-    train = hvdata.distribute_dataset(examples(TRAIN, 12), batch="global")
-    valid = hvdata.distribute_dataset(examples(VALID, 12), batch="global")
+@pytest.mark.parametrize("source", ["finite", "infinite"])
+def test_fit_with_validation_over_several_epochs(hvdata, comm, model, source):
+    """An infinite source needs steps_per_epoch."""
+    endless = source == "infinite"
+    train, valid = (
+        hvdata.distribute_dataset(examples(n, 12).repeat() if endless else examples(n, 12), batch="global")
+        for n in (TRAIN, VALID)
+    )
+    steps = dict(steps_per_epoch=TRAIN // 12, validation_steps=VALID // 12) if endless else {}
 
     def run():
-        log = fit(model, train, validation_data=valid, epochs=3)
+        log = fit(model, train, validation_data=valid, epochs=3, **steps)
         return log.train, log.valid, log.steps, model.get_weights()
 
     got = results(comm, run)
-    want_valid = [1.0] * VALID + [0.0] * (TRAIN - VALID)
     for epoch in range(3):  # every example once per epoch, in the job as a whole
         assert sum(train[epoch] for train, _, _, _ in got).tolist() == [1.0] * TRAIN
-        assert sum(valid[epoch] for _, valid, _, _ in got).tolist() == want_valid
+        seen = sum(valid[epoch] for _, valid, _, _ in got).tolist()
+        assert seen == [1.0] * VALID + [0.0] * (TRAIN - VALID)
     assert [steps for _, _, steps, _ in got] == [[TRAIN // 12] * 3] * comm.size
     for _, _, _, weights in got:  # and all ranks have the same model
         for mine, first in zip(weights, got[0][3]):
@@ -92,55 +98,42 @@ def test_fit_with_validation_over_several_epochs(hvdata, comm, model):
 def test_partial_tail_with_per_rank_batches(hvdata, comm, model):
     """With `pad` Keras takes the weights, and padding has weight 0. Every rank has the same number of steps."""
     batch = 5
-    n = 2 * comm.size * batch + batch  # a tail for one rank
-    n = min(n, TRAIN // batch * batch)
-    ds = hvdata.distribute_dataset(
-        tf.data.Dataset.from_tensor_slices((np.ones((n, 1), np.float32), np.arange(n, dtype=np.float32))).batch(batch),
-        batch="per_rank",
-        remainder="pad",
-    )
+    n = min(2 * comm.size * batch + batch, TRAIN // batch * batch)  # a tail for one rank
+    source = tf.data.Dataset.from_tensor_slices((np.ones((n, 1), np.float32), np.arange(n, dtype=np.float32)))
+    ds = hvdata.distribute_dataset(source.batch(batch), batch="per_rank", remainder="pad")
     steps = -(-(n // batch) // comm.size)
     assert results(comm, lambda: fit(model, ds, epochs=2).steps) == [[steps] * 2] * comm.size
 
 
+def of_numbers(hvdata, n):
+    source = Counted(n)
+    ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i % TRAIN], tf.float32)))
+    return source, hvdata.distribute_dataset(ds, batch="per_rank")
+
+
 def test_steps_per_epoch_below_the_epoch(hvdata, comm, model):
     """Keras keeps its iterator: one epoch of the source lasts for several of fit's."""
-    source = Counted(8 * comm.size)
-    ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i], tf.float32)))
-    ds = hvdata.distribute_dataset(ds, batch="per_rank")
+    source, ds = of_numbers(hvdata, 8 * comm.size)
     got = results(comm, lambda: fit(model, ds, epochs=4, steps_per_epoch=2).train)
     assert sum(sum(epochs) for epochs in got).tolist()[: source.n] == [1.0] * source.n
     assert comm.bcast(source.starts) == 1
 
 
-def test_infinite_source_with_steps_per_epoch(hvdata, comm, model):
-    train = hvdata.distribute_dataset(examples(TRAIN, 12).repeat(), batch="global")
-    valid = hvdata.distribute_dataset(examples(VALID, 12).repeat(), batch="global")
-    run = dict(epochs=3, steps_per_epoch=TRAIN // 12, validation_data=valid, validation_steps=VALID // 12)
-    got = results(comm, lambda: (lambda log: (log.train, log.valid, log.steps))(fit(model, train, **run)))
-    for epoch in range(3):
-        assert sum(train[epoch] for train, _, _ in got).tolist() == [1.0] * TRAIN
-        assert sum(valid[epoch] for _, valid, _ in got).tolist()[:VALID] == [1.0] * VALID
-
-
-def test_evaluate_and_predict(hvdata, comm, model):
-    ds = hvdata.distribute_dataset(examples(VALID, 12), batch="global")
-    inputs = hvdata.distribute_dataset(examples(VALID, 12).map(lambda x, y: x), batch="global")
-
-    def run():
-        model.evaluate(ds, verbose=0)
-        return model.predict(inputs, verbose=0).shape
-
-    assert results(comm, run) == [(VALID // comm.size, 1)] * comm.size
-
-
 @pytest.mark.slow
 def test_a_source_without_end_is_left_early(hvdata, comm, model):
     """fit stops by its step count; the next fit is a new epoch."""
-    source = Counted(1000 * comm.size)
-    ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i % TRAIN], tf.float32)))
-    ds = hvdata.distribute_dataset(ds, batch="per_rank")
+    source, ds = of_numbers(hvdata, 1000 * comm.size)
     for run in 1, 2:
         got = results(comm, lambda: fit(model, ds, epochs=1, steps_per_epoch=3).train)
         assert sum(sum(epochs) for epochs in got).tolist()[: 3 * comm.size] == [1.0] * (3 * comm.size)
         assert comm.bcast(source.starts) == run
+
+
+def test_evaluate_and_predict(hvdata, comm, model):
+    ds = hvdata.distribute_dataset(examples(VALID, 12), batch="global")
+
+    def run():
+        model.evaluate(ds, verbose=0)
+        return model.predict(ds.map(lambda x, y: x), verbose=0).shape
+
+    assert results(comm, run) == [(VALID // comm.size, 1)] * comm.size

@@ -8,20 +8,18 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import elements, results
+from together import elements, merged, results
 
 pytestmark = pytest.mark.world(np=3)
 
-ROWS, WIDTH = 16, 2048  # rows of 8 KiB, 64 of them to a batch of ours: large enough not to travel with a header
-
-
-BESIDE = 40  # messages of an epoch that are not its steps': its beginning and its end
+ROWS, WIDTH = 16, 2048  # rows of 8 KiB: batches are too large to travel with a header
+BESIDE = 40  # messages that begin and end an epoch
 
 
 def beside_the_reader(comm):
-    """The ranks that share the reader's memory, without its own."""
+    """The number of ranks that share the reader's memory, without its own."""
     hosts = comm.allgather(socket.gethostname())
-    return [rank for rank in range(1, comm.size) if hosts[rank] == hosts[0]]
+    return 0 if os.environ.get("HOROVOD_DATA_PAYLOAD") == "message" else hosts.count(hosts[0]) - 1
 
 
 def quiet(hvdata, comm):
@@ -47,6 +45,14 @@ def moved(hvdata, comm, call):
     return {name: sum(comm.allgather(after[name] - before[name])) for name in before}
 
 
+def took(comm, grown, each, copied=0):
+    """Asserts how `each` bytes for each rank travelled, and how many were copied into shared memory."""
+    here = beside_the_reader(comm)
+    assert grown["payload_bytes_arena"] == here * each
+    assert grown["payload_bytes_message"] == (comm.size - 1 - here) * each
+    assert grown["payload_bytes_copied_to_arena"] == copied
+
+
 def sent_by_reader(hvdata, comm, call):
     """The number of messages that rank 0, the reader, sends by MPI while every rank calls `call`."""
     comm.Barrier()
@@ -62,26 +68,32 @@ def numbered(rows):
     return tf.data.Dataset.range(rows).map(lambda i: tf.fill([WIDTH], tf.cast(i, tf.float32)))
 
 
+def are_numbered(batches, rows=ROWS):
+    """Asserts that the batches have rows of numbered(). Each is given with the number of its first row."""
+    for first, x in batches:
+        np.testing.assert_array_equal(
+            x, np.repeat(np.arange(first, first + rows, dtype=np.float32)[:, None], x.shape[1], 1)
+        )
+
+
 def drain(dataset):
     for _ in dataset:
         pass
 
 
-@pytest.mark.ways("auto", "arena", "two hosts")
+@pytest.mark.ways("auto", "arena", "message", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
+    """To other hosts go the payload and little more."""
     rows = ROWS * (comm.size if batch == "global" else 1)
     steps = 12 if batch == "global" else 12 * comm.size
     ds = hvdata.distribute_dataset(lambda: numbered(rows * steps).batch(rows), batch=batch)
-    bytes_each = 12 * ROWS * WIDTH * 4
     grown = moved(hvdata, comm, lambda: drain(ds))
-    here = len(beside_the_reader(comm))
-    assert grown["payload_bytes_arena"] == here * bytes_each
-    assert grown["payload_bytes_message"] == (comm.size - 1 - here) * bytes_each
-    assert (
-        grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
-    )
+    took(comm, grown, 12 * ROWS * WIDTH * 4)
+    assert grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
+    if remote := grown["payload_bytes_message"]:
+        assert remote <= grown["mpi_bytes_sent"] <= remote * 1.02
 
 
 @pytest.mark.ways("auto", "arena", "two hosts")
@@ -92,10 +104,7 @@ def test_large_strings_are_encoded_where_they_are_to_be(hvdata, comm):
     seen = []
     grown = moved(hvdata, comm, lambda: seen.extend(x.numpy().tolist() for x in ds))
     assert seen == [texts] * 4
-    here, encoded = len(beside_the_reader(comm)), 4 * (20 * 8 + sum(map(len, texts)))
-    assert grown["payload_bytes_arena"] == here * encoded
-    assert grown["payload_bytes_message"] == (comm.size - 1 - here) * encoded
-    assert grown["payload_bytes_copied_to_arena"] == 0
+    took(comm, grown, 4 * (20 * 8 + sum(map(len, texts))))
 
 
 STEPS = 6
@@ -110,9 +119,8 @@ def slices(steps, rows):
     return np.repeat(np.arange(steps, dtype=np.float32), rows * WIDTH).reshape(steps, rows, WIDTH)
 
 
-# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32 that all hold the element's
-# number.
-# The pipeline itself holds them until the epoch is over ...
+# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32, filled with the element's number.
+# The pipeline holds these until the epoch is over.
 KEPT = {
     "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
     "behind many stages": lambda steps, rows: (
@@ -127,19 +135,19 @@ KEPT = {
     ),
     "cache": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)).cache(),
 }
-# ... or nobody does.
+# The pipeline doesn't hold these.
 ANEW = {
     "generator": lambda steps, rows: Data.from_generator(
         lambda: (np.full((rows, WIDTH), i, np.float32) for i in range(steps)),
         output_signature=tf.TensorSpec((rows, WIDTH), tf.float32),
     ),
     "map": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)),
-    # Each is held by a dataset when it comes, and by none when the next one comes.
+    # A dataset holds each element until the next one comes.
     "flat_map": lambda steps, rows: Data.range(steps).flat_map(lambda i: Data.from_tensors(filled(rows, i))),
     "flat_map of slices": lambda steps, rows: Data.from_tensors(0).flat_map(
         lambda _: Data.from_tensor_slices(slices(steps, rows))
     ),
-    # What is in a cache that was not filled goes with its iterator.
+    # A cache that was not filled is freed with its iterator.
     "a cache left early": lambda steps, rows: Data.range(2 * steps).map(lambda i: filled(rows, i)).cache().take(steps),
 }
 
@@ -149,8 +157,8 @@ ANEW = {
 @pytest.mark.parametrize("source", [*KEPT, *ANEW])
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_other_pipelines_are_copied_once(hvdata, comm, batch, source):
-    """Where the pipeline keeps its elements, no more than what the ranks beside the reader get. Where it doesn't, a global
-    batch whole: a share of it that was not copied would keep all of it."""
+    """If the pipeline keeps its elements, the reader copies the shares of ranks beside it. Otherwise it copies the whole
+    global batch, because a share that is not copied would keep all of it."""
     of_all = batch == "global"
     steps, rows = (STEPS, ROWS * comm.size) if of_all else (STEPS * comm.size, ROWS)
     ds = hvdata.distribute_dataset(lambda: {**KEPT, **ANEW}[source](steps, rows), batch=batch)
@@ -160,11 +168,9 @@ def test_other_pipelines_are_copied_once(hvdata, comm, batch, source):
         for step, x in enumerate(seen):
             number = step if of_all else step * comm.size + comm.rank
             np.testing.assert_array_equal(x, np.full((ROWS, WIDTH), number, np.float32))
-        here, share = len(beside_the_reader(comm)), STEPS * ROWS * WIDTH * 4
-        assert grown["payload_bytes_arena"] == here * share
-        assert grown["payload_bytes_message"] == (comm.size - 1 - here) * share
+        here, share = beside_the_reader(comm), STEPS * ROWS * WIDTH * 4
         whole = of_all and source in ANEW and here > 0
-        assert grown["payload_bytes_copied_to_arena"] == (comm.size if whole else here) * share
+        took(comm, grown, share, (comm.size if whole else here) * share)
         assert grown["payload_bytes_realigned"] == 0
 
 
@@ -181,24 +187,27 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
 @pytest.mark.world(np=4)
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("last", ["batch", "map"])
+@pytest.mark.parametrize("last", ["batch", "map", "ready-made"])
 def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
-    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes."""
-    rows = tf.data.Dataset.range(7 * comm.size * 5)
-    if last == "batch":
-        rows = rows.map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size)
-    else:
-        rows = rows.batch(7 * comm.size).map(lambda i: tf.repeat(tf.cast(i, tf.float32)[:, None], 3001, axis=1))
-    ds = hvdata.distribute_dataset(lambda: rows, batch="global")
+    """A share of a global batch begins at its first row. TensorFlow needs tensors aligned to 64 bytes, and so are shares
+    that are copied."""
+    each = 7 * comm.size
+    table = np.repeat(np.arange(each * 5, dtype=np.float32)[:, None], 3001, axis=1)
+    rows = {
+        "batch": lambda: Data.range(each * 5).map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(each),
+        "map": lambda: Data.range(5).map(lambda i: tf.constant(table)[i * each : (i + 1) * each] + 0),
+        "ready-made": lambda: Data.from_tensors(table[:each]).repeat(5),
+    }
+    ds = hvdata.distribute_dataset(rows[last], batch="global")
     seen = []
     grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
-    for step, x in enumerate(seen):
-        first = (step * comm.size + comm.rank) * 7
-        np.testing.assert_array_equal(x, np.repeat(np.arange(first, first + 7, dtype=np.float32)[:, None], 3001, 1))
-    whole = comm.size if last == "map" and beside_the_reader(comm) else 0
-    assert grown["payload_bytes_copied_to_arena"] == whole * 5 * 7 * 3001 * 4
-    odd = [rank for rank in beside_the_reader(comm) if rank * 7 * 3001 * 4 % 64]
-    assert grown["payload_bytes_realigned"] == len(odd) * 5 * 7 * 3001 * 4
+    first = lambda step: (0 if last == "ready-made" else step * each) + comm.rank * 7
+    are_numbered(((first(step), x) for step, x in enumerate(seen)), 7)
+    here, share = beside_the_reader(comm), 5 * 7 * 3001 * 4
+    took(comm, grown, share, share * {"batch": 0, "map": comm.size * (here > 0), "ready-made": here}[last])
+    hosts = comm.allgather(socket.gethostname())
+    odd = [rank for rank in range(1, comm.size) if hosts[rank] == hosts[0] and rank * 7 * 3001 * 4 % 64]
+    assert grown["payload_bytes_realigned"] == (0 if last == "ready-made" else len(odd) * share)
 
 
 @pytest.mark.ways("auto", "arena", "two hosts")
@@ -213,62 +222,11 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
         first = step * rows + comm.rank * ROWS
         real = ROWS - (comm.rank == comm.size - 1)
         np.testing.assert_array_equal(weight, [1.0] * real + [0.0] * (ROWS - real))
-        np.testing.assert_array_equal(
-            x[:real], np.repeat(np.arange(first, first + real, dtype=np.float32)[:, None], WIDTH, 1)
-        )
+        are_numbered([(first, x[:real])], real)
         assert not x[real:].any()
     assert len(seen) == STEPS
     assert grown["payload_bytes_padded"] == STEPS * (ROWS - 1) * WIDTH * 4
-    assert grown["payload_bytes_copied_to_arena"] <= STEPS * len(beside_the_reader(comm)) * ROWS * 4  # the weights
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("auto", "two hosts")
-@pytest.mark.ranks(2, 3, 4)
-def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
-    rows = np.random.default_rng(1).integers(0, 256, (7 * comm.size, 3001), np.uint8)
-    ds = hvdata.distribute_dataset(lambda: Data.from_tensors(rows).repeat(5), batch="global")
-    own = rows[7 * comm.rank : 7 * (comm.rank + 1)]
-    grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, own) for x in ds])
-    here = len(beside_the_reader(comm))
-    assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_arena"] == here * 5 * own.nbytes
-    assert grown["payload_bytes_realigned"] == 0
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("auto", "two hosts")
-@pytest.mark.ranks(2, 4)
-def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(10 * comm.size).map(lambda i: {"text": tf.strings.as_string(i), "number": i}),
-        batch="per_rank",
-    )
-    grown = moved(hvdata, comm, lambda: drain(ds))
-    assert grown["payload_bytes_arena"] == grown["payload_bytes_message"] == 0 < grown["payload_bytes_inline"]
-
-
-@pytest.mark.world(np=2)
-@pytest.mark.ways("message")
-@pytest.mark.ranks(2)
-def test_messages_when_asked_for(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * 8).batch(ROWS), batch="per_rank")
-    grown = moved(hvdata, comm, lambda: drain(ds))
-    assert grown["payload_bytes_arena"] == 0 and grown["payload_bytes_message"] == 4 * ROWS * WIDTH * 4
-
-
-@pytest.mark.world(np=4)
-@pytest.mark.ways("two hosts", "message")
-@pytest.mark.ranks(2, 4)
-def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
-    mib = 262_144
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(64 * 4 * comm.size).map(lambda i: tf.fill([mib // 64], i / 7)).batch(64),
-        batch="per_rank",
-    )
-    grown = moved(hvdata, comm, lambda: drain(ds))
-    beside = [] if os.environ.get("HOROVOD_DATA_PAYLOAD") == "message" else beside_the_reader(comm)
-    remote = (comm.size - 1 - len(beside)) * 4 * mib * 8
-    assert remote <= grown["mpi_bytes_sent"] <= remote * 1.01
+    assert grown["payload_bytes_copied_to_arena"] <= STEPS * beside_the_reader(comm) * ROWS * 4  # the weights
 
 
 # ---- Nobody waits for a slot, and nobody overwrites one.
@@ -285,40 +243,13 @@ def test_trainers_that_keep_batches(hvdata, comm):
 
     def keep():
         kept = list(ds)
-        for step, x in enumerate(kept):
-            first = (step * comm.size + comm.rank) * ROWS
-            np.testing.assert_array_equal(x[:, 0], np.arange(first, first + ROWS))
-            np.testing.assert_array_equal(x[:, 0], x[:, -1])
+        are_numbered(((step * comm.size + comm.rank) * ROWS, x) for step, x in enumerate(kept))
         return len(kept)
 
     assert results(comm, keep) == [steps] * comm.size
-    # What was kept has been given back: the next epoch finds room again.
+    # The trainers have freed what they kept, so the next epoch finds room again.
     grown = moved(hvdata, comm, lambda: drain(ds))
     assert grown["payload_bytes_message"] == 0 < grown["payload_bytes_arena"]
-
-
-@pytest.mark.slow
-@pytest.mark.ways("auto", "arena")
-@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="1")
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("stage", ["prefetch", "cache", "shuffle", "all"])
-def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
-    steps = 40
-
-    def make():
-        ds = numbered(ROWS * steps * comm.size).batch(ROWS)
-        if stage in ("cache", "all"):
-            ds = ds.cache()
-        if stage in ("shuffle", "all"):
-            ds = ds.shuffle(50, seed=7)
-        return ds.prefetch(100) if stage in ("prefetch", "all") else ds
-
-    ds = hvdata.distribute_dataset(make, batch="per_rank").shuffle(30)
-    for _ in range(3):
-        got = results(comm, lambda: [x.numpy() for x in ds])
-        rows = np.concatenate([x for one in got for x in one])
-        assert (rows == rows[:, :1]).all()
-        assert sorted(rows[:, 0]) == list(range(ROWS * steps * comm.size))
 
 
 @pytest.mark.world(np=2)
@@ -327,9 +258,7 @@ def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
 @pytest.mark.ranks(2)
 def test_an_arena_too_small_for_one_batch(hvdata, comm):
     ds = hvdata.distribute_dataset(lambda: numbered(64 * 4 * comm.size).batch(64), batch="per_rank")
-    assert [[x[0, 0] for x in one] for one in elements(comm, ds)] == [
-        [(step * comm.size + rank) * 64 for step in range(4)] for rank in range(comm.size)
-    ]
+    assert [x[0, 0] for x in merged(elements(comm, ds))] == list(range(0, 64 * 4 * comm.size, 64))
 
 
 @pytest.mark.ranks(2, 3)
@@ -379,51 +308,43 @@ def test_a_cache_in_one_pipeline_leaves_room_for_another(hvdata, comm):
         assert moved(hvdata, comm, lambda: drain(ds))["payload_bytes_message"] == 0
 
 
-@pytest.mark.ways("auto", "arena")
-@pytest.mark.ranks(2, 3)
-def test_a_forked_child_leaves_strings_alone(hvdata, comm):
-    """The memory of string tensors is shared, and that of their texts is not. A child that frees them would write to
-    both."""
+def strings(comm):
+    """Longer than what fits into the string object itself."""
     long = "a text that does not fit into the string object itself, "
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(2048 * comm.size).map(lambda i: long + tf.strings.as_string(i)).batch(1024),
-        batch="per_rank",
-    )
+    rows = tf.data.Dataset.range(2048 * comm.size).map(lambda i: long + tf.strings.as_string(i)).batch(1024)
+    return rows, [
+        [f"{long}{1024 * (step * comm.size + rank) + 1023}" for step in range(2)] for rank in range(comm.size)
+    ]
 
-    def run():
-        kept = list(ds)
-        child = os.fork()
-        if child == 0:
-            kept.clear()
-            os._exit(0)
-        os.waitpid(child, 0)
-        return [x.numpy()[-1].decode() for x in kept]
 
-    for rank, got in enumerate(results(comm, run)):
-        assert got == [f"{long}{1024 * (step * comm.size + rank) + 1023}" for step in range(2)]
+def floats(comm):
+    rows = numbered(ROWS * comm.size * 6).batch(ROWS)
+    return rows, [[(step * comm.size + rank) * ROWS + ROWS - 1 for step in range(6)] for rank in range(comm.size)]
 
 
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.ranks(2, 3)
-def test_a_forked_child_gives_nothing_back(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * comm.size * 6).batch(ROWS), batch="per_rank")
+@pytest.mark.parametrize("make", [strings, floats])
+def test_a_forked_child_leaves_batches_alone(hvdata, comm, make):
+    """The memory of string tensors is shared, and that of their texts is not. A child that frees them would write to
+    both. It also gives no memory back to the reader."""
+    source, last_rows = make(comm)
+    ds = hvdata.distribute_dataset(source, batch="per_rank")
 
     def run():
         kept = []
         for x in ds:
             kept.append(x)
-            if len(kept) == 3:
+            if len(kept) == 2:
                 child = os.fork()
                 if child == 0:
                     kept.clear()
                     os._exit(0)
                 os.waitpid(child, 0)
-        return [x.numpy() for x in kept]
+        lasts = [np.ravel(x.numpy()[-1])[0] for x in kept]
+        return [one.decode() if isinstance(one, bytes) else one for one in lasts]
 
-    for rank, got in enumerate(results(comm, run)):
-        for step, x in enumerate(got):
-            first = (step * comm.size + rank) * ROWS
-            np.testing.assert_array_equal(x[:, 0], np.arange(first, first + ROWS))
+    assert results(comm, run) == last_rows
 
 
 @pytest.mark.limit(120)
@@ -439,35 +360,16 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
 
         return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([None], tf.uint8))
 
+    ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=4)
+
     def run():
-        seen = 0
-        for step, x in enumerate(hvdata_ds):
-            number = step * comm.size + comm.rank
+        number = comm.rank
+        for x in ds:
             np.testing.assert_array_equal(x, np.random.default_rng(number).integers(0, 256, sizes[number], np.uint8))
-            seen += 1
-        return seen
+            number += comm.size
+        return number // comm.size
 
-    hvdata_ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=4)
     assert results(comm, run) == [len(sizes) // comm.size] * comm.size
-
-
-@pytest.mark.world(np=2)
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.ways("auto")
-@pytest.mark.ranks(2)
-def test_a_million_small_batches(hvdata, comm):
-    count = 1_000_000
-    ds = hvdata.distribute_dataset(lambda: Data.range(count), batch="per_rank", prefetch=64)
-
-    def run():
-        def check(state, step_and_x):
-            step, x = step_and_x
-            return state[0] + 1, state[1] + tf.cast(x != step * comm.size + comm.rank, tf.int64)
-
-        return [int(x) for x in ds.enumerate().reduce((np.int64(0), np.int64(0)), check)]
-
-    assert results(comm, run) == [[count // 2, 0]] * 2
 
 
 @pytest.mark.world(np=4)
@@ -484,12 +386,9 @@ def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedul
     grown = moved(hvdata, comm, lambda: got.extend(int(x) for x in ds))
     assert sorted(sum(comm.allgather(got), [])) == list(range(steps * comm.size))
     assert grown["mpi_bags_passed_on"] > 0
-    assert (
-        schedule == "dynamic" or grown["mpi_headers_in_bags"] > steps
-    )  # there each goes out when a rank has room for it
-    if schedule == "static":
-        hosts = 2
-        assert sent_by_reader(hvdata, comm, lambda: drain(ds)) <= steps * (hosts - 1) + BESIDE
+    if schedule == "static":  # with "dynamic" each goes out when a rank has room for it
+        assert grown["mpi_headers_in_bags"] > steps
+        assert sent_by_reader(hvdata, comm, lambda: drain(ds)) <= steps + BESIDE
 
 
 @pytest.mark.world(np=4)

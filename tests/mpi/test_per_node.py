@@ -2,18 +2,26 @@
 """A reader on each of two hosts, dedicated or embedded. It serves the trainers of its host, and all trainers end on the
 same step."""
 
-import itertools
 import os
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
+from checkpoints import restore, save
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import deliver_per_host, equal, is_dynamic_delivery
+from oracle import deliver_per_host, is_dynamic_delivery
+from readers import (
+    assert_delivered,
+    batches_of,
+    failing,
+    from_readers,
+    resumes_at_every_step,
+    shares,
+    until_it_fails,
+)
 from tensorflow.python.data.experimental.ops.testing import assert_next
-from together import Raised, host_of, outcomes, raises_everywhere, results, same_on_all_ranks
+from together import Raised, host_of, numpy_of, on_trainers, outcomes, raises_everywhere, results, same_on_all_ranks
 
 pytestmark = [
     pytest.mark.world(np=3, per_node="embedded"),
@@ -32,7 +40,6 @@ class Hosts:
         everybody = comm.allgather((host_of(comm.rank), hvdata.rank(), hvdata.is_reader()))
         self.names = [host for host, _, reads in everybody if reads]  # as readers count: input_pipeline_id
         self.ranks = [[rank for host, rank, _ in everybody if host == name and rank is not None] for name in self.names]
-        self.mine = self.names.index(host_of(comm.rank))
         self.sizes = [len(ranks) for ranks in self.ranks]
 
     def by_rank(self, by_host):
@@ -40,48 +47,23 @@ class Hosts:
         flat = {rank: its for ranks, of_host in zip(self.ranks, by_host) for rank, its in zip(ranks, of_host)}
         return [flat[rank] for rank in sorted(flat)]
 
+    def steps(self, steps, fn=tf.data.Dataset.range):
+        """A dataset function. Host h yields elements for steps[h] steps."""
+        return lambda context: fn(steps[context.input_pipeline_id] * self.sizes[context.input_pipeline_id])
+
 
 @pytest.fixture(scope="module")
 def hosts(hvdata, comm):
     return Hosts(hvdata, comm)
 
 
-def batches_of(host: int, rows_of_batches):
-    starts = itertools.accumulate(rows_of_batches, initial=1000 * host)
-    return [np.arange(first, first + rows) for first, rows in zip(starts, rows_of_batches)]
-
-
-def from_hosts(batches_of_hosts):
-    def function(context):
-        mine = batches_of_hosts[context.input_pipeline_id]
-        return tf.data.Dataset.from_generator(lambda: iter(mine), output_signature=tf.TensorSpec([None], tf.int64))
-
-    return function
-
-
-def shares(hvdata, comm, dataset):
-    def local():
-        if not hvdata.is_trainer():
-            return None
-        return hvdata.rank(), [tf.nest.map_structure(lambda tensor: tensor.numpy(), element) for element in dataset]
-
-    got = dict(one for one in results(comm, local) if one is not None)
-    return [got[rank] for rank in sorted(got)]
-
-
-def assert_delivered(got, want, note):
-    assert [len(mine) for mine in got] == [len(mine) for mine in want], (note, got, want)
-    for mine, its in zip(got, want):
-        assert all(equal(a, b) for a, b in zip(mine, its)), (note, got, want)
-
-
 @pytest.mark.world(np=2, per_node="dedicated")
 def test_roles(hvdata, comm, hosts):
     embedded = os.environ.get("HOROVOD_DATA_EMBEDDED") == "1"
     assert hvdata.num_readers() == 2
+    roles = comm.allgather((hvdata.is_reader(), hvdata.is_trainer()))
     for name in hosts.names:
         here = [comm_rank for comm_rank in range(comm.size) if host_of(comm_rank) == name]
-        roles = comm.allgather((hvdata.is_reader(), hvdata.is_trainer()))
         reader = here[0] if embedded else here[-1]
         assert [roles[rank] for rank in here] == [(rank == reader, embedded or rank != reader) for rank in here]
     assert sum(hosts.sizes) == (hvdata.size() or sum(hosts.sizes))
@@ -94,7 +76,7 @@ def test_roles(hvdata, comm, hosts):
 @given(lengths=st.lists(st.integers(1, 9), min_size=2, max_size=2), prefetch=prefetches)
 def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
     batches = [batches_of(host, [3] * length) for host, length in enumerate(lengths)]
-    ds = hvdata.distribute_dataset(from_hosts(batches), batch="per_rank", remainder=remainder, prefetch=prefetch)
+    ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", remainder=remainder, prefetch=prefetch)
     want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "per_rank", remainder))
     for epoch in range(2):
         assert_delivered(shares(hvdata, comm, ds), want, (lengths, epoch))
@@ -107,40 +89,17 @@ def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
 def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
     """An element is a host's part of the global batch, and is cut for the trainers of that host."""
     batches = [batches_of(host, mine) for host, mine in enumerate(rows)]
-    ds = hvdata.distribute_dataset(from_hosts(batches), batch="global", remainder=remainder, prefetch=prefetch)
+    ds = hvdata.distribute_dataset(from_readers(batches), batch="global", remainder=remainder, prefetch=prefetch)
     want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "global", remainder))
     for epoch in range(2):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
-@pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.parametrize("batch", ["global", "per_rank"])
-def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
-    """Without an element the shares have the shapes that the spec knows. All else is empty."""
-
-    def function(context):
-        n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
-        return tf.data.Dataset.range(n).map(lambda i: tf.fill([12, 5], tf.cast(i, tf.float32)))
-
-    ds = hvdata.distribute_dataset(function, batch=batch, remainder=remainder)
-    got = shares(hvdata, comm, ds)
-    steps = 0 if remainder == "drop" else 4 * max(hosts.sizes) // (hosts.sizes[0] if batch == "per_rank" else 1)
-    assert [len(mine) for mine in got] == [steps] * len(got)
-    for rank in hosts.ranks[1]:
-        for element in got[rank]:
-            if remainder == "pad":
-                rows = 12 if batch == "per_rank" else 12 // hosts.sizes[1]
-                assert element[0].shape == (rows, 5) and not element[0].any()
-                assert element[1].shape == (rows,) and not element[1].any()
-            else:
-                assert element.shape == (0, 5)
-
-
-def composites(table):
-    """Sparse; ragged, with rows that are all as long; ragged, with such rows in between."""
+def every_kind(table):
+    """Dense; sparse; ragged, with rows that are all as long; ragged, with such rows in between."""
     pairs = tf.RaggedTensor.from_row_lengths(tf.ones([36]), tf.repeat([1, 2], 12))
     return (
+        table,
         tf.sparse.from_dense(table),
         tf.RaggedTensor.from_tensor(table),
         tf.RaggedTensor.from_uniform_row_length(pairs, 2),
@@ -156,76 +115,49 @@ def described(part):
         sizes = [len(splits) - 1 for splits in part.nested_row_splits] + [int(part.flat_values.shape[0])]
         assert [int(splits[-1]) for splits in part.nested_row_splits] == sizes[1:], part
         return "ragged", sizes[0], sizes[-1]
-    return part.numpy().tolist()
+    return "dense", part.shape.as_list(), part.numpy().any().item()
 
 
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
-@pytest.mark.parametrize("remainder", ["partial", "pad"])
-def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder):
-    """The shares are valid, and have the shapes that the spec knows."""
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
+    """Without an element the shares are valid, and have the shapes that the spec knows. All else is empty."""
+    n = 4 * max(hosts.sizes)
 
     def function(context):
-        n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
-        return tf.data.Dataset.range(n).map(lambda i: composites(tf.fill([12, 5], tf.cast(i, tf.float32))))
+        numbers = tf.data.Dataset.range(0 if context.input_pipeline_id == 1 else n)
+        return numbers.map(lambda i: every_kind(tf.fill([12, 5], tf.cast(i, tf.float32))))
 
     ds = hvdata.distribute_dataset(function, batch=batch, remainder=remainder)
-
-    def local():
-        return hvdata.rank(), [
-            [described(part) for part in tf.nest.flatten(element)] for element in ds
-        ] if hvdata.is_trainer() else []
-
-    got = dict(results(comm, local))
+    got = on_trainers(hvdata, comm, lambda: [[described(part) for part in tf.nest.flatten(one)] for one in ds])
+    steps = 0 if remainder == "drop" else n // (hosts.sizes[0] if batch == "per_rank" else 1)
+    assert [len(mine) for mine in got] == [steps] * len(got)
     rows = 0 if remainder == "partial" else 12 if batch == "per_rank" else 12 // hosts.sizes[1]
-    want = [("sparse", [rows, 5], 0), ("ragged", rows, 5 * rows), ("ragged", rows, 0)] + [[0.0] * rows] * (
-        remainder == "pad"
-    )
+    want = [("dense", [rows, 5], False), ("sparse", [rows, 5], 0), ("ragged", rows, 5 * rows), ("ragged", rows, 0)]
+    want += [("dense", [rows], False)] * (remainder == "pad")
     for rank in hosts.ranks[1]:
-        assert got[rank] == [want] * (4 * max(hosts.sizes) // (hosts.sizes[0] if batch == "per_rank" else 1))
+        assert got[rank] == [want] * steps
 
 
 @pytest.mark.parametrize("lengths", [(4, 4), (4, 6), (0, 0)])
 def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
     """Scalars have no empty share. It is needed only if hosts end on different steps."""
-
-    def function(context):
-        reader = context.input_pipeline_id
-        return tf.data.Dataset.range(lengths[reader] * hosts.sizes[reader])
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial", name="scalars")
+    ds = hvdata.distribute_dataset(hosts.steps(lengths), batch="per_rank", remainder="partial", name="scalars")
     for epoch in (1, 2):
-        got = [one for one in outcomes(comm, lambda: len(list(ds)) if hvdata.is_trainer() else None) if one is not None]
-        for one in got:
+        for got, text in until_it_fails(hvdata, comm, ds):
             if lengths[0] == lengths[1]:
-                assert one == lengths[0], one.text
-            else:
-                assert isinstance(one, Raised), one
-                assert re.search(
-                    rf"\[reader 0 on {hosts.names[0]}, channel scalars, epoch {epoch}, step 4\] the last step has no "
-                    "element for some ranks.*the element is a scalar",
-                    one.text,
-                ), one
-
-
-def test_the_rank_that_has_no_element_is_named(hvdata, comm, hosts):
-    host = max(range(2), key=lambda h: (hosts.sizes[h], h))
-    if hosts.sizes[host] == 1:
-        pytest.skip("a host of one rank has an element for it or ends")
-
-    def function(context):
-        n = hosts.sizes[context.input_pipeline_id]
-        return tf.data.Dataset.range(2 * n - (1 if context.input_pipeline_id == host else 0))
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial")
-    got = [one for one in outcomes(comm, lambda: len(list(ds)) if hvdata.is_trainer() else "reads") if one != "reads"]
-    assert len(got) == sum(hosts.sizes)
-    for one in got:
-        assert isinstance(one, Raised) and f"has no element for rank {hosts.ranks[host][-1]}," in one.text, one
+                assert len(got) == lengths[0] and text is None
+                continue
+            assert re.search(
+                rf"\[reader 0 on {hosts.names[0]}, channel scalars, epoch {epoch}, step 4\] the last step has no "
+                "element for some ranks.*the element is a scalar",
+                text,
+            ), text
 
 
 def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
     batches = [batches_of(0, [2] * 5), batches_of(1, [2] * 9)]
-    ds = hvdata.distribute_dataset(from_hosts(batches), batch="per_rank", schedule="dynamic")
+    ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", schedule="dynamic")
     for _ in range(2):
         got = shares(hvdata, comm, ds)
         for host in range(2):
@@ -260,221 +192,83 @@ def test_cardinality(hvdata, comm, hosts, lengths, remainder):
     assert set(comm.allgather(int(ds.cardinality()))) == {(min if remainder == "drop" else max)(steps)}
 
 
-def test_static_shapes_are_those_of_the_own_host(hvdata, comm, hosts):
-    def function(context):
-        return tf.data.Dataset.range(36).batch(6 * hosts.sizes[context.input_pipeline_id], drop_remainder=True).take(1)
-
-    ds = hvdata.distribute_dataset(function, batch="global", remainder="pad")
-    got = shares(hvdata, comm, ds)
-    assert {element[0].shape for mine in got for element in mine} == {(6,)}
-
-
 @pytest.mark.parametrize("bad", [0, 1])
 def test_an_error_of_one_host_is_everybodys(hvdata, comm, hosts, bad):
     def function(context):
-        n = hosts.sizes[context.input_pipeline_id]
-        ds = tf.data.Dataset.range(6 * n)
-        fails_at = 2 * n if context.input_pipeline_id == bad else -1
-        return ds.map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row"))
+        n, reader = hosts.sizes[context.input_pipeline_id], context.input_pipeline_id
+        return failing(tf.data.Dataset.range(6 * n), 2 * n if reader == bad else -1)
 
     ds = hvdata.distribute_dataset(function, batch="per_rank", name="bad")
-
-    def walk():
-        got = 0
-        if not hvdata.is_trainer():
-            return None
-        try:
-            for _ in ds:
-                got += 1
-        except tf.errors.InvalidArgumentError as error:
-            return got, str(error)
-        return got, "no error"
-
     for epoch in (1, 2):
-        for one in results(comm, walk):
-            if one is not None:
-                assert one[0] == 2, one
-                said = one[1].partition(f"[reader {bad} on {hosts.names[bad]}, channel bad, epoch {epoch}, step 2] ")[2]
-                assert "bad row" in said, one  # a newer TensorFlow says before it in which function
+        for got, text in until_it_fails(hvdata, comm, ds):
+            assert len(got) == 2 and text is not None
+            said = text.partition(f"[reader {bad} on {hosts.names[bad]}, channel bad, epoch {epoch}, step 2] ")[2]
+            assert "bad row" in said, text  # a newer TensorFlow says before it in which function
 
 
-def test_on_reader_error_continue(hvdata, comm, hosts):
-    def function(context):
-        n = hosts.sizes[context.input_pipeline_id]
-        fails_at = 2 * n if context.input_pipeline_id == 1 else -1
-        return (
-            tf.data.Dataset.range(6 * n)
-            .map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row"))
-            .batch(1)
-        )
-
-    for remainder, steps in (("drop", 2), ("partial", 6)):
-        ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
-        assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("remainder", REMAINDERS)
-def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
-    """If all readers fail at the same step, that is an error. If one fails earlier, that is the end of its host's
-    data."""
-    for fails_at in (0, 0), (1, 1), (1, 3):
+@pytest.mark.parametrize("fails_at", [(None, 2), (0, 0), (1, 1), (1, 3)])
+def test_on_reader_error_continue(hvdata, comm, hosts, fails_at, remainder):
+    """A host's data ends where its reader fails. If all readers have failed, that is an error."""
 
-        def function(context, fails_at=fails_at):
-            host = context.input_pipeline_id
-            first = fails_at[host] * hosts.sizes[host]
-            return (
-                tf.data.Dataset.range(9 * hosts.sizes[host])
-                .map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - first, tf.float32), f"bad row of {host}"))
-                .batch(1)
-            )
+    def function(context):
+        n, at = hosts.sizes[context.input_pipeline_id], fails_at[context.input_pipeline_id]
+        return failing(tf.data.Dataset.range(6 * n), -1 if at is None else at * n).batch(1)
 
-        ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
-        got = []
+    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
+    got = []
 
-        def run(ds=ds, got=got):
-            if hvdata.is_trainer():
-                for _ in ds:
-                    got.append(1)
+    def run():
+        if hvdata.is_trainer():
+            for _ in ds:
+                got.append(1)
 
-        raised = [one for one in outcomes(comm, run) if isinstance(one, Raised)]
-        steps = {count for count, trains in comm.allgather((len(got), hvdata.is_trainer())) if trains}
-        if remainder == "drop" and fails_at[0] != fails_at[1]:
-            assert not raised and steps == {min(fails_at)}
-        else:
-            assert len(raised) == sum(hosts.sizes) and steps == {max(fails_at)}, (raised, steps)
-            assert all(one.kind is tf.errors.InvalidArgumentError and "bad row of" in one.text for one in raised), (
-                raised
-            )
+    raised = [one for one in outcomes(comm, run) if isinstance(one, Raised)]
+    steps = {count for count, trains in comm.allgather((len(got), hvdata.is_trainer())) if trains}
+    ends = [6 if at is None else at for at in fails_at]
+    assert steps == {(min if remainder == "drop" else max)(ends)}, (raised, steps)
+    if fails_at[0] is None or remainder == "drop" and fails_at[0] != fails_at[1]:
+        assert not raised
+    else:
+        assert len(raised) == sum(hosts.sizes)
+        assert all(one.kind is tf.errors.InvalidArgumentError and "bad row" in one.text for one in raised), raised
 
 
 def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, hosts):
     """The host has no data, and its ranks get as many shares without rows as the others get shares."""
 
     def function(context):
-        n = hosts.sizes[context.input_pipeline_id]
-        if context.input_pipeline_id == 0:
-            return tf.data.Dataset.range(3 * n).batch(1)
-        return tf.data.Dataset.range(3 * n).batch(1).apply(assert_next(["Nonsense"]))  # fails in Initialize
+        ds = tf.data.Dataset.range(3 * hosts.sizes[context.input_pipeline_id]).batch(1)
+        return ds.apply(assert_next(["Nonsense"])) if context.input_pipeline_id else ds  # fails in Initialize
 
     for remainder, steps in (("drop", 0), ("partial", 3), ("pad", 3)):
         ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
         assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
 
 
-@pytest.mark.parametrize("host", [0, 1])
-def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, host):
-    n = max(hosts.sizes)
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(6 * n), batch="per_rank")
-
-    def walk():
-        if not hvdata.is_trainer():
-            return None
-        return hvdata.rank(), sum(1 for _ in (ds.take(1) if hvdata.rank() in hosts.ranks[host] else ds))
-
-    for _ in range(2):
-        got = dict(one for one in results(comm, walk) if one is not None)
-        other = 1 - host
-        assert [got[rank] for rank in hosts.ranks[host]] == [1] * hosts.sizes[host]
-        assert [got[rank] for rank in hosts.ranks[other]] == [6 * n // hosts.sizes[other]] * hosts.sizes[other]
-
-
-def from_checkpoint(ds, iterator, trainers, path):
-    """Every trainer saves its iterator and restores it into a new one, which is returned."""
-    trainers.Barrier()
-    tf.train.Checkpoint(iterator=iterator).write(path)
-    trainers.Barrier()
-    again = iter(ds)
-    tf.train.Checkpoint(iterator=again).read(path)
-    trainers.Barrier()
-    return again
-
-
 @pytest.mark.world(np=2, per_node="dedicated")
-def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
+def test_checkpoints(hvdata, comm, hosts, path):
     """Every rank saves and restores its own."""
-    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
-    trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
-    ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(
-            100 * context.input_pipeline_id,
-            100 * context.input_pipeline_id + 5 * hosts.sizes[context.input_pipeline_id],
-        ),
-        batch="per_rank",
-    )
-
-    def walk():
-        if not hvdata.is_trainer():
-            return []
-        wrong = []
-        whole = [int(x) for x in ds]
-        for cut in range(len(whole) + 1):
-            iterator = iter(ds)
-            head = [int(next(iterator)) for _ in range(cut)]
-            tail = [int(x) for x in from_checkpoint(ds, iterator, trainers, f"{folder}/{hvdata.rank()}")]
-            if head + tail != whole:
-                wrong.append((cut, head, tail, whole))
-        return wrong
-
-    got = outcomes(comm, walk)
-    trainers.Free()
-    assert not any(isinstance(one, Raised) or one for one in got), got
-
-
-def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, tmp_path_factory):
-    """A host's data had ended before the checkpoint. Its shares have the same shapes as without a restore."""
-    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
-    trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
 
     def function(context):
-        batches = (1, 4)[context.input_pipeline_id] * hosts.sizes[context.input_pipeline_id]
-        return tf.data.Dataset.range(5 * batches).batch(5)
+        first = 100 * context.input_pipeline_id
+        return tf.data.Dataset.range(first, first + 5 * hosts.sizes[context.input_pipeline_id])
 
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="pad")
-
-    def walk():
-        if not hvdata.is_trainer():
-            return []
-        whole = [(x.numpy().tolist(), weight.numpy().tolist()) for x, weight in ds]
-        iterator = iter(ds)
-        for _ in range(2):
-            next(iterator)
-        again = from_checkpoint(ds, iterator, trainers, f"{folder}/{hvdata.rank()}")
-        return whole, [(x.numpy().tolist(), weight.numpy().tolist()) for x, weight in again]
-
-    for whole_and_tail in filter(None, results(comm, walk)):
-        whole, tail = whole_and_tail
-        assert len(whole) == 4 and all(len(x) == len(weight) == 5 for x, weight in whole), whole
-        assert tail == whole[2:]
+    resumes_at_every_step(hvdata, comm, hvdata.distribute_dataset(function, batch="per_rank"), path)
 
 
-def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, tmp_path_factory):
-    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
-    n = max(hosts.sizes)
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(4 * n), batch="per_rank")
-
-    def walk():
-        if not hvdata.is_trainer():
-            return "reads"
-        iterator = iter(ds)
-        next(iterator), next(iterator)
-        if hvdata.rank() == 0:
-            checkpoint = tf.train.Checkpoint(iterator=iterator)
-            checkpoint.write(f"{folder}/0")
-            checkpoint.read(f"{folder}/0")
-        else:
-            iterator = iter(ds)
-        return int(next(iterator))
-
-    got = [one for one in outcomes(comm, walk) if one != "reads"]
-    assert len(got) == sum(hosts.sizes)
-    for one in got:
-        assert isinstance(one, Raised) and re.search(
-            r"\[reader \d on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
-            r"anew on reader \d on \S+: .* restore the iterator on every rank",
-            one.text,
-        ), got
-    assert [len(mine) for mine in shares(hvdata, comm, ds)] == [4] * len(got)  # and the next epoch is a whole one
+def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, path):
+    """A host's data had ended before the checkpoint. Its shares have the same shapes as without a restore."""
+    source = hosts.steps((1, 4), lambda batches: tf.data.Dataset.range(5 * batches).batch(5))
+    ds = hvdata.distribute_dataset(source, batch="per_rank", remainder="pad")
+    whole = shares(hvdata, comm, ds)
+    assert all(len(mine) == 4 and all(len(x) == len(weight) == 5 for x, weight in mine) for mine in whole), whole
+    iterator = iter(ds) if hvdata.is_trainer() else None
+    on_trainers(hvdata, comm, lambda: numpy_of(next(iterator) for _ in range(2)))
+    on_trainers(hvdata, comm, lambda: save(iterator, path))
+    again = iter(ds) if hvdata.is_trainer() else None
+    on_trainers(hvdata, comm, lambda: restore(again, path))
+    assert_delivered(on_trainers(hvdata, comm, lambda: numpy_of(again)), [mine[2:] for mine in whole])
 
 
 def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts):

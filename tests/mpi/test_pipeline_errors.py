@@ -6,11 +6,9 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, dealt, elements, outcomes, prefix, raises_everywhere, results
+from together import Raised, dealt_to_all, elements, generated, merged, outcomes, prefix, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=4)
-
-SCALAR = tf.TensorSpec([], tf.int64)
 
 # The error that a generator raises, and TensorFlow's class for it.
 PYTHON = [
@@ -39,16 +37,16 @@ class Failing:
             yield i
 
     def dataset(self):
-        return tf.data.Dataset.from_generator(self, output_signature=SCALAR)
+        return generated(self)
 
 
-def until_it_fails(comm, ds):
+def until_it_fails(comm, ds, value=lambda x: np.asarray(x).tolist()):
     """The elements and the error of each rank."""
     got = []
 
     def run():
         for x in ds:
-            got.append(np.asarray(x).tolist())
+            got.append(value(x))
 
     errors = outcomes(comm, run)
     return comm.allgather(got), errors
@@ -64,35 +62,26 @@ def same_error(errors, kind, *patterns):
 
 @pytest.mark.parametrize(("raised", "kind"), PYTHON, ids=[raised.__name__ for raised, _ in PYTHON])
 def test_a_generator_raises(hvdata, comm, raised, kind):
-    n = 6 * comm.size
     at = 3 * comm.size + comm.size // 2
-    source = Failing(n, at, raised("disk full of cats"))
+    source = Failing(6 * comm.size, at, raised("disk full of cats"))
     ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", name="train")
     got, errors = until_it_fails(comm, ds)
-    assert got == [dealt(range(at), rank, comm.size) for rank in range(comm.size)]
+    assert got == dealt_to_all(comm, range(at))
     same_error(errors, kind, prefix("train", epoch=1, step="[34]"), "disk full of cats")
     # The next epoch works if the pipeline does.
-    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+    assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
 
 
-def test_every_epoch_fails_anew(hvdata, comm):
-    n = 4 * comm.size
-    source = Failing(n, 2 * comm.size, ValueError("always"), failures=3)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", name="always")
+@pytest.mark.parametrize("steps, more", [(0, 0), (0, 1), (2, 0)])
+def test_every_epoch_fails_anew(hvdata, comm, steps, more):
+    """Also at its first elements."""
+    source = Failing(4 * comm.size, steps * comm.size + more, ValueError("always"), failures=3)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=4, name="always")
     for epoch in 1, 2, 3:
         got, errors = until_it_fails(comm, ds)
-        assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
+        assert got == dealt_to_all(comm, range(source.at))
         same_error(errors, tf.errors.InvalidArgumentError, prefix("always", epoch=epoch), "always")
-    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_the_first_element_fails(hvdata, comm, at):
-    source = Failing(4 * comm.size, at, ValueError("early"))
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=4)
-    got, errors = until_it_fails(comm, ds)
-    assert got == [list(range(at)) if comm.size == 1 else []] * comm.size
-    same_error(errors, tf.errors.InvalidArgumentError, prefix(epoch=1), "early")
+    assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
 
 
 def test_a_corrupt_tfrecord(hvdata, comm, shared_path):
@@ -111,8 +100,7 @@ def test_a_corrupt_tfrecord(hvdata, comm, shared_path):
     comm.barrier()
     source = tf.data.TFRecordDataset(path) if comm.rank == 0 else None
     got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank", name="records"))
-    want = [b"record %03d" % i for i in range(n - 1)]
-    assert got == [dealt(want, rank, comm.size) for rank in range(comm.size)]
+    assert got == dealt_to_all(comm, [b"record %03d" % i for i in range(n - 1)])
     same_error(errors, tf.errors.DataLossError, prefix("records", epoch=1), "corrupt")
 
 
@@ -133,29 +121,11 @@ def test_the_class_is_kept(hvdata, comm, kind, op):
 
     source = tf.data.Dataset.range(4 * comm.size).map(step)
     got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank"))
-    assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
+    assert got == dealt_to_all(comm, range(2 * comm.size))
     with pytest.raises(kind) as alone:
         list(source)
     said = re.search("shard-7|directory|image|PNG", str(alone.value)).group()
     same_error(errors, kind, prefix(epoch=1, step="[23]"), said)
-
-
-def test_an_op_fails(hvdata, comm):
-    def check(i):
-        with tf.control_dependencies([tf.debugging.assert_less(i, tf.constant(2 * comm.size, tf.int64), "too large")]):
-            return tf.identity(i)
-
-    source = tf.data.Dataset.range(4 * comm.size).map(check)
-    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank"))
-    assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
-    same_error(errors, tf.errors.InvalidArgumentError, prefix(epoch=1), "too large")
-
-
-def test_ignore_errors_on_the_reader(hvdata, comm):
-    """ignore_errors works as usual: the failing elements are left out."""
-    source = tf.data.Dataset.range(1, 4 * comm.size + 2).map(lambda i: tf.debugging.check_numerics(1 / (i - 2), "inf"))
-    got = elements(comm, hvdata.distribute_dataset(source.ignore_errors(), batch="per_rank"))
-    assert [len(steps) for steps in got] == [4] * comm.size
 
 
 def test_global_batches(hvdata, comm):
@@ -166,7 +136,7 @@ def test_global_batches(hvdata, comm):
 
     source = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))
     got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="global", prefetch=1))
-    assert np.concatenate([part for step in zip(*got) for part in step]).tolist() == list(range(24))
+    assert np.concatenate(merged(got)).tolist() == list(range(24))
     same_error(errors, tf.errors.UnknownError, prefix(epoch=1, step="[23]"), "no third batch")
 
 
@@ -181,30 +151,14 @@ def test_dynamic(hvdata, comm):
     assert sorted(sum(elements(comm, ds), [])) == list(range(9 * comm.size))
 
 
-def test_another_channel_goes_on(hvdata, comm):
-    n = 4 * comm.size
-    bad = hvdata.distribute_dataset(Failing(n, comm.size, ValueError("bad")).dataset(), batch="per_rank", name="bad")
-    good = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="good")
-    it = iter(good)
-    first = results(comm, lambda: int(next(it)))
-    raises_everywhere(comm, lambda: [int(x) for x in bad], tf.errors.InvalidArgumentError, prefix("bad", epoch=1))
-    rest = results(comm, lambda: [int(x) for x in it])
-    assert [[a, *b] for a, b in zip(first, rest)] == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
-
-
 def test_in_keras_fit(hvdata, comm):
     source = Failing(6 * comm.size, 3 * comm.size, ValueError("in fit"), failures=9)
     ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i], tf.float32)))
     ds = hvdata.distribute_dataset(ds, batch="per_rank", name="fit")
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
     model.compile("sgd", "mse")
-    raises_everywhere(
-        comm,
-        lambda: model.fit(ds, epochs=2, verbose=0),
-        tf.errors.InvalidArgumentError,
-        prefix("fit", epoch=1),
-        "in fit",
-    )
+    says = (prefix("fit", epoch=1), "in fit")
+    raises_everywhere(comm, lambda: model.fit(ds, epochs=2, verbose=0), tf.errors.InvalidArgumentError, *says)
 
 
 def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
@@ -218,48 +172,31 @@ def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
     assert comm.bcast(source.epoch) == 1
 
 
-REMEDY = r'use batch="per_rank"'
+KINDS = {
+    "plain": (lambda rows: tf.zeros([rows]), tf.TensorSpec([None])),
+    "ragged": (lambda rows: tf.RaggedTensor.from_row_lengths(tf.zeros([2 * rows]), [2] * rows), tf.RaggedTensorSpec([None, None])),
+    "sparse": (lambda rows: tf.sparse.from_dense(tf.ones([rows, 2])), tf.SparseTensorSpec([None, 2])),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
-@pytest.mark.parametrize("kind", ["plain", "ragged", "sparse"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind, remainder):
     """The texts name both components, and say what to do, whatever kind of tensor they are."""
-    leaf = {
-        "plain": lambda rows: tf.zeros([rows]),
-        "ragged": lambda rows: tf.RaggedTensor.from_row_lengths(tf.zeros([2 * rows]), [2] * rows),
-        "sparse": lambda rows: tf.sparse.from_dense(tf.ones([rows, 2])),
-    }[kind]
-    spec = {
-        "plain": tf.TensorSpec([None]),
-        "ragged": tf.RaggedTensorSpec([None, None]),
-        "sparse": tf.SparseTensorSpec([None, 2]),
-    }[kind]
+    leaf, spec = KINDS[kind]
 
-    def distributed(*others):
+    def distributed(other):
         def generate():
             yield {"a": leaf(12), "b": tf.zeros([12])}
-            for other in others:
-                yield {"a": leaf(12), "b": other}
+            yield {"a": leaf(12), "b": other}
 
         signature = {"a": spec, "b": tf.TensorSpec(None)}
-        make = lambda: tf.data.Dataset.from_generator(generate, output_signature=signature)  # noqa: E731
-        return hvdata.distribute_dataset(make, batch="global", remainder=remainder)
+        make = lambda: tf.data.Dataset.from_generator(generate, output_signature=signature)
+        return hvdata.distribute_dataset(make, batch="global", remainder=remainder, name="uneven")
 
     for other, text in (tf.zeros([13]), r"\['a'\] has 12 rows and \['b'\] has 13\. Make them equal"), (
         tf.constant(1.0), r"\['b'\] is a scalar\. Give it an axis 0"):  # fmt: skip
-        got, errors = until_it_fails_counted(comm, distributed(other))
-        assert got == [1] * comm.size
-        same_error(errors, tf.errors.InvalidArgumentError, prefix(step=1), 'batch="global"', text, REMEDY)
-
-
-def until_it_fails_counted(comm, ds):
-    """The number of elements and the error of each rank."""
-    got = []
-
-    def run():
-        for _ in ds:
-            got.append(1)
-
-    errors = outcomes(comm, run)
-    return comm.allgather(len(got)), errors
+        got, errors = until_it_fails(comm, distributed(other), lambda _: 1)
+        assert got == [[1]] * comm.size
+        says = (prefix("uneven", epoch=1, step=1), 'batch="global"', text, 'use batch="per_rank"')
+        same_error(errors, tf.errors.InvalidArgumentError, *says)

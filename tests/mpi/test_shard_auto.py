@@ -3,12 +3,13 @@
 
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from together import raises_everywhere, results
+from checkpoints import restore, save, take
+from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+Data = tf.data.Dataset
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +19,20 @@ def one_seed():
 
 
 @pytest.fixture
-def files(tmp_path, comm):
+def no_seed(one_seed):
+    """A global seed would give each shuffle a seed."""
+    tf.random.set_seed(None)
+
+
+@pytest.fixture
+def folder(tmp_path, comm):
+    """The same on all ranks."""
+    return comm.bcast(str(tmp_path), 0)
+
+
+@pytest.fixture
+def files(folder, comm):
     """Seven text files, some with only one line."""
-    folder = comm.bcast(str(tmp_path), 0)
     paths = [f"{folder}/{i}.txt" for i in range(7)]
     if comm.rank == 0:
         for i, path in enumerate(paths):
@@ -34,27 +46,39 @@ def lines_of(paths):
     return sorted(line.encode() for path in paths for line in open(path).read().split())
 
 
+def distribute(hvdata, dataset, **options):
+    options = {"batch": "per_rank", "remainder": "partial", "shard": "auto", **options}
+    return hvdata.distribute_dataset(dataset, **options)
+
+
+def all_rows(hvdata, comm, elements):
+    """The rows of what is left of a dataset or an iterator, on all trainers."""
+    got = on_trainers(hvdata, comm, lambda: [row for element in elements for row in element.numpy().tolist()])
+    return sorted(sum(got, []))
+
+
 def rows(hvdata, comm, dataset, **options):
-    """All rows of one pass, and the output of the readers."""
-    ds = hvdata.distribute_dataset(
-        dataset, batch=options.pop("batch", "per_rank"), remainder="partial", shard="auto", **options
-    )
+    return all_rows(hvdata, comm, distribute(hvdata, dataset, **options))
 
-    def local():
-        return [row for element in ds for row in element.numpy().tolist()] if hvdata.is_trainer() else []
 
-    return sorted(row for mine in results(comm, local) for row in mine)
+def said(comm, capfd):
+    """The lines of all ranks about shard=."""
+    texts = results(comm, lambda: capfd.readouterr().err)
+    return [line for text in texts for line in text.splitlines() if "shard=" in line]
+
+
+def refused(hvdata, comm, dataset, *says):
+    raises_everywhere(comm, lambda: distribute(hvdata, dataset, remainder="drop"), ValueError, *says)
 
 
 PIPELINES = {
     "text": lambda paths: tf.data.TextLineDataset(paths).batch(1),
     "interleave": lambda paths: (
-        tf.data.Dataset.from_tensor_slices(paths).interleave(tf.data.TextLineDataset, cycle_length=2).batch(2)
+        Data.from_tensor_slices(paths).interleave(tf.data.TextLineDataset, cycle_length=2).batch(2)
     ),
-    "shuffled list": lambda paths: (
-        tf.data.Dataset.list_files(paths, shuffle=True).flat_map(tf.data.TextLineDataset).batch(2)
-    ),
+    "shuffled list": lambda paths: Data.list_files(paths, shuffle=True).flat_map(tf.data.TextLineDataset).batch(2),
     "shuffled": lambda paths: tf.data.TextLineDataset(paths).shuffle(5).map(lambda x: x).batch(3).prefetch(1),
+    "a cache in memory": lambda paths: tf.data.TextLineDataset(paths).batch(2).cache(),
 }
 
 
@@ -62,28 +86,21 @@ PIPELINES = {
 def test_files(hvdata, comm, files, capfd, name):
     for _ in range(2):
         assert rows(hvdata, comm, lambda: PIPELINES[name](files), name="train") == lines_of(files)
-    told = results(comm, lambda: capfd.readouterr().err)
-    readers = hvdata.num_readers()
-    said = [line for text in told for line in text.splitlines() if "shard=" in line]
-    assert len(said) == 2 and all(
-        f'channel train] shard="auto": each of {readers} readers reads its own files, of 7.' in line for line in said
-    ), told
+    lines = said(comm, capfd)
+    text = f'channel train] shard="auto": each of {hvdata.num_readers()} readers reads its own files, of 7.'
+    assert len(lines) == 2 and all(text in line for line in lines), lines
 
 
+NO_FILES = "it does not begin with a list of files"
 ELEMENTS = {
-    "range": (lambda: tf.data.Dataset.range(23).batch(2), "it does not begin with a list of files"),
+    "range": (lambda: Data.range(23).batch(2), NO_FILES),
     "generator": (
-        lambda: tf.data.Dataset.from_generator(
-            lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64)
-        ).batch(2),
-        "it does not begin with a list of files",
+        lambda: generated(lambda: iter(range(23))).batch(2),
+        NO_FILES,
     ),
-    "seeded": (lambda: tf.data.Dataset.range(23).shuffle(9, seed=3).batch(2), "it does not begin with a list of files"),
-    "two sources": (
-        lambda: tf.data.Dataset.range(11).concatenate(tf.data.Dataset.range(11, 23)).batch(2),
-        "Concatenate counts, or is not known",
-    ),
-}
+    "seeded": (lambda: Data.range(23).shuffle(9, seed=3).batch(2), NO_FILES),
+    "two sources": (lambda: Data.range(11).concatenate(Data.range(11, 23)).batch(2), "Concatenate counts, or is not known"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
@@ -91,11 +108,8 @@ ELEMENTS = {
 def test_elements(hvdata, comm, capfd, name, batch):
     make, why = ELEMENTS[name]
     assert rows(hvdata, comm, make, batch=batch) == list(range(23))
-    readers = hvdata.num_readers()
-    said = [
-        line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line
-    ]
-    assert len(said) == 1 and f"reads everything and delivers one element in {readers} ({why})." in said[0], said
+    (line,) = said(comm, capfd)
+    assert f"reads everything and delivers one element in {hvdata.num_readers()} ({why})." in line, line
 
 
 @pytest.mark.parametrize("make, why", [
@@ -105,285 +119,166 @@ def test_files_that_can_not_be_divided(hvdata, comm, files, capfd, make, why):
     """Pipelines for which tf.data's AutoShard fails or delivers rows several times."""
     wanted = lines_of(files[:3])[:4] if "Take" in why else lines_of(files[:1])
     assert rows(hvdata, comm, lambda: make(files)) == wanted
-    said = [
-        line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line
-    ]
-    assert len(said) == 1 and why in said[0], said
+    (line,) = said(comm, capfd)
+    assert why in line, line
 
 
 def test_every_epoch_its_own_dataset(hvdata, comm):
-    ds = hvdata.distribute_dataset(
-        lambda epoch: tf.data.Dataset.range(100 * epoch, 100 * epoch + 9).batch(1),
-        batch="per_rank",
-        remainder="partial",
-        shard="auto",
-    )
+    ds = distribute(hvdata, lambda epoch: Data.range(100 * epoch, 100 * epoch + 9).batch(1))
     for epoch in 1, 2:
-        got = results(comm, lambda: [int(x[0]) for x in ds if len(x)] if hvdata.is_trainer() else [])
-        assert sorted(x for mine in got for x in mine) == list(range(100 * epoch, 100 * epoch + 9))
+        assert all_rows(hvdata, comm, ds) == list(range(100 * epoch, 100 * epoch + 9))
 
 
-@pytest.mark.parametrize("make, what", [
-    (lambda: tf.data.Dataset.range(9).shuffle(9).batch(1), "ShuffleDataset has no seed"),
-    (lambda: tf.data.Dataset.range(2).flat_map(lambda i: tf.data.Dataset.range(5).shuffle(5)).batch(1), "in a function has no seed"),
-    (lambda: tf.data.Dataset.range(9).batch(1).with_options(_options()), "its options say deterministic=False")],
-    ids=["shuffle", "in a function", "options"])  # fmt: skip
-def test_an_order_of_each_readers_own_is_refused(hvdata, comm, make, what):
-    tf.random.set_seed(None)  # with one, each shuffle has a seed of it
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(make, batch="per_rank", shard="auto"),
-        ValueError,
-        r'shard="auto" cannot give each reader its own files \(it does not begin with a list of files\), nor its own elements: ',
-        what,
-        "elements would come twice or not at all. Give it a seed",
-    )
-
-
-def _options():
-    options = tf.data.Options()
-    options.deterministic = False
-    return options
-
-
-def test_a_function_that_shards_itself_is_refused(hvdata, comm):
-    def function(context):
-        return tf.data.Dataset.range(24).shard(context.num_input_pipelines, context.input_pipeline_id).batch(1)
-
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
-        ValueError,
-        r"divides one pipeline between the readers, but reader 0 on \S+ and reader 1 on \S+ have different ones",
-        "leave shard out",
-    )
-
-
-def test_saved_and_restored(hvdata, comm, tmp_path):
-    """Each reader resumes in its own part."""
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(60).batch(1), batch="per_rank", remainder="partial", shard="auto"
-    )
-    folder = comm.bcast(str(tmp_path), 0)
-
-    def first():
-        if not hvdata.is_trainer():
-            return []
-        iterator = iter(ds)
-        got = [int(next(iterator)[0]) for _ in range(3)]
-        tf.train.Checkpoint(iterator=iterator).write(f"{folder}/{hvdata.rank()}")
-        return got
-
-    def second():
-        if not hvdata.is_trainer():
-            return []
-        iterator = iter(ds)
-        tf.train.Checkpoint(iterator=iterator).read(f"{folder}/{hvdata.rank()}").assert_consumed()
-        return [int(x[0]) for x in iterator if len(x)]
-
-    got = results(comm, first) + results(comm, second)
-    assert sorted(np.concatenate([mine for mine in got if mine])) == list(range(60))
-
-
-def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
-    """The save lies between records of files."""
-    folder = comm.bcast(str(tmp_path), 0)
+@pytest.mark.parametrize("source", ["elements", "files"])
+def test_saved_and_restored(hvdata, comm, folder, path, source):
+    """Each reader resumes in its own part. The save lies between records of files."""
     paths = [f"{folder}/{i}.tfrecord" for i in range(5)]
     if comm.rank == 0:
-        for i, path in enumerate(paths):
-            with tf.io.TFRecordWriter(path) as writer:
+        for i, record_path in enumerate(paths):
+            with tf.io.TFRecordWriter(record_path) as writer:
                 for record in range(6):
                     writer.write(b"%d-%d" % (i, record))
     comm.barrier()
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.TFRecordDataset(paths).batch(1),
-        batch="per_rank",
-        remainder="partial",
-        shard="auto",
-        name="records",
-    )
-    every = sorted(b"%d-%d" % (i, record) for i in range(5) for record in range(6))
-
-    def part(steps):
-        iterator = iter(ds)
-        if steps is None:
-            tf.train.Checkpoint(iterator=iterator).read(f"{folder}/state{hvdata.rank()}").assert_consumed()
-            return [row for x in iterator for row in x.numpy().tolist()]
-        got = [row for _ in range(steps) for row in next(iterator).numpy().tolist()]
-        tf.train.Checkpoint(iterator=iterator).write(f"{folder}/state{hvdata.rank()}")
-        return got
-
-    got = [
-        row
-        for steps in (2, None)
-        for mine in results(comm, lambda steps=steps: part(steps) if hvdata.is_trainer() else [])
-        for row in mine
-    ]
-    assert sorted(got) == every
-    assert (
-        sorted(
-            row
-            for mine in results(
-                comm, lambda: [x for x in ds.unbatch().as_numpy_iterator()] if hvdata.is_trainer() else []
-            )
-            for row in mine
-        )
-        == every
-    )
+    make = (lambda: Data.range(60)) if source == "elements" else (lambda: tf.data.TFRecordDataset(paths))
+    ds = distribute(hvdata, lambda: make().batch(1))
+    every = sorted(make().as_numpy_iterator())
+    iterator = iter(ds) if hvdata.is_trainer() else None
+    got = sum(merged(on_trainers(hvdata, comm, lambda: take(iterator, 3))), [])
+    on_trainers(hvdata, comm, lambda: save(iterator, path))
+    again = iter(ds) if hvdata.is_trainer() else None
+    on_trainers(hvdata, comm, lambda: restore(again, path))
+    assert sorted(got + all_rows(hvdata, comm, again)) == every
+    assert all_rows(hvdata, comm, ds) == every
 
 
 # ---- What is not the same on all readers.
 
 
-def test_lists_of_files_in_different_orders(hvdata, comm, files):
-    """Files are divided by position. With different orders two readers would read one file, and no reader another."""
-    mine = files[comm.rank :] + files[: comm.rank]
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(
-            lambda: tf.data.TextLineDataset(mine).batch(1), batch="per_rank", shard="auto"
-        ),
-        ValueError,
-        r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice",
-        "Sort the list of files",
-    )
-
-
-@pytest.mark.parametrize("stage", ["shard", "filter"])
-def test_python_code_behind_a_shard_by_hand(hvdata, comm, stage):
-    """A pipeline whose graph can't be compared."""
-
-    def function(context):
-        all_of_it, readers, reader = tf.data.Dataset.range(24), context.num_input_pipelines, context.input_pipeline_id
-        mine = (
-            all_of_it.shard(readers, reader) if stage == "shard" else all_of_it.filter(lambda x: x % readers == reader)
-        )
-        return mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), [])).batch(1)
-
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
-        ValueError,
-        r"reader 0 on \S+ and reader 1 on \S+ have different ones",
-    )
-
-
-def test_different_seeds_behind_a_generator(hvdata, comm):
-    tf.random.set_seed(comm.rank + 1)
-
-    def function():
-        source = tf.data.Dataset.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64))
-        return source.shuffle(9).batch(2)
-
-    raises_everywhere(
-        comm,
-        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
-        ValueError,
-        "have different seeds in it: rows would come twice",
-        r"tf\.random\.set_seed\(\) the same",
-    )
-    tf.random.set_seed(5)
-    assert rows(hvdata, comm, function) == list(range(23))
-
-
 def numbers():
-    return tf.data.Dataset.range(24)
+    return Data.range(24)
 
 
+def unordered():
+    options = tf.data.Options()
+    options.deterministic = False
+    return options
+
+
+def parallel(ds):
+    return ds.map(lambda x: x, num_parallel_calls=2, deterministic=False)
+
+
+def rarely(*_):
+    return tf.random.uniform([]) < 0.5
+
+
+IN_A_FUNCTION = "RandomUniform in a function has no seed"
 RANDOM = {
-    "map": (
-        lambda: numbers().map(lambda x: x + 1, num_parallel_calls=2, deterministic=False),
-        "ParallelMapDataset has deterministic=False",
-    ),
-    "interleave": (
-        lambda: numbers().interleave(
-            lambda x: tf.data.Dataset.from_tensors(x), num_parallel_calls=2, deterministic=False
-        ),
-        "ParallelInterleaveDataset has deterministic=False",
-    ),
-    "filter": (
-        lambda: numbers().filter(lambda x: tf.random.uniform([]) < 0.5),
-        "RandomUniform in a function has no seed",
-    ),
-    "in a branch": (
-        lambda: numbers().filter(lambda x: tf.cond(x > 3, lambda: tf.random.uniform([]) < 0.5, lambda: True)),
-        "RandomUniform in a function has no seed",
-    ),
-    "before a filter": (
-        lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(lambda x, r: x),
-        "RandomUniform in a function has no seed",
-    ),
-    "flat_map": (
-        lambda: numbers().flat_map(lambda x: tf.data.Dataset.range(tf.random.uniform([], 0, 3, tf.int64))),
-        "RandomUniformInt in a function",
-    ),
-    "inside": (
-        lambda: (
-            numbers()
-            .take(5)
-            .flat_map(lambda i: tf.data.Dataset.range(3).map(lambda x: x, num_parallel_calls=2, deterministic=False))
-        ),
-        "a dataset in a function of FlatMapDataset has deterministic=False",
-    ),
-}
+    "shuffle": (lambda: numbers().shuffle(9), "ShuffleDataset has no seed"),
+    "shuffle in a function": (lambda: Data.range(2).flat_map(lambda i: numbers().shuffle(5)), "in a function has no seed"),
+    "options": (lambda: numbers().with_options(unordered()), "its options say deterministic=False"),
+    "map": (lambda: parallel(numbers()), "ParallelMapDataset has deterministic=False"),
+    "interleave": (lambda: numbers().interleave(lambda x: Data.from_tensors(x), num_parallel_calls=2, deterministic=False),
+                   "ParallelInterleaveDataset has deterministic=False"),
+    "filter": (lambda: numbers().filter(rarely), IN_A_FUNCTION),
+    "in a branch": (lambda: numbers().filter(lambda x: tf.cond(x > 3, rarely, lambda: True)), IN_A_FUNCTION),
+    "before a filter": (lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(
+        lambda x, r: x), IN_A_FUNCTION),
+    "flat_map": (lambda: numbers().flat_map(lambda x: Data.range(tf.random.uniform([], 0, 3, tf.int64))),
+                 "RandomUniformInt in a function"),
+    "inside": (lambda: numbers().take(5).flat_map(lambda i: parallel(Data.range(3))),
+               "a dataset in a function of FlatMapDataset has deterministic=False"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_what_a_stage_makes_random_is_refused(hvdata, comm, name):
-    tf.random.set_seed(None)
+def test_an_order_of_each_readers_own_is_refused(hvdata, comm, no_seed, name):
     make, what = RANDOM[name]
-    raises_everywhere(
+    refused(
+        hvdata,
         comm,
-        lambda: hvdata.distribute_dataset(lambda: make().batch(1), batch="per_rank", shard="auto"),
-        ValueError,
-        r"cannot give each reader its own files",
+        lambda: make().batch(1),
+        r'shard="auto" cannot give each reader its own files \(.*\), nor its own elements: ',
         what,
         "so every reader has another order",
+        "elements would come twice or not at all. Give it a seed",
     )
 
 
-def test_random_numbers_that_decide_nothing(hvdata, comm):
-    tf.random.set_seed(None)
-    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)  # noqa: E731
-    assert rows(hvdata, comm, make) == list(range(24))
-
-
-@pytest.mark.parametrize("joined", [
-    lambda one, other: tf.data.Dataset.sample_from_datasets([one, other], seed=1), lambda one, other: one.concatenate(other)],
-    ids=["mixture", "concatenate"])  # fmt: skip
-def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, joined):
-    """Random numbers in the maps of one source, beside the other's interleave."""
-    tf.random.set_seed(None)
-    change = lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)  # noqa: E731
-    source = lambda first: tf.data.Dataset.range(first, first + 4).interleave(  # noqa: E731
-        lambda x: tf.data.Dataset.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE
-    )
-    make = lambda: joined(source(0).map(change), source(10).map(change)).batch(2)  # noqa: E731
-    assert rows(hvdata, comm, make) == sorted([*range(4), *range(10, 14)] * 3)
-
-
-@pytest.mark.parametrize("stage", [
-    lambda names: names.filter(lambda name: tf.random.uniform([]) < 0.5),
-    lambda names: names.map(lambda name: name, num_parallel_calls=2, deterministic=False)], ids=["filter", "map"])  # fmt: skip
-def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, stage):
-    tf.random.set_seed(None)
-    raises_everywhere(
+@pytest.mark.parametrize("stage", [lambda names: names.filter(rarely), parallel], ids=["filter", "map"])
+def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, no_seed, stage):
+    refused(
+        hvdata,
         comm,
-        lambda: hvdata.distribute_dataset(
-            lambda: stage(tf.data.Dataset.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1),
-            batch="per_rank",
-            shard="auto",
-        ),
-        ValueError,
+        lambda: stage(Data.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1),
         r"its own files \(names of files have another order on each reader\), nor its own elements",
     )
 
 
-def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files):
-    tf.random.set_seed(None)
-    make = lambda: tf.data.Dataset.from_tensor_slices(files).interleave(  # noqa: E731
-        tf.data.TextLineDataset, num_parallel_calls=2, deterministic=False).map(
-        lambda x: x, num_parallel_calls=2, deterministic=False).shuffle(5).batch(2)  # fmt: skip
+@pytest.mark.parametrize("stage", ["shard", "filter", "filter behind Python code"])
+def test_a_function_that_shards_itself_is_refused(hvdata, comm, stage):
+    """Also if the pipeline's graph can't be compared, because it has Python code."""
+
+    def function(context):
+        readers, reader = context.num_input_pipelines, context.input_pipeline_id
+        if stage == "shard":
+            return numbers().shard(readers, reader).batch(1)
+        mine = numbers().filter(lambda x: x % readers == reader)
+        if "Python" in stage:
+            mine = mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), []))
+        return mine.batch(1)
+
+    says = r"divides one pipeline between the readers, but reader 0 on \S+ and reader 1 on \S+ have different ones"
+    refused(hvdata, comm, function, says, "leave shard out")
+
+
+def test_lists_of_files_in_different_orders(hvdata, comm, files):
+    """Files are divided by position. With different orders two readers would read one file, and no reader another."""
+    mine = files[comm.rank :] + files[: comm.rank]
+    says = r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice"
+    refused(hvdata, comm, lambda: tf.data.TextLineDataset(mine).batch(1), says, "Sort the list of files")
+
+
+def test_different_seeds_behind_a_generator(hvdata, comm):
+    def function():
+        source = generated(lambda: iter(range(23)))
+        return source.shuffle(9).batch(2)
+
+    tf.random.set_seed(comm.rank + 1)
+    says = ("have different seeds in it: rows would come twice", r"tf\.random\.set_seed\(\) the same")
+    refused(hvdata, comm, function, *says)
+    tf.random.set_seed(5)
+    assert rows(hvdata, comm, function) == list(range(23))
+
+
+def test_random_numbers_that_decide_nothing(hvdata, comm, no_seed):
+    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)
+    assert rows(hvdata, comm, make) == list(range(24))
+
+
+@pytest.mark.parametrize("joined", [
+    lambda one, other: Data.sample_from_datasets([one, other], seed=1), lambda one, other: one.concatenate(other)],
+    ids=["mixture", "concatenate"])  # fmt: skip
+def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, no_seed, joined):
+    """Random numbers in the maps of one source, beside the other's interleave."""
+
+    def source(first):
+        numbers = Data.range(first, first + 4).interleave(
+            lambda x: Data.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        return numbers.map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64))
+
+    got = rows(hvdata, comm, lambda: joined(source(0), source(10)).batch(2))
+    assert got == sorted([*range(4), *range(10, 14)] * 3)
+
+
+def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files, no_seed):
+    def make():
+        lines = Data.from_tensor_slices(files).interleave(
+            tf.data.TextLineDataset, num_parallel_calls=2, deterministic=False
+        )
+        return parallel(lines).shuffle(5).batch(2)
+
     assert rows(hvdata, comm, make) == lines_of(files)
 
 
@@ -392,28 +287,58 @@ def test_wrong_arguments(hvdata, comm, wrong):
     for call in (hvdata.distribute_dataset, lambda *args, **kwargs: hvdata.predict(tf.identity, *args, **kwargs)):
         raises_everywhere(
             comm,
-            lambda call=call: call(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
+            lambda call=call: call(lambda: Data.range(4).batch(1), batch="per_rank", shard=wrong),
             ValueError,
             rf"shard={re.escape(repr(wrong))} is not known\. Use None or 'auto'",
         )
 
 
-def test_a_cache_in_memory_divides_files(hvdata, comm, files, capfd):
-    assert rows(hvdata, comm, lambda: tf.data.TextLineDataset(files).batch(2).cache()) == lines_of(files)
-    assert any("its own files, of 7." in text for text in results(comm, lambda: capfd.readouterr().err))
-
-
-def test_a_cache_file_that_readers_would_share(hvdata, comm, files, tmp_path):
+def test_a_cache_file_that_readers_would_share(hvdata, comm, files, folder):
     """Readers that wrote one cache file failed with AlreadyExistsError at the first batch."""
-    path = comm.bcast(f"{tmp_path}/cache", 0)
+    path = f"{folder}/cache"
+    says = (
+        r'shard="auto" gives the pipeline to \d readers, and its cache\(\) has a file: each of them would write that file with '
+        r"other elements, or find it locked\. Use cache\(\) without a file; or leave shard out"
+    )
     for make in (
         lambda: tf.data.TextLineDataset(files).batch(2).cache(path),
-        lambda: tf.data.Dataset.range(10).cache(path).batch(2),
+        lambda: Data.range(10).cache(path).batch(2),
     ):
-        raises_everywhere(
-            comm,
-            lambda make=make: hvdata.distribute_dataset(make, batch="per_rank", shard="auto"),
-            ValueError,
-            r'shard="auto" gives the pipeline to \d readers, and its cache\(\) has a file: each of them would write that file with '
-            r"other elements, or find it locked\. Use cache\(\) without a file; or leave shard out",
-        )
+        refused(hvdata, comm, make, says)
+
+
+# ---- hvdata.predict divides its dataset in the same way.
+
+
+def doubled(hvdata, comm, dataset, **arguments):
+    """Predictions that are twice the rows."""
+    got = results(comm, lambda: hvdata.predict(lambda x: x * 2, dataset, **arguments))
+    assert got[1:] == [None] * (comm.size - 1)
+    return got[0].tolist()
+
+
+@pytest.mark.parametrize("batch", [4, 7])
+def test_predictions_of_all_readers(hvdata, comm, batch):
+    """The rows come in the order of the dataset, from any reader."""
+    make = lambda: Data.range(53).batch(batch)
+    for dataset in (make, make() if hvdata.is_reader() else None):
+        assert doubled(hvdata, comm, dataset) == [2 * i for i in range(53)]
+
+
+def test_predictions_of_batches_of_ranks(hvdata, comm):
+    """Each row comes once. A step has elements of one reader."""
+    got = doubled(hvdata, comm, lambda: Data.range(53).batch(3), batch="per_rank")
+    assert sorted(got) == [2 * i for i in range(53)]
+
+
+def by_position(context):
+    return numbers().shard(context.num_input_pipelines, context.input_pipeline_id).batch(3)
+
+
+def by_name(*, context):
+    return by_position(context)
+
+
+@pytest.mark.parametrize("function", [by_position, by_name])
+def test_predictions_of_a_function_that_gives_each_its_own(hvdata, comm, function):
+    assert sorted(doubled(hvdata, comm, function)) == [2 * i for i in range(24)]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.world(np=1)
 STEPS = 4
 Data = tf.data.Dataset
 
-# What the reader runs, of n elements, and what every rank has behind it, which keeps the number of its own.
+# The reader's pipeline of n elements, and a rank's stages after it, which keep the number of its elements.
 PIPELINES = {
     "range": (Data.range, lambda ds: ds),
     "shuffle": (lambda n: Data.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False), lambda ds: ds),
@@ -47,13 +47,11 @@ VERIFY = ["verify_unused_iterator", "verify_fully_used_iterator", "verify_exhaus
 @pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("symbolic", [False, True], ids=["explicit", "symbolic"])
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_tensorflows_own_checks(hvdata, comm, tmp_path, pipeline, symbolic):
+def test_tensorflows_own_checks(hvdata, comm, tmp_path, pipeline):
     source, behind = PIPELINES[pipeline]
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    options.experimental_symbolic_checkpoint = symbolic
 
     def dataset():
         ds = hvdata.distribute_dataset(lambda: source(STEPS * comm.size), batch="per_rank")

@@ -40,54 +40,36 @@ def one_process(data, epochs):
     return w
 
 
-def test_step_in_a_tf_function(hvdata, comm, data, train):
+@pytest.mark.parametrize("how", ["a step", "a whole epoch", "an iterator as argument"])
+def test_training(hvdata, comm, data, train, how):
     w = tf.Variable(tf.zeros(3))
 
-    @tf.function
-    def step(x, y):
+    def learn(x, y):
         w.assign_sub(0.1 * gradient(w, x, y, tf.GradientTape()))
 
-    def run():
-        for _ in range(3):
-            for x, y in train:
-                step(x, y)
-        return w.numpy()
-
-    for weights in results(comm, run):
-        np.testing.assert_allclose(weights, one_process(data, 3), rtol=1e-4)
-
-
-def test_whole_epoch_in_a_tf_function(hvdata, comm, data, train):
-    w = tf.Variable(tf.zeros(3))
+    step = tf.function(learn)
 
     @tf.function
     def epoch():
-        steps = 0
         for x, y in train:
-            w.assign_sub(0.1 * gradient(w, x, y, tf.GradientTape()))
-            steps += 1
-        return steps
-
-    got = results(comm, lambda: ([int(epoch()) for _ in range(3)], w.numpy()))
-    for steps, weights in got:
-        assert steps == [ROWS // 12] * 3
-        np.testing.assert_allclose(weights, one_process(data, 3), rtol=1e-4)
-
-
-def test_an_iterator_is_an_argument_of_a_tf_function(hvdata, comm, data, train):
-    w = tf.Variable(tf.zeros(3))
+            learn(x, y)
 
     @tf.function
     def steps(iterator, n):
         for _ in tf.range(n):
-            x, y = next(iterator)
-            w.assign_sub(0.1 * gradient(w, x, y, tf.GradientTape()))
+            learn(*next(iterator))
 
     def run():
         for _ in range(3):
-            iterator = iter(train)
-            steps(iterator, tf.constant(1))
-            steps(iterator, tf.constant(ROWS // 12 - 1))
+            if how == "a step":
+                for x, y in train:
+                    step(x, y)
+            elif how == "a whole epoch":
+                epoch()
+            else:
+                iterator = iter(train)
+                steps(iterator, tf.constant(1))
+                steps(iterator, tf.constant(ROWS // 12 - 1))
         return w.numpy()
 
     for weights in results(comm, run):

@@ -9,7 +9,7 @@ import time
 import pytest
 import tensorflow as tf
 from checkpoints import in_hand
-from together import results
+from together import generated, numbers, results
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -26,9 +26,7 @@ def seconds(hvdata, name, keys):
 def test_the_parts_are_the_whole(hvdata, comm, schedule):
     """Also if an epoch is left early. The time between epochs counts for no part."""
     name = f"times-{schedule}"
-    ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(12 * comm.size), batch="per_rank", schedule=schedule, name=name
-    )
+    ds = numbers(hvdata, 12 * comm.size, schedule=schedule, name=name)
 
     def epochs():
         inside = around = 0.0  # spans of time that lie within those of the epochs, and those in which the epochs lie
@@ -57,17 +55,16 @@ def test_the_parts_are_the_whole(hvdata, comm, schedule):
     keys = results(comm, lambda: sorted(key for key in hvdata.stats() if key.startswith(name + "/")))
     wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "window", "queue", *OF_READERS, "untaken"]
     wanted += [f"room_{what}/{rank}" for rank in range(comm.size) for what in ("seconds", "waits")]
-    assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size, (
-        "the same on every rank, so that sums can be made"
-    )
+    # The same on every rank, so that sums can be made.
+    assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size
     reads = results(comm, lambda: sum(seconds(hvdata, name, OF_READERS)) > 0)
     assert reads == results(comm, hvdata.is_reader)
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_queues_over_time(hvdata, comm, schedule):
-    """While all ranks work on a batch the window fills: what lies ready at a rank, and what a reader has dealt and not seen taken.
-    It empties while the ranks wait."""
+    """While all ranks work on a batch the window fills, at the ranks and in the reader's count of untaken elements. It
+    empties while the ranks wait."""
     name, held, steps = f"queues-{schedule}", threading.Event(), 8
 
     def batches():
@@ -77,7 +74,7 @@ def test_queues_over_time(hvdata, comm, schedule):
             yield i
 
     ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([], tf.int64)),
+        lambda: generated(batches),
         batch="per_rank",
         schedule=schedule,
         prefetch=3,
@@ -109,7 +106,7 @@ def test_queues_over_time(hvdata, comm, schedule):
 
 
 def test_they_begin_anew(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4 * comm.size), batch="per_rank", name="anew")
+    ds = numbers(hvdata, 4 * comm.size, name="anew")
     results(comm, lambda: [time.sleep(0.05) for _ in ds])
     before = results(comm, lambda: seconds(hvdata, "anew", OF_RANKS))
     assert all(step > 0.15 for _, _, step in before), before
@@ -128,7 +125,7 @@ def test_they_begin_anew(hvdata, comm):
 @pytest.mark.readers(1)
 def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
     """In most jobs the reader's own program is inside serve()."""
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(20 * (comm.size - 1)), batch="per_rank", name="served")
+    ds = numbers(hvdata, 20 * (comm.size - 1), name="served")
 
     def run():
         for _ in range(2 if hvdata.is_trainer() else 0):
@@ -156,7 +153,7 @@ def test_a_name_that_stdout_can_not_show(hvdata, comm, monkeypatch):
 
 def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
     """The other ranks call nothing, and may be in the middle of an epoch."""
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(6 * comm.size), batch="per_rank", name="asked")
+    ds = numbers(hvdata, 6 * comm.size, name="asked")
     it = iter(ds)
     results(comm, lambda: [next(it) for _ in range(3)] and None)
     for asking in range(comm.size):

@@ -58,6 +58,12 @@ def results(comm, call: Callable[[], Any]) -> list[Any]:
     return got
 
 
+def on_trainers(hvdata, comm, call: Callable[[], Any]) -> list[Any]:
+    """results() of the trainers alone, by rank."""
+    got = results(comm, lambda: (hvdata.rank(), call()) if hvdata.is_trainer() else None)
+    return [mine for _, mine in sorted(filter(None, got), key=lambda one: one[0])]
+
+
 def local(dataset: tf.data.Dataset) -> list[Any]:
     """The elements of one pass over `dataset` in this process: numpy arrays, lists of ragged tensors,
     SparseTensorValues."""
@@ -79,6 +85,21 @@ def elements(comm, dataset: tf.data.Dataset) -> list[list[Any]]:
     return results(comm, lambda: local(dataset))
 
 
+def numpy_of(dataset: tf.data.Dataset) -> list[Any]:
+    """The elements of one pass over a dataset without composite tensors. An iterator will do."""
+    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), element) for element in dataset]
+
+
+def merged(shares: Sequence[Sequence[Any]]) -> list[Any]:
+    """The job's order: rank 0's share of step 0, rank 1's of step 0, ..., then step 1."""
+    return [share for step in zip(*shares) for share in step]
+
+
+def numbers(hvdata, n: int, start: int = 0, **arguments: Any) -> tf.data.Dataset:
+    """A channel of n numbers from `start` on, each a batch of one rank."""
+    return hvdata.distribute_dataset(tf.data.Dataset.range(start, start + n), **{"batch": "per_rank", **arguments})
+
+
 def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ...], *patterns: str) -> list[Raised]:
     """Asserts that `call()` raises `kind` on every rank, each with a text that has all `patterns`."""
     got = outcomes(comm, lambda: repr(call())[:200])  # not every result can be sent
@@ -88,6 +109,12 @@ def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ..
         for pattern in patterns:
             assert re.search(pattern, one.text, re.S), f"rank {rank}: no {pattern!r} in: {one.text}"
     return got
+
+
+def heard_everywhere(comm, call: Callable[[], Any], who: int, kind: type, *patterns: str) -> None:
+    """raises_everywhere() for an error that rank `who` finds, as `kind`. The others raise InvalidArgumentError."""
+    for rank, one in enumerate(raises_everywhere(comm, call, Exception, *patterns)):
+        assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError), (rank, one)
 
 
 def gradient_of_a_gradient(x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -138,6 +165,10 @@ def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.da
     return function
 
 
+def generated(function: Callable[[], Any], spec: tf.TensorSpec = tf.TensorSpec([], tf.int64)) -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(function, output_signature=spec)
+
+
 class Counted:
     """A generator of 0..n-1 that counts its starts and its elements in this process."""
 
@@ -153,7 +184,7 @@ class Counted:
             yield i
 
     def dataset(self) -> tf.data.Dataset:
-        return tf.data.Dataset.from_generator(self, output_signature=tf.TensorSpec([], tf.int64))
+        return generated(self)
 
 
 def host_of(rank: int) -> str:
@@ -172,3 +203,8 @@ def dealt(values: Sequence[Any], rank: int, ranks: int) -> list[Any]:
     """Rank `rank`'s part of whole groups of `ranks` values, as per-rank batches under `static` with
     remainder="drop"."""
     return list(values[: len(values) // ranks * ranks][rank::ranks])
+
+
+def dealt_to_all(comm, values: Sequence[Any]) -> list[list[Any]]:
+    """dealt() for every rank."""
+    return [dealt(values, rank, comm.size) for rank in range(comm.size)]

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -153,7 +152,6 @@ class RunningJob:
     def stacks(self, ranks: Iterable[int] | None = None, seconds: float = 10.0) -> dict[int, str]:
         """The stacks of all threads of every rank, from faulthandler. Ends the ranks by SIGABRT."""
         wanted = list(range(self.processes) if ranks is None else ranks)
-        native = {rank: _native_stacks(self.pid(rank)) for rank in wanted}
         before = {rank: len(self.read("err", rank).encode()) for rank in wanted}
         # Otherwise the launcher ends the other ranks as soon as the first one has ended.
         self._stop_launchers()
@@ -164,8 +162,7 @@ class RunningJob:
         while time.monotonic() < deadline and any(self.alive(rank) for rank in wanted):
             time.sleep(0.05)
         return {
-            rank: (self.read("err", rank, before[rank]).strip() or "(no stacks: the process had ended, or is stopped)")
-            + native[rank]
+            rank: self.read("err", rank, before[rank]).strip() or "(no stacks: the process had ended, or is stopped)"
             for rank in wanted
         }
 
@@ -242,16 +239,3 @@ def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")[:200]
     return "it has just ended"
-
-
-def _native_stacks(pid: int | None) -> str:
-    """The C++ stacks, if gdb is installed and HVDATA_TEST_GDB=1. Slow."""
-    gdb = shutil.which("gdb")
-    if not os.environ.get("HVDATA_TEST_GDB") or gdb is None or not _alive(pid):
-        return ""
-    try:
-        command = [gdb, "-batch", "-ex", "thread apply all bt", "-p", str(pid)]
-        shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60).stdout
-        return f"\n--- native stacks ---\n{shown}"
-    except subprocess.TimeoutExpired:
-        return "\n(gdb took too long)"
