@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several ranks, for tests of a job's exit status, output and duration.
 
-job = run_job(script, np=2)                   # runs to its end
+job = run_program("say(rank, list(train(lambda: tf.data.Dataset.range(8))))", np=2)  # a program(), to its end
+job.assert_said(r"^0 ", 0)
+job = run_job(script, np=2)                   # a script of its own
 with start_job(script, np=3) as job:          # for tests that disturb it
     job.wait_for("step 3", rank=1)
     job.kill_rank(1)
@@ -20,19 +22,46 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import launch
 from ranks.slowness import slowness
 
-# Seconds that a fault may take to end a job or to become an error: 10, as docs/guarantees.md promises, times the
-# slowness of the machine.
-# Three times that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
+# Seconds in which a fault must end a job or become an error: the 10 of docs/guarantees.md, times the slowness of the machine. Three times
+# that if HVDATA_TEST_LIMIT is set, for example with sanitizers.
 SOON = (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10) * slowness()
+
+# Most programs of ranks begin with this text. `before` stands in front of the import of TensorFlow.
+_LIBRARIES = """
+import contextlib, gc, json, multiprocessing, os, re, signal, sys, threading, time
+{before}
+import numpy as np
+import tensorflow as tf
+import horovod_data as hvdata
+
+def say(*words):
+    print(*words, flush=True)
+
+def now(word):  # for Job.when()
+    print(word, time.monotonic(), flush=True)
+
+def train(make, batch="per_rank", name="train", **options):
+    return hvdata.distribute_dataset(make, batch=batch, name=name, **options)
+"""
+_INIT = """
+hvdata.init()
+rank, size = hvdata.rank(), hvdata.size()
+"""
 
 _FOLDERS = tempfile.TemporaryDirectory(
     prefix="hvdata-jobs-"
 )  # tests read them after a job's end; removed when this process ends
+
+
+def program(body: str, before: str = "", init: str = _INIT) -> str:
+    """The text of a program: the imports that most need, say(), now(), train(), `init`, `rank` and `size`, then `body`."""
+    return _LIBRARIES.replace("{before}", before) + init + body
 
 
 class Job:
@@ -106,6 +135,16 @@ class Job:
         """Seconds from when() to the end of the job."""
         return self._running.started + self.seconds - self.when(word, rank)
 
+    def assert_soon(self, word: str, rank: int) -> None:
+        """The job ended soon after `rank` had called now(word)."""
+        assert self.seconds_since(word, rank) < SOON, self.describe()
+
+    def assert_said(self, pattern: str, *ranks: int) -> None:
+        """Each of these ranks has written a text that matches; without ranks: at least one rank has."""
+        texts = [out + err for out, err in zip(self.stdout, self.stderr)]
+        found = [re.search(pattern, text, re.MULTILINE) is not None for text in texts]
+        assert all(found[rank] for rank in ranks) if ranks else any(found), f"no {pattern!r}\n{self.describe()}"
+
     def describe(self) -> str:
         """All output, for failure texts: assert job.returncode == 0, job.describe()."""
         parts = [f"===== launcher: status {self.returncode} =====\n{self.log}"]
@@ -176,3 +215,13 @@ def run_job(
     with start_job(script, np, *args, readers=readers, env=env, launcher=launcher, cwd=cwd, left=left) as job:
         job.finish(timeout)
         return job
+
+
+def run_program(
+    body: str, np: int, *args: str, status: int | None = 0, before: str = "", init: str = _INIT, timeout: float = 120,
+    **more: Any,
+) -> Job:  # fmt: skip
+    """Runs program(body, before, init) to its end, which is to have this status. None: the caller looks at the status."""
+    job = run_job(program(body, before, init), np, *args, timeout=timeout, **more)
+    assert status is None or job.returncode == status, job.describe()
+    return job

@@ -4,7 +4,7 @@
 done = run_launcher("-np", "2", python("print('up')"))
 with start_launcher("-np", "2", python(script)) as job:
     job.wait_for("up", times=2)
-    job.signal(signal.SIGTERM)
+    job.send(signal.SIGTERM)
     status = job.finish(20)
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,27 +37,30 @@ def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
     return launch.environment(Path(tempfile.gettempdir()), 0, {**ours, **extra})
 
 
-class Launched:
+class Launched(launch.RunningJob):
     """A running horovod-data-run. Its output and that of its ranks are one text."""
 
     def __init__(self, words: list[str], env: Mapping[str, str | None], cwd: Path | None):
+        self._folder = tempfile.TemporaryDirectory(prefix="hvdata-launched-")
+        self.directory = Path(self._folder.name)
+        self.processes, self._stopped = 0, set()  # no rank has files of its own
         self.returncode: int | None = None
         self.seconds = 0.0
-        self._started = time.monotonic()
-        self._file = tempfile.NamedTemporaryFile(prefix="hvdata-launched-")
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=self._file,
-            stderr=subprocess.STDOUT,
-            env=environment(env),
-            cwd=cwd,
-            start_new_session=True,
-        )  # a new session, so that members() finds all processes
+        self.started = time.monotonic()
+        with open(self.directory / "log", "wb") as log:
+            self._launcher = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment({**env, "HVDATA_TEST_DIR": str(self.directory)}),
+                cwd=cwd,
+                start_new_session=True,  # so that _members() finds all processes
+            )
 
     @property
     def output(self) -> str:
-        return Path(self._file.name).read_text(errors="replace")
+        return self.log()
 
     def lines(self, start: str) -> list[str]:
         """The sorted lines that begin with `start`, without it."""
@@ -68,52 +70,28 @@ class Launched:
         deadline = time.monotonic() + 2 * slowness() * timeout
         while self.output.count(text) < times:
             ended = (
-                self._process.poll() is not None and self.output.count(text) < times
-            )  # once more, because it may have written the text just before its end
+                self.poll() is not None and self.output.count(text) < times
+            )  # it may have written just before its end
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
             time.sleep(0.02)
 
-    def signal(self, number: int, everybody: bool = False) -> None:
+    def send(self, number: int, everybody: bool = False) -> None:
         """Sends a signal to the launcher, or to all processes of its group, as a terminal does."""
-        (os.killpg if everybody else os.kill)(self._process.pid, number)
+        (os.killpg if everybody else os.kill)(self._launcher.pid, number)
 
     def finish(self, timeout: float) -> int:
         timeout *= 2 * slowness()
-        try:
-            self.returncode = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}") from None
-        self.seconds = time.monotonic() - self._started
+        self.returncode = self.wait(timeout)
+        if self.returncode is None:
+            raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}")
+        self.seconds = time.monotonic() - self.started
         return self.returncode
 
-    def members(self) -> list[str]:
-        """The command lines of all processes of the job that still run."""
-        found = []
-        for entry in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if entry.isdigit() and os.getsid(int(entry)) == self._process.pid:
-                    stat = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-                    if stat not in "ZX":
-                        found.append(f"{entry}: {launch.command_of(int(entry))}")
-        return found
-
-    def gone(self, seconds: float = 10) -> bool:
-        """Waits at most `seconds`, more on slow machines, until no process of the job runs. False if one still does."""
-        deadline = time.monotonic() + seconds * slowness()
-        while self.members() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return not self.members()
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(3)
-        for member in self.members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(member.partition(":")[0]), signal.SIGKILL)
-        self._process.wait()
+    def assert_gone(self, seconds: float = 10) -> None:
+        """No process of the job runs after so many seconds, or more on slow machines."""
+        left = self.left(seconds * slowness())
+        assert not left, left
 
 
 @contextlib.contextmanager
@@ -134,7 +112,7 @@ def run_launcher(
     """Runs a job to its end. See start_launcher."""
     with start_launcher(*words, env=env, cwd=cwd) as job:
         job.finish(timeout)
-        assert job.gone(), job.members()
+        job.assert_gone()
         return job
 
 

@@ -22,28 +22,16 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 def rows(events: list[dict[str, Any]]) -> dict[int, str]:
     """The names of the processes by row."""
-    named = [
-        (event["pid"], event["args"]["name"])
-        for event in events
-        if event["ph"] == "M" and event["name"] == "process_name"
-    ]
-    assert len(dict(named)) == len(named), f"a row has two names: {named}"
-    return dict(named)
+    names = [event for event in events if event["ph"] == "M" and event["name"] == "process_name"]
+    named = {event["pid"]: event["args"]["name"] for event in names}
+    assert len(named) == len(names), f"a row has two names: {names}"
+    return named
 
 
 def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "train") -> list[dict[str, Any]]:
     """The phases of a process in a channel, in order. Checks that they don't overlap."""
-    found = sorted(
-        (
-            event
-            for event in events
-            if event["ph"] == "X"
-            and event["pid"] == row
-            and event["cat"] == role
-            and event["args"]["channel"] == channel
-        ),
-        key=lambda event: event["ts"],
-    )
+    mine = [event for event in events if event["ph"] == "X" and (event["pid"], event["cat"]) == (row, role)]
+    found = sorted((event for event in mine if event["args"]["channel"] == channel), key=lambda event: event["ts"])
     assert {event["name"] for event in found} <= (TRAINER if role == "trainer" else READER)
     for one, other in zip(found, found[1:]):
         assert one["ts"] + one["dur"] <= other["ts"] + 0.0015, (one, other)  # 1.5 ns, because times are rounded

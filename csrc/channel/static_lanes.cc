@@ -136,6 +136,8 @@ class StaticLanes : public Lanes {
     return LaneStep(dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped);
   }
 
+  DealtStep Oldest() const override { return DealtStep(dealt_ - window_.size()); }
+
   uint64_t Window() const override {
     uint64_t fewest = kAll;
     for (const Lane& lane : lanes_) {

@@ -149,6 +149,17 @@ TEST(Header, RoundTripOfExtremes) {
   ExpectRoundTrip(header);
 }
 
+TEST(Header, AStateIsCopiedOnce) {
+  const std::string state(1 << 20, 'x');
+  Restore restore;
+  restore.state = state;
+  for (const Message& message : {Message(State{1, 0, state}), Message(restore)}) {
+    Header header;
+    header.message = message;
+    EXPECT_LT(Encode(header).capacity(), state.size() + 1024) << header.name();
+  }
+}
+
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 // A reader's state contains its shuffle buffer, which may be larger than 2 GiB. Sizes of more than 32 bits are read correctly, too.
 TEST(Header, ATextMayBeAboveTwoGiB) {

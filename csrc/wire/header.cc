@@ -71,6 +71,13 @@ void Check(const Header& header, Reader* reader) {
   }
 }
 
+// A state may take gigabytes. Without memory for it in advance, the fields behind it would have it copied once more.
+size_t StateBytes(const Message& message) {
+  if (const auto* state = std::get_if<State>(&message)) return state->text.size();
+  if (const auto* restore = std::get_if<Restore>(&message)) return restore->state.size();
+  return 0;
+}
+
 }  // namespace
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
@@ -101,7 +108,8 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
 
 std::string Encode(const Header& header) {
   std::string message;
-  message.reserve(128 + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
+  message.reserve(128 + StateBytes(header.message) +
+                  header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
   Writer writer(&message);
   writer.Front(kMagic);
   HeaderFields(&writer, header);

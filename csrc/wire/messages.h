@@ -21,12 +21,16 @@ void Field(Codec* codec, const char* name, T& value) {
     codec->Flag(name, value);
   else if constexpr (std::is_integral_v<Plain>)
     codec->Int(name, value);
+  else if constexpr (std::is_floating_point_v<Plain>)
+    codec->Real(name, value);
   else if constexpr (std::is_enum_v<Plain>)
     codec->Enum(name, value, Plain{}, Plain::kLast);
   else if constexpr (std::is_same_v<Plain, std::string>)
     codec->Text(name, value);
   else if constexpr (std::is_same_v<Plain, std::vector<int32_t>>)
     codec->Ints(name, value);
+  else if constexpr (std::is_same_v<Plain, std::vector<double>>)
+    codec->Reals(name, value);
   else
     codec->Int(name, value.n);
 }
@@ -127,18 +131,20 @@ struct Data {  // one share: components and payload
   Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
   uint64_t hash = 0;  // verified channels (proof/share_hash.h)
-  HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash))
+  double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
+  HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash) F(cost))
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;       // 0: the data is exhausted
-  std::string text;       // of an error
-  bool lost = false;      // this reader has failed, and the other readers continue
-  uint64_t left = 0;      // its leftovers
-  TailStep tail_taken;    // tail steps that an earlier run has taken
-  std::string no_filler;  // why there is no filler for a tail step
-  int64_t dropped = 0;    // rows or elements that remainder="drop" has dropped
-  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler))
+  int32_t code = 0;                // 0: the data is exhausted
+  std::string text;                // of an error
+  bool lost = false;               // this reader has failed, and the other readers continue
+  uint64_t left = 0;               // its leftovers
+  TailStep tail_taken;             // tail steps that an earlier run has taken
+  std::string no_filler;           // why there is no filler for a tail step
+  int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
+  std::vector<double> costs = {};  // weighed channels: of each leftover
+  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
   HVDATA_MESSAGE("RECALL", )
@@ -179,7 +185,8 @@ struct Ready {
   Turn steps;
   int32_t code = 0;
   std::string text;
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text))
+  double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost))
 };
 struct Go {
   enum class Notice : uint8_t {
@@ -193,7 +200,8 @@ struct Go {
   Turn steps;
   int32_t code = 0;
   std::string text;
-  HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text))
+  std::vector<double> costs = {};  // weighed channels, kAllHave and kEndsThere: of the last steps, for all trainers
+  HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text) F(costs))
 };
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.

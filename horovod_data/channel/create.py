@@ -47,7 +47,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have made
     the channel.
     """
-    mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
+    mine: dict[str, Any] = {"arguments": options.words()}
     reading: Optional[Reading] = None
     dealer: Optional[reader_thread.Dealer] = None
     failure: Optional[BaseException] = None
@@ -147,7 +147,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     watch.renew(channel.label)
     bindings.channel_create(
         channel.label,
-        [_component(part) for part in elements.components(channel.spec)],
+        [_component(part) for part in elements.components_of_channel(channel.spec, options)],
         number=channel.number,
         batch=BATCH.index(options.batch),
         schedule=SCHEDULE.index(options.schedule),
@@ -155,9 +155,10 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
         prefetch=0 if options.prefetch == AUTO else options.prefetch,
         prefetch_bytes=prefetch_bytes,
         on_error_continue=options.on_reader_error == "continue",
-        add_weight=options.remainder == "pad",
+        weighed=options.weigh is not None,
+        has_costs=options.has_costs,
+        add_weight=options.weighs and not options.has_costs,
         verify=options.verify,
-        weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None,
         elements=_UNKNOWN if reading is None else reading.count,
     )

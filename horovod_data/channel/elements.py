@@ -149,15 +149,12 @@ def components(spec: Any) -> list[Component]:
     return found
 
 
-def weight_component(spec: Any) -> int:
-    """The component whose rows have the weights of remainder="pad".
-
-    It belongs to the first leaf, which knows its rows.
-    """
-    first = leaves(spec)[0][1]
-    if isinstance(first, tf.SparseTensorSpec):
-        return 2
-    return 1 if _is_ragged(first) else 0
+def components_of_channel(spec: Any, options: Options) -> list[Component]:
+    """The plain tensors that travel. `spec`: of the reader's elements, with their costs if `weigh` gives them."""
+    if not options.has_costs:
+        return components(spec)
+    element, costs = spec
+    return [*components(element), Component("what weigh= returned", costs.dtype, costs.shape, EmptyRule.ROWS)]
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
@@ -224,11 +221,55 @@ def put_together(spec: Any) -> Callable[..., Any]:
     return pack
 
 
-def with_weight(spec: Any, weight: Any) -> Any:
+def with_weight(element: Any, weight: Any) -> Any:
     """(x, y) becomes (x, y, weight), as Keras takes it. Anything else becomes (element, weight)."""
-    if type(spec) is tuple and len(spec) == 2:
-        return (*spec, weight)
-    return (spec, weight)
+    if type(element) is tuple and len(element) == 2:
+        return (*element, weight)
+    return (element, weight)
+
+
+def has_sample_weight(spec: Any) -> bool:
+    """Says whether an element is Keras' (x, y, sample_weight): the third component is one float tensor with an axis 0."""
+    if type(spec) is not tuple or len(spec) != 3:
+        return False
+    weight = spec[2]
+    return isinstance(weight, tf.TensorSpec) and weight.dtype.is_floating and bool(weight.shape.rank)
+
+
+def times_weight(element: Any, weight: tf.Tensor) -> Any:
+    """(x, y, sample_weight) with the product of its own weights and ours."""
+    x, y, own = element
+    ours = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([tf.rank(own) - 1], tf.int32)], 0))
+    product = own * tf.cast(ours, own.dtype)
+    product.set_shape(own.shape)
+    return x, y, product
+
+
+def with_costs(weigh: Callable[..., Any]) -> Callable[..., Any]:
+    """For Dataset.map on the reader: an element becomes (element, the costs of its rows)."""
+
+    def pair(*element: Any) -> Any:
+        costs = tf.cast(tf.convert_to_tensor(weigh(*element)), tf.float32)
+        return (element if len(element) > 1 else element[0]), costs
+
+    return pair
+
+
+def check_costs(spec: Any) -> None:
+    """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
+    element, costs = spec
+    first = leaves(element)[0][1]
+    if first.shape.rank is None or costs.shape.rank is None:
+        return
+    rank = min(first.shape.rank, 1)
+    if costs.shape.rank != rank or (rank and not costs.shape.is_compatible_with(first.shape[:1])):
+        raise explained(
+            ValueError,
+            f"weigh= returned costs of shape {costs.shape} for an element whose first component has shape {first.shape}",
+            "It gets the components of a whole element. Let it return a vector with the cost of each row"
+            if rank
+            else "Let it return a number, because the elements have no rows",
+        )
 
 
 # ---- Specs of shares.
@@ -251,7 +292,7 @@ def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
 
 
 def share_spec(spec: Any, options: Options, trainers: int) -> Any:
-    """The element_spec that every trainer sees, the weight of "pad" included."""
+    """The spec of a share as it travels. With weights it is (x, y, weight) or (element, weight)."""
 
     def of_leaf(leaf: Any) -> Any:
         if is_none(leaf):
@@ -266,7 +307,9 @@ def share_spec(spec: Any, options: Options, trainers: int) -> Any:
         return _replace_rows(leaf, rows // trainers if options.remainder == "drop" else -(-rows // trainers))
 
     shared = tf.nest.map_structure(of_leaf, spec)
-    if options.remainder != "pad":
+    if options.has_costs:
+        return with_weight(*shared)
+    if not options.weighs:
         return shared
     first = leaves(shared)[0][1]
     shape = tf.TensorShape(None) if first.shape.rank is None else first.shape[:1]
@@ -298,7 +341,7 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
             ValueError,
             f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
             f"{rows % trainers} rows of every batch would be lost",
-            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
+            f"Use batches of {max(rows // trainers, 1) * trainers} rows, or another remainder=",
         )
 
 

@@ -18,7 +18,8 @@ from ..job.settings import LEAST_MB, Settings, verify_in
 
 BATCH = ("global", "per_rank")
 SCHEDULE = ("static", "dynamic")
-REMAINDER = ("drop", "partial", "pad")
+REMAINDER = ("drop", "partial", "pad", "repeat")
+ROWS = "rows"
 ON_ERROR = ("raise", "continue")
 AUTO = "auto"
 MIB = 1 << 20
@@ -51,6 +52,7 @@ class Options:
     verify: bool = False
     prefetch_mb: Optional[float] = None
     shard: Optional[str] = None
+    weigh: Any = None
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, BATCH)
@@ -79,6 +81,33 @@ class Options:
                 'Use batch="per_rank" with it',
             )
 
+        if self.weigh is not None and self.weigh != ROWS and not callable(self.weigh):
+            raise explained(
+                ValueError,
+                f"weigh={self.weigh!r} is not known",
+                "Use None, 'rows', or a function that returns the cost of each row of an element",
+            )
+        if self.weigh is not None and self.schedule == "dynamic":
+            raise explained(
+                ValueError,
+                f'weigh={self.weigh!r} divides the rows of a step by their cost, but schedule="dynamic" has no steps',
+                'Use schedule="static" with it',
+            )
+
+    @property
+    def has_costs(self) -> bool:
+        """A function gives the cost of each row. The costs travel as the last component of an element."""
+        return callable(self.weigh)
+
+    @property
+    def weighs(self) -> bool:
+        """A weight comes with each row."""
+        return self.weigh is not None or self.remainder in ("pad", "repeat")
+
+    def words(self) -> dict[str, Any]:
+        """The arguments in a form for JSON, to compare them between ranks. Functions have no such form."""
+        return {**dataclasses.asdict(self), "weigh": "a function" if self.has_costs else self.weigh}
+
     def completed(self, settings: Settings) -> Options:
         """The same options. HOROVOD_DATA_* variables replace arguments that were left out."""
         size = self.prefetch_mb
@@ -87,7 +116,7 @@ class Options:
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
     def __str__(self) -> str:
-        return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self).items())
+        return ", ".join(f"{key}={value!r}" for key, value in self.words().items())
 
 
 def _is_auto(value: Any) -> bool:

@@ -158,8 +158,12 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     elements.check_types(spec)
     if rules.options.batch == "global":
         elements.check_global(spec, rules.options.remainder, rules.audience)
-    flat = dataset
     with _mode(graph), tf.device("/CPU:0"):
+        if rules.options.has_costs:
+            dataset = dataset.map(elements.with_costs(rules.options.weigh))
+            spec = dataset.element_spec
+            elements.check_costs(spec)
+        flat = dataset
         if elements.has_composites(spec):
             flat = dataset.map(elements.take_apart)
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)

@@ -25,21 +25,22 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Optional
 
 NETWORK = "10.99.77"
 BURST = 32 << 10  # bytes that may pass at once: about 250 us of 1 Gbit/s
 QUEUE = 1 << 20  # bytes that a port holds back
-# tbf drops packets when its queue is full, which TCP takes for congestion. So no connection may fill the queue.
-CONNECTION = 128 << 10  # bytes of one connection in its host's queue
-FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
+# Bytes of one connection in its host's queue. tbf drops packets when its queue is full, and TCP takes that for congestion. So no
+# connection may fill the queue.
+CONNECTION = 128 << 10
+FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps in each packet that the counters count
 PREFIX = "hvdata-bed-"  # of the folders
 START_SECONDS = 20
 
-# $0 DIRECTORY, and the hosts' names. Tells each process's number outside. The machine's /proc stays within reach, for those
-# who want to know that of their own; the hosts see that of the bed. Whose parent has gone is the first process's to bury.
+# $0 DIRECTORY, and the hosts' names. Prints each process's number outside. The machine's /proc stays within reach, for programs that
+# want to know their number outside; the hosts see that of the bed. The first process reaps processes without a parent.
 INIT = """
 mount --bind /proc "$0/proc" && mount -t proc proc /proc &&
 ip link set lo up && ip link add bridge up type bridge forward_delay 0 || exit
@@ -85,7 +86,7 @@ exec nsenter --target "$pid" --net --uts --ipc --mount --pid -- \\
 
 @dataclass(frozen=True)
 class Counters:
-    """What has passed a host's line, in bytes and packets, seen from the host."""
+    """The traffic on a host's line, in bytes and packets, seen from the host."""
 
     sent: int = 0
     received: int = 0
@@ -93,16 +94,11 @@ class Counters:
     packets_received: int = 0
 
     def __sub__(self, other: Counters) -> Counters:
-        return Counters(
-            self.sent - other.sent,
-            self.received - other.received,
-            self.packets_sent - other.packets_sent,
-            self.packets_received - other.packets_received,
-        )
+        return Counters(*(mine - its for mine, its in zip(astuple(self), astuple(other))))
 
     @property
     def payload_sent(self) -> int:
-        """Bytes without the packets' frames; ARP's packets, which have smaller ones, count as some bytes less than none."""
+        """Bytes without the packets' frames. ARP's packets have smaller frames, and count as a few bytes less than 0."""
         return self.sent - FRAME * self.packets_sent
 
     @property
@@ -134,7 +130,7 @@ class Bed:
         self._ends = contextlib.ExitStack()
 
     def __enter__(self) -> Bed:
-        with self._ends:  # also what was made until something failed
+        with self._ends:  # if something fails, this removes what was made until then
             self._begin()
             self._ends = self._ends.pop_all()
         return self
@@ -149,7 +145,7 @@ class Bed:
         self._ends.callback(shutil.rmtree, self._directory, ignore_errors=True)
         (made / "lock").touch()
         self._ends.enter_context(_locked(made))
-        made.rename(self._directory)  # not before it is locked: no other bed shall take it for a leftover
+        made.rename(self._directory)  # when it is locked, so that no other bed takes it for a leftover
         unique = self._directory.name[len(PREFIX) :]
         self.names = [f"host{number}-{unique}" for number in range(self._count)]
         for folder in ("bin", "pids", "proc", "tmp"):
@@ -166,23 +162,9 @@ class Bed:
 
     def _populate(self) -> list[int]:
         """Starts the processes that hold the switch's and the hosts' namespaces; returns their numbers."""
+        command = "setpriv --pdeathsig KILL unshare --pid --net --mount --fork --kill-child sh -c".split()
         first = subprocess.Popen(
-            [
-                "setpriv",
-                "--pdeathsig",
-                "KILL",
-                "unshare",
-                "--pid",
-                "--net",
-                "--mount",
-                "--fork",
-                "--kill-child",
-                "sh",
-                "-c",
-                INIT,
-                str(self._directory),
-                *self.names,
-            ],
+            [*command, INIT, str(self._directory), *self.names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -204,7 +186,7 @@ class Bed:
             f"link add {port} type veth peer name eth0 netns {self._pids[host]}",
             f"link set {port} master bridge up",
         )
-        # Linux's default, whatever this machine uses: a host's own setting takes none that the machine forbids.
+        # Linux's default, whatever this machine uses. A host's own setting could only name what the machine allows.
         self._in(
             self._pids[host],
             f"addr add {self.address(host)}/24 dev eth0",
@@ -236,23 +218,23 @@ class Bed:
 
     @property
     def proc(self) -> Path:
-        """On the hosts: the machine's own /proc. A process reads there by what number we know it."""
+        """The machine's own /proc, on the hosts. A process finds there its number outside."""
         return self._directory / "proc"
 
     def enter(self, host: int = 0) -> list[str]:
-        """Before a command: that it run on this host."""
+        """The words before a command that run it on this host."""
         return [str(self._directory / "bin" / "on"), str(self._pids[host])]
 
     def mpirun(self, places: Sequence[int], env: Mapping[str, str]) -> list[str]:
-        """Before `-np` and a command: rank r runs on host places[r], and gets these environment variables."""
+        """The words before `-np` and a command: rank r runs on host places[r], and gets these environment variables."""
         listed = self._directory / "places"
         listed.write_text("".join(f"{self.names[host]}\n" for host in places))
         forwarded = [word for name in env if re.fullmatch(r"\w+", name) for word in ("-x", name)]
         return [*self.enter(), "mpirun", "--hostfile", str(listed), "--map-by", "seq", *forwarded]
 
     def processes(self, host: Optional[int] = None) -> list[int]:
-        """What runs on the hosts, or on one of them: the processes' numbers here."""
-        wanted = {"pid": self._switch} if host is None else {"pid": self._switch, "net": self._pids[host]}
+        """The numbers here of the processes on the hosts, or on one host."""
+        wanted = {"pid": self._switch, **({} if host is None else {"net": self._pids[host]})}
         found = []
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
             with contextlib.suppress(OSError):
@@ -275,7 +257,7 @@ class Bed:
     # ---- Lines.
 
     def cut(self, host: int) -> None:
-        """The line is dead, and nobody is told: packets vanish, as behind a switch that has lost its power."""
+        """Packets vanish silently, as behind a switch that has lost its power."""
         self._set_port(host, 0)
 
     def reconnect(self, host: int) -> None:
@@ -286,32 +268,14 @@ class Bed:
 
     def set_rate(self, host: int, rate: str) -> None:
         for pid, device in ((self._pids[host], "eth0"), (self._switch, f"port{host}")):
-            # tbf cuts up packets that are larger than its bucket, so let none be.
+            # tbf cuts up packets that are larger than its bucket, so none may be.
             self._in(pid, f"link set {device} gso_max_size {BURST // 2}")
-            _run(
-                *_network(pid),
-                "tc",
-                "qdisc",
-                "replace",
-                "dev",
-                device,
-                "root",
-                "tbf",
-                "rate",
-                rate,
-                "burst",
-                BURST,
-                "limit",
-                QUEUE,
-            )
+            tbf = f"tc qdisc replace dev {device} root tbf rate {rate} burst {BURST} limit {QUEUE}"
+            _run(*_network(pid), *tbf.split())
 
     def counters(self, host: int) -> Counters:
         text = Path(f"/proc/{self._pids[host]}/net/dev").read_text()
-        (
-            received,
-            packets_received,
-            *_,
-        ) = words = text.partition("eth0:")[2].split()
+        received, packets_received, *_ = words = text.partition("eth0:")[2].split()
         return Counters(int(words[8]), int(received), int(words[9]), int(packets_received))
 
 
@@ -347,7 +311,7 @@ def _end(first: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[IO[str]]:
-    """For as long as this process lives, and not for its children. OSError: there is no such bed, or another has it."""
+    """Locks for as long as this process lives, but not its children. OSError: there is no such bed, or another process has it."""
     with open(directory / "lock", "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield lock

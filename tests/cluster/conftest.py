@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests run where hosts can be simulated: see bed.py."""
+"""These tests run on machines that can simulate hosts: see bed.py."""
 
 import functools
-import subprocess
 
 import pytest
 from bed import why_not
-from ranks import launch
+from ranks.launch import open_mpi
 
 
-@functools.lru_cache
+@functools.cache
 def reason() -> str:
-    version = subprocess.run([*launch.launcher(), "--version"], capture_output=True, text=True, check=False).stdout
-    if "Open MPI" not in version and "OpenRTE" not in version:
-        return "the simulated hosts are for Open MPI"
-    return why_not()
+    return why_not() if open_mpi() else "the simulated hosts are for Open MPI"
 
 
 @pytest.fixture(autouse=True)

@@ -10,33 +10,29 @@ from typing import Any
 
 import numpy as np
 from bed import Bed
-from jobs import Job
+from jobs import Job, program
 from oracle import deliver_from_readers, is_dynamic_delivery
 
-STEPS = 16  # of the large batches; so many that other bytes on the lines hardly count
+STEPS = 16  # of the large batches: so many that other bytes on the lines hardly count
 LARGE = 1 << 20  # bytes of one rank's large batch
 EPOCHS = 2  # of the small ones
 ROWS, TEXTS, LOOSE = 100, 90, 20
-# Of anything else on a host's line, in all: MPI's and Horovod's start and end, headers and credits.
+# Bytes of everything else on a host's line: MPI's and Horovod's start and end, headers and credits.
 REST = 400_000
 
-SCRIPT = """
-import json, socket, sys
-import tensorflow as tf
-import horovod_data as hvdata
+SCRIPT = program("""
+import socket
 from mpi4py import MPI
-
 trainers, steps, large, epochs, rows, texts, loose = map(int, sys.argv[1:])
-hvdata.init()
 
 def tell(**what):
-    print("TOLD " + json.dumps(what), flush=True)
+    say("TOLD " + json.dumps(what))
 
 def shared(make, **mode):
     def function(context):
         assert hvdata.is_reader(), "called on a process that does not read"
         return make(context.num_input_pipelines).shard(context.num_input_pipelines, context.input_pipeline_id)
-    return hvdata.distribute_dataset(function, **mode)
+    return train(function, name=None, **mode)
 
 def count(n):
     return tf.data.Dataset.from_generator(lambda: range(n), output_signature=tf.TensorSpec([], tf.int64))
@@ -44,10 +40,10 @@ def count(n):
 numbered = tf.data.Dataset.range(texts).map(lambda n: {"n": n, "text": tf.strings.as_string(n)})
 rows = shared(lambda readers: tf.data.Dataset.range(rows).batch(12), batch="global", remainder="partial")
 texts = shared(lambda readers: numbered.batch(9), batch="global")
-each = shared(lambda readers: count(4 * trainers * readers), batch="per_rank")
-loose = shared(lambda readers: count(loose), batch="per_rank", schedule="dynamic")
+each = shared(lambda readers: count(4 * trainers * readers))
+loose = shared(lambda readers: count(loose), schedule="dynamic")
 large = shared(lambda readers: tf.data.Dataset.range(steps * trainers).map(
-    lambda n: tf.fill([large], tf.cast(n, tf.uint8))), batch="per_rank")
+    lambda n: tf.fill([large], tf.cast(n, tf.uint8))))
 
 together = MPI.COMM_WORLD.Split(int(hvdata.is_trainer()))
 try:
@@ -55,21 +51,20 @@ try:
     for epoch in range(epochs):
         a, b = iter(rows), iter(each)
         got = [[next(a).numpy().tolist()], [int(next(b))]]  # interleaved
-        tell(rank=hvdata.rank(), size=hvdata.size(),
-             rows=got[0] + [x.numpy().tolist() for x in a], each=got[1] + [int(x) for x in b],
+        tell(rank=rank, size=size, rows=got[0] + [x.numpy().tolist() for x in a], each=got[1] + [int(x) for x in b],
              texts=[[x["n"].numpy().tolist(), [t.decode() for t in x["text"].numpy()]] for x in texts],
              loose=[int(x) for x in loose])
     tell(large=[[len(x), int(tf.reduce_min(x)), int(tf.reduce_max(x))] for x in large])
-    together.Barrier()  # a reader that trains has sent everything when everybody has it
+    together.Barrier()  # a reader that trains has sent everything when all trainers have it
 finally:
     tell(stats=hvdata.stats(), host=socket.gethostname())
-"""
+""")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`per_host` trainers on each of `hosts` hosts, and who reads: rank 0 (no readers), dedicated readers, which are the
-    last processes, or one reader on each host, which is its last process, or, embedded, its first trainer."""
+    """`per_host` trainers on each of `hosts` hosts. Rank 0 reads (no readers); or dedicated readers, which are the last processes; or one
+    reader on each host: its last process or, embedded, its first trainer."""
 
     hosts: int
     per_host: int
@@ -99,7 +94,7 @@ class Layout:
             "HOROVOD_DATA_READERS": str(self.readers) if self.readers else None,
             "HOROVOD_DATA_READERS_PER_NODE": "1" if self.per_node else None,
             "HOROVOD_DATA_EMBEDDED": "1" if self.embedded else None,
-            "HOROVOD_CYCLE_TIME": "20",  # milliseconds: at 1, what Horovod's ranks say to each other is more than REST
+            "HOROVOD_CYCLE_TIME": "20",  # milliseconds: at 1 Horovod's own messages are more than REST
         }
 
     @property
@@ -108,7 +103,7 @@ class Layout:
 
     @property
     def groups(self) -> list[tuple[list[int], list[int]]]:
-        """Who is served by whom: pairs of reading and training processes."""
+        """Pairs of processes that read, and processes that train with their batches."""
         everybody = range(len(self.places))
         if not self.per_node:
             split = self.trainers
@@ -124,7 +119,7 @@ def told(job: Job, rank: int) -> list[Any]:
 
 
 def check_delivery(job: Job, layout: Layout) -> None:
-    """Every trainer was given its own rows in the readers' order, every row once."""
+    """Every trainer got its own rows in the readers' order, every row once."""
     groups = layout.groups
     readers = [reader for reading, _ in groups for reader in reading]
     trainers = [trainer for _, training in groups for trainer in training]
@@ -133,12 +128,13 @@ def check_delivery(job: Job, layout: Layout) -> None:
         return [np.arange(at, min(at + size, rows)) for at in range(0, rows, size)]
 
     def wanted(elements: Sequence[Any], batch: str, remainder: str = "drop") -> dict[int, list[Any]]:
-        """What each trainer is given, by its process."""
+        """The steps of each trainer, by its process."""
         steps = {}
         for reading, training in groups:
             mine = [elements[readers.index(reader) :: len(readers)] for reader in reading]
             steps.update(zip(training, deliver_from_readers(mine, len(training), batch, remainder)))
-        # Hosts that have readers of their own end on one step: the first's last, or the last's, with nothing for the others.
+        # Hosts with readers of their own end on one step: the last step of the first host that ends, or of the last host, and then
+        # the others get empty shares.
         last = (min if remainder == "drop" else max)(map(len, steps.values()))
         return {
             process: [step.tolist() for step in own[:last]] + [[]] * (last - len(own)) for process, own in steps.items()
@@ -162,8 +158,8 @@ def check_delivery(job: Job, layout: Layout) -> None:
 
 
 def check_ways(job: Job, layout: Layout, bed: Bed) -> None:
-    """Large batches went through shared memory within hosts and as messages between them, from readers alone; and over the
-    lines of this bed, which has seen no other job, went nothing else to speak of."""
+    """Large batches went through shared memory within hosts, and as messages between hosts, from readers alone. The lines of this bed,
+    which has run no other job, carried little else."""
     shared, messages = [0] * len(layout.places), [0] * len(layout.places)
     sent, received = [0] * layout.hosts, [0] * layout.hosts
     for reading, training in layout.groups:

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job over two hosts that goes on until it is stopped, or has a bad day. The last process, on host 1, reads; all others
-train, two on each host."""
+"""A job over two hosts that goes on until it is stopped or broken. The last process, on host 1, reads. All others train, two on each
+host."""
 
 import time
 
-from jobs import SOON
+from jobs import SOON, program
 from over_hosts import assert_nothing_left, silent_for_three_seconds, start_over
 
 PLACES = [0, 0, 1, 1, 1]
 TRAINERS, READER = [0, 1, 2, 3], 4
 
 # Epochs of batches of 256 KiB per rank that all hold their number in the epoch, until the reader finds the file.
-SCRIPT = """
-import os, sys, time
-import numpy as np
-import tensorflow as tf
-import horovod_data as hvdata
-
+SCRIPT = program("""
 directory, slow_rank, slow_seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-hvdata.init()
 read = 0
 
 def until_stopped():
@@ -29,24 +23,22 @@ def until_stopped():
         yield np.full([1 << 16], number, np.float32)
         number += 1
 
-ds = hvdata.distribute_dataset(
-    lambda: tf.data.Dataset.from_generator(until_stopped, output_signature=tf.TensorSpec([1 << 16], tf.float32)),
-    batch="per_rank", name="train", prefetch=2)
+spec = tf.TensorSpec([1 << 16], tf.float32)
+ds = train(lambda: tf.data.Dataset.from_generator(until_stopped, output_signature=spec), prefetch=2)
 hvdata.serve()
-rank, size = hvdata.rank(), hvdata.size()
 for epoch in 1, 2:
     step = 0
     for x in ds:
         assert (x.numpy() == step * size + rank).all(), (step, x)
         step += 1
-        print(f"epoch {epoch} step {step}.", flush=True)
+        say(f"epoch {epoch} step {step}.")
         time.sleep(slow_seconds if rank == slow_rank and epoch == 2 else 0.02)
-    print(f"epoch {epoch} ends after {step} steps.", flush=True)
-"""
+    say(f"epoch {epoch} ends after {step} steps.")
+""")
 
 
 def steps(job, rank):
-    """How far a trainer has come, in all its epochs."""
+    """The steps of a trainer, in all its epochs."""
     return job.stdout[rank].count("step")
 
 
@@ -60,7 +52,7 @@ def wait_for(job, text, timeout=90):
 
 
 def all_ended_alike(job, epoch):
-    """Every trainer ended the epoch, after the same step. (That each step brought what it should, the ranks have seen.)"""
+    """Every trainer ended the epoch after the same step. (The ranks themselves compare the batches.)"""
     ends = {line for rank in TRAINERS for line in job.stdout[rank].splitlines() if f"epoch {epoch} ends" in line}
     assert len(ends) == 1, ends
 
@@ -72,7 +64,7 @@ def memory(pid):
 
 
 def cut_for_good(job, bed):
-    """The job ends in time on both sides. The launcher is on host 0, so host 1 learns of it by itself."""
+    """The job ends in time on both sides. The launcher is on host 0, so host 1 must notice by itself."""
     wait_for(job, "epoch 1 step 10.")
     bed.cut(1)
     began = time.monotonic()

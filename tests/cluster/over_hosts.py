@@ -24,15 +24,15 @@ from bed import Bed
 from jobs import Job, start_job
 from ranks import launch
 
-# A lost host is noticed within 7 s, while one that is silent for 4 s may go on: its daemon is asked every second, and
-# five times for an answer. (With three questions all of them are lost in 3 s of silence.)
+# A lost host is noticed within 7 s, and a host that is silent for 4 s may go on: its daemon is asked every second, five times. (Three
+# questions would all be lost in 3 s of silence.)
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
              "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
 
 
 class JobOverHosts(launch.RunningJob):
-    """Process r runs on host places[r] of the bed. A launcher that isn't mpirun is told so by its own options; it gets
-    -np `np`, or the number of processes."""
+    """Process r runs on host places[r] of the bed. A launcher other than mpirun places processes by its own options. It gets -np `np`, or
+    the number of processes."""
 
     def __init__(
         self, *args: Any, bed: Bed, places: Sequence[int], np: int | None, env: Mapping[str, str | None], **more: Any
@@ -71,8 +71,8 @@ def silent_for_three_seconds(
     begin: Callable[[], AbstractContextManager[Job]], bed: Bed, in_its_stride: Callable[[Job], object],
     goes_on: Callable[[Job], object],
 ) -> Iterator[Job]:  # fmt: skip
-    """A job that has gone on after host 1 was silent for three seconds. A job survives four; where the machine made more of
-    them, and the job has ended, it tells nothing: then another one."""
+    """A job that has gone on after host 1 was silent for three seconds. A job survives four seconds. If a busy machine made it longer, and
+    the job has ended, another job is tried."""
     while True:
         with begin() as job:
             in_its_stride(job)
@@ -93,7 +93,7 @@ def silent_for_three_seconds(
 
 
 def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
-    """No process of the job runs on any host. So none of our shared memory is left, because it has no name."""
+    """No process of the job runs on any host, and no host has shared memory with a name of ours."""
     deadline = time.monotonic() + seconds
     while (left := bed.processes()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts on bad days."""
+"""Faults of two hosts."""
 
 import time
 
@@ -19,6 +19,8 @@ from endless import (
 from jobs import SOON
 from over_hosts import assert_nothing_left, kill
 
+pytestmark = [pytest.mark.slow, pytest.mark.limit(180)]
+
 
 @pytest.fixture
 def two_hosts():
@@ -26,23 +28,17 @@ def two_hosts():
         yield bed
 
 
-@pytest.mark.slow
-@pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_good(two_hosts, tmp_path):
     with start(two_hosts, tmp_path) as job:
         cut_for_good(job, two_hosts)
 
 
-@pytest.mark.slow
-@pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_three_seconds(two_hosts, tmp_path):
     cut_for_three_seconds(lambda: start(two_hosts, tmp_path), two_hosts, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.limit(180)
 def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
-    """The others wait, and nothing grows meanwhile: neither the reader's memory nor the rank's."""
+    """The other ranks wait. Meanwhile the memory of the reader and of the ranks does not grow."""
     batches, batch = 30, 1 << 18
     with start(two_hosts, tmp_path, slow_rank=0, slow_seconds=0.25) as job:
         wait_for(job, "epoch 1 step 10.")
@@ -63,29 +59,25 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         assert max(came[:-1]) <= came[-1] + 2 + 2, came  # prefetch, and what was taken while we counted
         for rank, before in held.items():
             grown = memory(job.pid(rank)) - before
-            assert grown < 32 << 20, (
-                f"process {rank}: {grown >> 20} MiB more"
-            )  # the generator can give that in half a second
+            # The generator could give that in half a second.
+            assert grown < 32 << 20, f"process {rank}: {grown >> 20} MiB more"
         (tmp_path / "stop2").touch()
         assert job.finish(60) == 0, job.describe()
         all_ended_alike(job, 1)
         all_ended_alike(job, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.limit(180)
 @pytest.mark.parametrize("victim", ["a trainer", "the reader", "the other host's daemon", "mpirun"])
 def test_a_killed_process(two_hosts, tmp_path, victim):
     with start(two_hosts, tmp_path) as job:
         wait_for(job, "epoch 1 step 10.")
-        kill(
-            {
-                "a trainer": lambda: job.pid(2),
-                "the reader": lambda: job.pid(READER),
-                "the other host's daemon": lambda: two_hosts.named("orted", host=1),
-                "mpirun": lambda: two_hosts.named("mpirun", host=0),
-            }[victim]()
-        )
+        victims = {
+            "a trainer": lambda: job.pid(2),
+            "the reader": lambda: job.pid(READER),
+            "the other host's daemon": lambda: two_hosts.named("orted", host=1),
+            "mpirun": lambda: two_hosts.named("mpirun", host=0),
+        }
+        kill(victims[victim]())
         began = time.monotonic()
         assert job.finish(30) != 0, job.describe()
         assert_nothing_left(two_hosts, began + SOON - time.monotonic())

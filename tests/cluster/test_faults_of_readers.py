@@ -1,49 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts with a reader on each, for all trainers or for those of its host, on bad days."""
+"""Faults of two hosts with a reader on each, for all trainers or for those of its host."""
 
 import time
 
 import pytest
 from bed import Bed
-from jobs import SOON
+from jobs import SOON, program
 from over_hosts import assert_nothing_left, kill, silent_for_three_seconds, start_over
 
 STEPS = 150  # of 20 ms
 
-SCRIPT = f"""
-import time
-import numpy as np
-import tensorflow as tf
-import horovod_data as hvdata
-
-hvdata.init()
-
+SCRIPT = """
 def make(context):
     reader, readers = context.input_pipeline_id, context.num_input_pipelines
 
     def numbered():
-        for number in range({STEPS} * 4 // readers):
+        for number in range(STEPS * 4 // readers):
             yield np.full([1 << 16], 100_000 * reader + number, np.float32)
 
     return tf.data.Dataset.from_generator(numbered, output_signature=tf.TensorSpec([1 << 16], tf.float32))
 
-ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+ds = train(make)
 hvdata.serve()
-rank, per_node = hvdata.rank(), PER_NODE
 step = 0
 for x in ds:
-    if per_node:  # this host's reader deals to the two trainers here
+    if PER_NODE:  # this host's reader deals to the two trainers here
         expected = 100_000 * (rank // 2) + 2 * step + rank % 2
     else:  # the two readers take turns, each with a step of four batches
         expected = 100_000 * (step % 2) + 4 * (step // 2) + rank
     assert (x.numpy() == expected).all(), (step, expected, x)
     step += 1
-    print(f"step {{step}}.", flush=True)
+    say(f"step {step}.")
     time.sleep(0.02)
-print(f"the epoch ends after {{step}} steps.", flush=True)
+say(f"the epoch ends after {step} steps.")
 """
 
-# Where the processes run, how many of them only read, the environment, and the one that reads on host 1.
+# The processes' hosts, the number of dedicated readers, the environment, and the process that reads on host 1.
 LAYOUTS = {
     "2 dedicated": ([0, 0, 1, 1, 0, 1], 2, {}, 5),
     "per node": ([0, 0, 0, 1, 1, 1], 0, {"HOROVOD_DATA_READERS_PER_NODE": "1"}, 5),
@@ -60,7 +52,8 @@ def trainers(layout):
 
 def start(bed, layout):
     places, readers, env, _ = LAYOUTS[layout]
-    return start_over(bed, SCRIPT.replace("PER_NODE", str("per node" in layout)), places, readers=readers, env=env)
+    script = program(f"STEPS, PER_NODE = {STEPS}, {'per node' in layout}\n" + SCRIPT)
+    return start_over(bed, script, places, readers=readers, env=env)
 
 
 def test_a_host_that_is_cut_off_for_three_seconds(layout):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run over several hosts: it is run on the first, and puts every process where it was told to."""
+"""horovod-data-run over several hosts. It runs on the first host, and puts every process on the right host."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from jobs import SOON
 from over_hosts import start_over
 
 BEFORE_INIT = Path(__file__).parents[1] / "faults" / "programs" / "before_init.py"
-# As horovod-data-run starts a Python program on a rank: the shell script that tests have there hides from it that this is one.
+# As horovod-data-run starts a Python program on a rank. The tests' shell script hides from it that this is a Python program.
 ON_RANK = "import runpy; runpy.run_module('horovod_data.launcher.rank', run_name='__main__', alter_sys=True)"
 RUN = f"{sys.executable} -m horovod_data.launcher"
 
@@ -48,7 +48,7 @@ def test_delivery(layout, options):
 @pytest.mark.horovod
 @pytest.mark.parametrize("how_long", ["for good", "for three seconds"])
 def test_a_host_that_is_cut_off(how_long, tmp_path):
-    """The launcher's own settings have it noticed in time, and not too soon."""
+    """With the launcher's own settings it is noticed in time, and not too soon."""
     with Bed(2) as bed:
         launcher = f"{RUN} {hosts(bed)} --readers 1 --reader-hosts {bed.names[PLACES[-1]]}"
 
@@ -65,7 +65,7 @@ def test_a_host_that_is_cut_off(how_long, tmp_path):
 @pytest.mark.limit(120)
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 def test_a_rank_of_another_host_that_ends_before_init(end):
-    """It says so, and the job ends."""
+    """The rank reports it, and the job ends."""
     with Bed(2) as bed:
         with start_over(bed, ON_RANK, [0, 1], str(BEFORE_INIT), end, launcher=f"{RUN} {hosts(bed, 1)}") as job:
             job.wait_for("LEAVES", rank=1)
@@ -74,19 +74,3 @@ def test_a_rank_of_another_host_that_ends_before_init(end):
             assert time.monotonic() - began < SOON, job.describe()
         said = rf"horovod_data: \[rank 1 on {bed.names[1]}\] This program has come to its end without having called "
         assert re.search(said, job.stderr[1]), job.describe()
-
-
-@pytest.mark.limit(120)
-@pytest.mark.parametrize(
-    "program",
-    [
-        [str(BEFORE_INIT), "--help"],
-        ["-c", "import os, time; os._exit(0) if os.environ['HVDATA_TEST_RANK'] == '1' else time.sleep(3)"],
-    ],
-    ids=["help", "without horovod_data"],
-)
-def test_programs_that_end_without_init(program):
-    """No error: a program that is asked for --help, and one that has nothing to do with horovod_data."""
-    with Bed(2) as bed, start_over(bed, ON_RANK, [0, 1], *program, launcher=f"{RUN} {hosts(bed, 1)}") as job:
-        assert job.finish(60) == 0, job.describe()
-        assert "horovod_data: " not in "".join(job.stderr), job.describe()

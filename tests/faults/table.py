@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where tests try the faults of docs/guarantees.md, and what must be gone afterwards.
+"""The places where tests try the faults of docs/guarantees.md, and a check that nothing is left of a job.
 
 A place is a verified job of 2 to 4 ranks, with rank 0 or a dedicated reader, and a way of the batches.
 
@@ -22,7 +22,7 @@ import pytest
 from jobs import SOON, Job, start_job
 
 PROGRAMS = Path(__file__).parent / "programs"
-WAYS = {  # KiB of an element, and how it is to travel
+WAYS = {  # KiB of an element, and how it must travel
     "arena": ("64", {"HOROVOD_DATA_PAYLOAD": "arena"}),
     "message": ("64", {"HOROVOD_DATA_PAYLOAD": "message"}),
     "inline": ("0.0625", {}),
@@ -72,7 +72,7 @@ def everywhere(*few: tuple[int, int, str]) -> pytest.MarkDecorator:
 
 
 class Tried:
-    """Jobs that have folders of their own, of which nothing is left. (The folders' names are short: MPI makes sockets there.)"""
+    """Jobs with folders of their own, in which nothing is left. (The folders' names are short, because MPI makes sockets there.)"""
 
     def __init__(self, folder: Path) -> None:
         self._cwd, self._tmp = folder / "cwd", folder / "tmp"
@@ -84,7 +84,7 @@ class Tried:
     def start(
         self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any
     ) -> Iterator[Job]:
-        """As jobs.start_job(). It is to have ended when the body does."""
+        """As jobs.start_job(). The job must end before the body does."""
         with start_job(
             script,
             where.trainers,
@@ -104,14 +104,11 @@ class Tried:
         return job
 
     def _nothing_left(self) -> None:
-        """No shared memory with a name, no file; no process is start_job()'s own demand. (What MPI's launcher leaves is MPI's, and what
-        AutoGraph leaves of the functions that it has rewritten is TensorFlow's.)"""
+        """Neither shared memory with a name nor a file is left. (start_job() looks for processes.) Except: files of MPI's launcher, and
+        functions that TensorFlow's AutoGraph has rewritten."""
         files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
-        assert not [
-            name
-            for name in files
-            if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$", name)
-        ], files
+        of_others = r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$"
+        assert not [name for name in files if not re.match(of_others, name)], files
         deadline = time.monotonic() + SOON
         while _shared_names() - self._names and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -119,7 +116,7 @@ class Tried:
 
 
 def _shared_names() -> set[str]:
-    """What has a name in memory and may be ours; Open MPI and multiprocessing have their own there."""
+    """The names of shared memory, without those of Open MPI and multiprocessing."""
     return {
         path.name
         for path in Path("/dev/shm").iterdir()

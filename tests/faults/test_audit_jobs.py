@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run --audit: what goes into Keras' Model.fit, in programs that know nothing of it."""
+"""horovod-data-run --audit audits the data of Keras' Model.fit, in programs that do not know of it."""
 
 import re
 
@@ -29,9 +29,9 @@ def run(tmp_path, *lines, options=("--audit",), env=None):
 
 
 def verdicts(output):
-    return re.findall(
-        r"audit (\d+), epoch (\d+): (no row more than once|[\d.]+ % of the rows were seen more than once)", output
-    )
+    """Of each audit and epoch the rows that were seen more than once: "1.1: 100.0 %", or "no row"."""
+    pattern = r"audit (\d+), epoch (\d+): (no row|[\d.]+ %)(?: more than once| of the rows were seen more than once)"
+    return sorted(f"{audit}.{epoch}: {rows}" for audit, epoch, rows in re.findall(pattern, output))
 
 
 @pytest.mark.commit
@@ -47,25 +47,15 @@ def test_datasets_generators_and_arrays(tmp_path):
         "model.fit(x[:, None], x, verbose=0)",
         "model.fit(x[:, None], x, verbose=0, validation_split=0.5)",
     )
-    once, twice = "no row more than once", "100.0 % of the rows were seen more than once"
-    assert sorted(verdicts(output)) == [
-        ("1", "1", once),
-        ("1", "2", once),
-        ("2", "1", twice),
-        ("3", "1", once),
-        ("3", "2", once),
-        ("3", "3", once),
-        ("4", "1", once),
-        ("4", "2", once),
-        ("5", "1", twice),
-    ], output
+    once = [f"{number}: no row" for number in ("1.1", "1.2", "3.1", "3.2", "3.3", "4.1", "4.2")]
+    assert verdicts(output) == sorted([*once, "2.1: 100.0 %", "5.1: 100.0 %"]), output
     assert "All ranks saw the same rows: nothing gives each rank its own part of them." in output
     assert output.count("not audited: x is a numpy.ndarray, of which validation_split takes a part away") == 1, output
     assert output.count("has validation_data, which is not audited") == 1, output
 
 
 def test_a_fit_within_a_fit(tmp_path):
-    """Which a program's callback may make on some ranks alone: it is said on rank 0, and not audited."""
+    """A program's callback may make it on some ranks alone. It is not audited, and rank 0 reports that."""
     output = run(
         tmp_path,
         "other = tf.keras.Sequential([tf.keras.layers.Dense(1)])",
@@ -73,8 +63,7 @@ def test_a_fit_within_a_fit(tmp_path):
         "inner = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: other.fit(x[:, None], x, verbose=0))",
         "model.fit(data().shard(hvd.size(), hvd.rank()).batch(8), epochs=2, verbose=0, callbacks=[inner])",
     )
-    once = "no row more than once"
-    assert sorted(verdicts(output)) == [("1", "1", once), ("1", "2", once)], output
+    assert verdicts(output) == ["1.1: no row", "1.2: no row"], output
     assert output.count("Model.fit was called within a call of Model.fit, and is not audited") == 1, output
 
 
@@ -87,7 +76,7 @@ def batches(rounds=1000):
 
 
 def test_what_keras_reads_ahead_of_a_generator_counts_when_it_is_trained_with(tmp_path):
-    """Its epochs begin while batches of the next ones have been taken. 8 batches are a round of all rows, half of them each rank's."""
+    """Keras has taken batches of the next epoch when an epoch ends. 8 batches are a round of all rows, half of them for each rank."""
     output = run(
         tmp_path,
         GENERATOR,
@@ -103,20 +92,10 @@ def test_what_keras_reads_ahead_of_a_generator_counts_when_it_is_trained_with(tm
         "import itertools",  # Keras' workers may not share what Python calls a generator
         "model.fit(itertools.cycle(list(batches(4))), steps_per_epoch=4, verbose=0, workers=2)",
     )
-    once, again = "no row more than once", "100.0 % of the rows were seen more than once"
-    assert sorted(verdicts(output)) == [
-        ("1", "1", once),
-        ("1", "2", once),
-        ("1", "3", once),
-        ("2", "1", once),
-        ("3", "1", once),
-        ("4", "1", again),
-    ], output
-    assert sorted(re.findall(r"0 to 1 +(\d+) +(\d+) +\d+\n", output)) == [
-        ("2", "8"),
-        ("3", "12"),
-        *[("4", "16")] * 4,
-    ], output
+    once = [f"{number}: no row" for number in ("1.1", "1.2", "1.3", "2.1", "3.1")]
+    assert verdicts(output) == [*once, "4.1: 100.0 %"], output
+    seen = [("2", "8"), ("3", "12"), *[("4", "16")] * 4]
+    assert sorted(re.findall(r"0 to 1 +(\d+) +(\d+) +\d+\n", output)) == seen, output
     assert output.count("several workers of Keras' share it") == 1, output
 
 
@@ -136,16 +115,15 @@ def test_generators_that_fail_and_steps_at_once(tmp_path):
         "model.compile('sgd', 'mse', steps_per_execution=2)",
         "model.fit(batches(), steps_per_epoch=4, verbose=0)",
     )
-    assert output.count("it failed:") == 2 and verdicts(output) == [("1", "1", "no row more than once")], output
-    assert "audit 1, epoch 2: an error ended the epoch on all ranks; up to there no row more than once" in output, (
-        output
-    )
+    assert output.count("it failed:") == 2 and verdicts(output) == ["1.1: no row"], output
+    ended = "audit 1, epoch 2: an error ended the epoch on all ranks; up to there no row more than once"
+    assert ended in output, output
     assert "Rank 1's epoch was ended after 1 step by OSError: the disk is gone." in output, output
     assert output.count("with steps_per_execution it doesn't tell after each step that it has made it") == 1, output
 
 
 def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
-    """A dataset within the elements has no bytes. Of what a batch of one rank's has, the report tells."""
+    """A dataset within the elements has no bytes. A batch of one rank that has no keys is in the report."""
     output = run(
         tmp_path,
         "class Named(tf.keras.Model):",
@@ -172,22 +150,15 @@ def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
         "        return x[16 * index:16 * index + 16, None], x[16 * index:16 * index + 16]",
         "model.fit(Batches(), epochs=2, verbose=0, shuffle=False)",
     )
-    assert (
-        len(
-            re.findall(
-                r"not audited: \[rank 0 on \S+\] component \[0\]\['more'\] of the dataset's elements is a DatasetSpec",
-                output,
-            )
-        )
-        == 1
-    ), output
+    not_audited = r"not audited: \[rank 0 on \S+\] component \[0\]\['more'\] of the dataset's elements is a DatasetSpec"
+    assert len(re.findall(not_audited, output)) == 1, output
     assert re.findall(r"audit 2, epoch (\d): an error ended the epoch on rank 1", output) == ["1", "2"], output
     assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
 
 
 @pytest.mark.commit
 def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
-    """The others have come to their ends, which audit() says by an error of TensorFlow's."""
+    """The other rank has ended, so audit() raises an error of TensorFlow's."""
     output = run(
         tmp_path,
         "import horovod_data as hvdata",
@@ -201,15 +172,9 @@ def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
 
 
 def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
-    output = run(
-        tmp_path,
-        "import horovod_data as hvdata",
-        "hvdata.init()",
-        "model.fit(data().batch(16), verbose=0)",
-        options=(),
-        env={"HOROVOD_DATA_AUDIT": "1"},
-    )
-    assert verdicts(output) == [("1", "1", "100.0 % of the rows were seen more than once")], output
+    lines = "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)"
+    output = run(tmp_path, *lines, options=(), env={"HOROVOD_DATA_AUDIT": "1"})
+    assert verdicts(output) == ["1.1: 100.0 %"], output
 
 
 def test_a_program_without_fit_is_told(tmp_path):

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""readers=1: one more process reads, is not in Horovod's world, and leaves with status 0 when the trainers are done."""
+"""Dedicated readers: one or more further processes read, are not in Horovod's world, and exit with status 0 after the trainers."""
 
 import json
+import re
+import socket
 
 import numpy
 import pytest
-from jobs import run_job
+from jobs import run_program
 from oracle import deliver
 
+pytestmark = [pytest.mark.limit(120)]
+HOST = re.escape(socket.gethostname())
+
 PRELUDE = """
-import json, os, sys, time
-import numpy as np
-import tensorflow as tf
-import horovod_data as hvdata
-
-hvdata.init()
-
 def tell(**what):
-    print("TOLD " + json.dumps(what), flush=True)
+    say("TOLD " + json.dumps(what))
 
 def count(n):
     def generator():
@@ -32,17 +30,23 @@ def reads(make):
     return function
 """
 
-MODES = (
-    PRELUDE
-    + """
-tell(rank=hvdata.rank(), size=hvdata.size(), reader=hvdata.is_reader(), trainer=hvdata.is_trainer(),
-     readers=hvdata.num_readers())
+
+def run(body, np, *args):
+    """The job, and what each process told. The last process reads."""
+    job = run_program(PRELUDE + body, np, *args, readers=1, timeout=90)
+    return job, [[json.loads(line) for line in re.findall("^TOLD (.*)", out, re.MULTILINE)] for out in job.stdout]
+
+
+@pytest.mark.commit("2")
+@pytest.mark.parametrize("np", [1, 3, 2])
+def test_modes_and_roles(np):
+    _, (*trainers, reader) = run("""
+tell(rank=rank, size=size, reader=hvdata.is_reader(), trainer=hvdata.is_trainer(), readers=hvdata.num_readers())
 n = int(sys.argv[1])
-rows = hvdata.distribute_dataset(reads(lambda: tf.data.Dataset.range(50).batch(12)), batch="global", remainder="partial")
-each = hvdata.distribute_dataset(reads(lambda: count(4 * n + 1)), batch="per_rank", remainder="drop", name="each")
-loose = hvdata.distribute_dataset(reads(lambda: count(20)), batch="per_rank", schedule="dynamic", prefetch=1)
-large = hvdata.distribute_dataset(
-    reads(lambda: tf.data.Dataset.range(n).map(lambda i: tf.fill([300_000], i))), batch="per_rank")
+rows = train(reads(lambda: tf.data.Dataset.range(50).batch(12)), batch="global", remainder="partial", name=None)
+each = train(reads(lambda: count(4 * n + 1)), remainder="drop", name="each")
+loose = train(reads(lambda: count(20)), schedule="dynamic", prefetch=1, name=None)
+large = train(reads(lambda: tf.data.Dataset.range(n).map(lambda i: tf.fill([300_000], i))), name=None)
 assert loose.element_spec == tf.TensorSpec([], tf.int64)
 hvdata.serve()
 assert hvdata.is_trainer(), "serve() returned on a dedicated reader"
@@ -53,131 +57,7 @@ for epoch in range(3):
     got[1] += [int(x) for x in b]
     tell(epoch=epoch, rows=got[0], each=got[1], loose=[int(x) for x in loose])
 tell(large=[[len(x), int(tf.reduce_min(x)), int(tf.reduce_max(x))] for x in large])
-"""
-)
-
-KERAS = (
-    PRELUDE
-    + """
-import horovod.tensorflow.keras as hvd
-
-def examples(n):
-    x = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, x @ np.float32([1, 2, 3]))).batch(12, drop_remainder=True)
-
-train = hvdata.distribute_dataset(reads(lambda: examples(48)), batch="global")
-valid = hvdata.distribute_dataset(reads(lambda: examples(24)), batch="global")
-hvdata.serve()
-assert (hvd.rank(), hvd.size()) == (hvdata.rank(), hvdata.size())
-model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
-model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
-history = model.fit(train, validation_data=valid, epochs=5, verbose=0,
-                    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
-tell(size=hvd.size(), loss=history.history["val_loss"], weights=model.get_weights()[0].ravel().tolist())
-"""
-)
-
-PREDICTS = (
-    PRELUDE
-    + """
-import horovod.tensorflow.keras as hvd
-
-x = np.arange(39, dtype=np.float32).reshape(13, 3) / 39
-train = hvdata.distribute_dataset(reads(lambda: tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1))).batch(12, drop_remainder=True)), batch="global")
-rows = hvdata.distribute_dataset(reads(lambda: tf.data.Dataset.from_tensor_slices(x).batch(5)), batch="global", remainder="partial", name="rows")
-hvdata.serve()
-model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
-model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
-for times in range(2):
-    model.fit(train, epochs=2, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
-    got = hvdata.predict(model, rows)
-    tell(none=got is None, right=got is not None and bool(np.allclose(got, model.predict_on_batch(x), atol=1e-5)))
-"""
-)
-
-SAME_SCRIPT = (
-    PRELUDE
-    + """
-ds = hvdata.distribute_dataset(tf.data.Dataset.range(12).batch(12), batch="global")
-hvdata.serve()
-tell(got=[x.numpy().tolist() for x in ds])
-"""
-)
-
-LATE = (
-    PRELUDE
-    + """
-first = hvdata.distribute_dataset(reads(lambda: count(2 * int(sys.argv[1]))), batch="per_rank", name="first")
-hvdata.serve()
-try:
-    hvdata.distribute_dataset(None, batch="per_rank", name="late")
-except (RuntimeError, ValueError) as error:
-    tell(error=str(error))
-tell(got=[int(x) for x in first])
-"""
-)
-
-FAILING = (
-    PRELUDE
-    + """
-def generator():
-    yield from range(2 * int(sys.argv[1]))
-    raise ValueError("the disk is gone")
-
-ds = hvdata.distribute_dataset(
-    reads(lambda: tf.data.Dataset.from_generator(generator, output_signature=tf.TensorSpec([], tf.int64))),
-    batch="per_rank", name="failing")
-hvdata.serve()
-for epoch in 1, 2:
-    got = []
-    try:
-        for x in ds:
-            got.append(int(x))
-    except tf.errors.InvalidArgumentError as error:
-        tell(got=got, error=str(error))
-"""
-)
-
-GRAPH = (
-    PRELUDE
-    + """
-v1 = tf.compat.v1
-with tf.Graph().as_default():
-    ds = hvdata.distribute_dataset(reads(lambda: count(3 * int(sys.argv[1]))), batch="per_rank")
-    hvdata.serve()
-    iterator = v1.data.make_initializable_iterator(ds)
-    fetch = iterator.get_next()
-    with v1.Session() as session:
-        for epoch in range(2):
-            session.run(iterator.initializer)
-            got = []
-            while True:
-                try:
-                    got.append(int(session.run(fetch)))
-                except tf.errors.OutOfRangeError:
-                    break
-            tell(got=got)
-"""
-)
-
-
-def told(job, rank):
-    lines = [line for line in job.stdout[rank].splitlines() if line.startswith("TOLD ")]
-    return [json.loads(line[5:]) for line in lines]
-
-
-def run(script, np, *args, readers=1):
-    """The last process reads. Returns what each process told, the reader's at the end."""
-    job = run_job(script, np, *args, readers=readers, timeout=90)
-    assert job.returncode == 0, job.describe()
-    return [told(job, rank) for rank in range(np + readers)], job
-
-
-@pytest.mark.commit("2")
-@pytest.mark.limit(120)
-@pytest.mark.parametrize("np", [1, 3, 2, 4])
-def test_modes_and_roles(np):
-    (*trainers, reader), _ = run(MODES, np, str(np))
+""", np, str(np))  # fmt: skip
     assert reader[0] == {"rank": None, "size": None, "reader": True, "trainer": False, "readers": 1}
     assert [line["start"] for line in reader[1:]] == [4 * np + 1, 20] * 3
     rows = [numpy.arange(at, min(at + 12, 50)) for at in range(0, 50, 12)]
@@ -193,37 +73,50 @@ def test_modes_and_roles(np):
 
 
 @pytest.mark.commit
-@pytest.mark.limit(120)
 @pytest.mark.horovod
-def test_keras_fit():
-    pytest.importorskip("horovod.tensorflow")
-    (*trainers, reader), _ = run(KERAS, 2)
+def test_keras_fit_and_predictions_after_it():
+    """Predictions come by a channel that was made before serve(), because the reader takes no new channel after it."""
+    _, (*trainers, reader) = run("""
+import horovod.tensorflow.keras as hvd
+
+def examples(n):
+    x = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, x @ np.float32([1, 2, 3]))).batch(12, drop_remainder=True)
+
+x = np.arange(39, dtype=np.float32).reshape(13, 3) / 39
+fitted = train(reads(lambda: examples(48)), batch="global")
+valid = train(reads(lambda: examples(24)), batch="global", name="valid")
+rows = train(reads(lambda: tf.data.Dataset.from_tensor_slices(x).batch(5)), batch="global", remainder="partial", name="rows")
+hvdata.serve()
+assert (hvd.rank(), hvd.size()) == (hvdata.rank(), hvdata.size())
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
+for again in range(2):
+    loss = model.fit(fitted, validation_data=valid, epochs=5, verbose=0,
+                     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)]).history["val_loss"]
+    got = hvdata.predict(model, rows)
+    tell(size=hvd.size(), loss=[loss[0], loss[-1]], weights=model.get_weights()[0].ravel().tolist(), none=got is None,
+         right=got is not None and bool(np.allclose(got, model.predict_on_batch(x), atol=1e-5)))
+""", 2)  # fmt: skip
     assert reader == []
-    assert [lines[0]["size"] for lines in trainers] == [2, 2]
-    assert trainers[0][0]["weights"] == trainers[1][0]["weights"]
-    assert trainers[0][0]["loss"][-1] < trainers[0][0]["loss"][0] / 2
+    for first, second in zip(*trainers):
+        assert (first["size"], second["size"]) == (2, 2) and first["weights"] == second["weights"]
+        assert (first["none"], first["right"], second["none"]) == (False, True, True)
+    before, after = trainers[0][0]["loss"]
+    assert after < before / 2
 
 
-@pytest.mark.limit(120)
-@pytest.mark.parametrize("readers", [0, 1])
-def test_the_same_script_with_and_without(readers):
-    lines, _ = run(SAME_SCRIPT, 2, readers=readers)
-    assert lines == [[{"got": [list(range(6))]}], [{"got": [list(range(6, 12))]}]] + [[]] * readers
-
-
-@pytest.mark.limit(120)
-@pytest.mark.horovod
-def test_predictions_after_training():
-    """By a channel that was made before serve(): afterwards the reader takes no new one."""
-    pytest.importorskip("horovod.tensorflow")
-    (*trainers, _), _ = run(PREDICTS, 2)
-    assert trainers == [[{"none": False, "right": True}] * 2, [{"none": True, "right": False}] * 2]
-
-
-@pytest.mark.limit(120)
 def test_a_channel_after_serve_is_refused():
-    """At once, and the reader says why; the channels made before go on."""
-    (*trainers, _), job = run(LATE, 2, "2")
+    """At once, and the error names the reader. The channels made before go on."""
+    job, (*trainers, _) = run("""
+first = train(reads(lambda: count(4)), name="first")
+hvdata.serve()
+try:
+    train(None, name="late")
+except (RuntimeError, ValueError) as error:
+    tell(error=str(error))
+tell(got=[int(x) for x in first])
+""", 2)  # fmt: skip
     for rank, (refusal, rest) in enumerate(trainers):
         assert "serve()" in refusal["error"] and "reader 0 on" in refusal["error"], refusal
         assert rest["got"] == [rank, rank + 2]
@@ -231,72 +124,82 @@ def test_a_channel_after_serve_is_refused():
 
 
 @pytest.mark.commit
-@pytest.mark.limit(120)
-@pytest.mark.usefixtures("verified")
-def test_pipeline_errors_reach_every_trainer():
-    (*trainers, _), _ = run(FAILING, 2, "2")
-    for rank, epochs in enumerate(trainers):
-        assert len(epochs) == 2
-        for number, epoch in enumerate(epochs, 1):
-            assert epoch["got"] == [rank, rank + 2]
-            assert "the disk is gone" in epoch["error"] and f"channel failing, epoch {number}, step" in epoch["error"]
-
-
-@pytest.mark.commit
-@pytest.mark.limit(120)
 def test_graph_mode():
-    (*trainers, _), _ = run(GRAPH, 2, "2")
-    assert trainers == [[{"got": [rank, rank + 2, rank + 4]}] * 2 for rank in range(2)]
-
-
-GRAPH_AGAIN = (
-    PRELUDE
-    + """
+    """Another dataset for the same name in a new graph is ignored. A trainer logs that, because the reader is in serve()."""
+    job, (*trainers, _) = run("""
 v1 = tf.compat.v1
 v1.disable_eager_execution()
-def run(first):
+for first in 0, 100:
     with tf.Graph().as_default():
-        ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(first, first + 4).batch(4), batch="global", name="train")
+        ds = train(reads(lambda: tf.data.Dataset.range(first, first + 6)))
         hvdata.serve()
-        fetch = v1.data.make_one_shot_iterator(ds).get_next()
+        iterator = v1.data.make_initializable_iterator(ds)
+        fetch = iterator.get_next()
         with v1.Session() as session:
-            return session.run(fetch).tolist()
-tell(got=run(0) + run(100))
-"""
-)
-
-
-@pytest.mark.limit(120)
-def test_another_dataset_in_a_new_graph_is_ignored_aloud():
-    """The reader is in serve(), and can't say it."""
-    (*trainers, _), job = run(GRAPH_AGAIN, 2)
-    assert trainers == [[{"got": [0, 1] * 2}], [{"got": [2, 3] * 2}]]
-    said = [
-        line
-        for text in job.stderr
-        for line in text.splitlines()
-        if "channel 'train' exists already, from an earlier graph" in line
-    ]
+            for epoch in range(2):
+                session.run(iterator.initializer)
+                got = []
+                while True:
+                    try:
+                        got.append(int(session.run(fetch)))
+                    except tf.errors.OutOfRangeError:
+                        break
+                tell(got=got)
+""", 2)  # fmt: skip
+    assert trainers == [[{"got": [rank, rank + 2, rank + 4]}] * 4 for rank in range(2)]
+    said = re.findall(
+        "^horovod_data: .*channel 'train' exists already, from an earlier graph", "\n".join(job.stderr), re.M
+    )
     assert len(said) == 1 and said[0].startswith("horovod_data: [rank 0 on "), job.describe()
 
 
-@pytest.mark.limit(120)
 def test_readers_whose_stderr_is_closed():
-    """Their lines are lost, and nothing else: they stand where all ranks make the channel."""
-    job = run_job(
-        """
-import sys
-import tensorflow as tf
-import horovod_data as hvdata
-hvdata.init()
+    """Only their lines are lost. They log them where all ranks make the channel."""
+    job = run_program("""
 sys.stderr.close()
-alike = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", name="alike")
-shared = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", shard="auto", name="shared")
+alike = train(lambda: tf.data.Dataset.range(8), name="alike")
+shared = train(lambda: tf.data.Dataset.range(8), shard="auto", name="shared")
 hvdata.serve()
-print(sum(1 for _ in alike), sum(1 for _ in shared), flush=True)
-""",
-        2,
-        readers=2,
-        timeout=60,
+say(sum(1 for _ in alike), sum(1 for _ in shared))
+""", 2, readers=2)  # fmt: skip
+    assert job.stdout[:2] == ["8 4\n"] * 2, job.describe()
+
+
+PIPELINES = {  # and whether two readers that have it are warned
+    "lambda: tf.data.Dataset.range(8).map(lambda i: i + 1)": True,
+    "lambda context: tf.data.TextLineDataset('/dev/null').concatenate(tf.data.TextLineDataset('/dev/null'))": True,
+    "lambda context: tf.data.Dataset.range(8).shard(context.num_input_pipelines, context.input_pipeline_id)": False,
+    "lambda: tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int64))": False,
+    # To compare these would be slow.
+    "lambda: tf.data.Dataset.from_tensor_slices(np.zeros(5_000_000))": False,
+    "lambda big=tf.zeros(5_000_000): tf.data.Dataset.range(8).map(lambda i: big[i]).prefetch(1)": False,
+    "lambda big=np.zeros(5_000_000): tf.data.Dataset.range(8).map(lambda i: tf.gather(big, i))": False,
+    "lambda: tf.data.Dataset.range(8).flat_map(lambda i, big=tf.data.Dataset.from_tensor_slices(tf.zeros(5_000_000)): big)": False,
+}
+
+
+def test_readers_that_read_the_same():
+    channels = "\n".join(
+        f"datasets.append(train({make}, name='same{number}'))" for number, make in enumerate(PIPELINES)
     )
-    assert job.returncode == 0 and job.stdout[:2] == ["8 4\n"] * 2, job.describe()
+    script = f"datasets = []\n{channels}\nhvdata.serve()\nfor one in datasets: next(iter(one), None)"
+    job = run_program(script, 1, readers=2)
+    said = re.findall(
+        rf"\[reader 0 on {HOST}, channel same(\d)\] reader 0 on {HOST}, reader 1 on {HOST} have the same pipeline: if they "
+        "find the same data too, every element is delivered several times. Let the dataset function take a "
+        r"tf\.distribute\.InputContext and shard its files", job.stderr[1])  # fmt: skip
+    assert said == [str(number) for number, warns in enumerate(PIPELINES.values()) if warns], job.describe()
+    assert "have the same pipeline" not in job.stderr[0] + job.stderr[2], job.describe()
+
+
+@pytest.mark.commit
+def test_an_uncaught_exception_in_a_readers_script_ends_the_job():
+    """That of one of two readers, behind its channel and before serve()."""
+    job = run_program("""
+ds = train(lambda context: tf.data.Dataset.range(10))
+if os.environ["HVDATA_TEST_RANK"] == "3":
+    raise RuntimeError("this reader has had enough")
+hvdata.serve()
+list(ds)
+""", 2, readers=2, status=1)  # fmt: skip
+    job.assert_said("this reader has had enough", 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real doctor, where all is well and where it is not: exit status, findings and advice."""
+"""The real doctor, on a machine without problems and with some: exit status, findings and advice."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from ranks import launch
 import horovod_data
 from horovod_data.doctor import children, libraries
 
-# Nearly all of the time goes into processes that import TensorFlow: two for each run, and one for each rank. So a run shows
-# several things at once where they don't disturb each other.
+# Nearly all of the time goes into processes that import TensorFlow: two for each run, and one for each rank. So a run checks several
+# things at once.
 pytestmark = pytest.mark.limit(300)
 PACKAGE = Path(horovod_data.__file__).parent
 OPEN_MPI = launch.open_mpi()
@@ -39,28 +39,12 @@ def findings(tmp_path, *options, status, **more) -> dict[str, dict]:
     return {one["name"]: one for one in told["findings"]}
 
 
-def broken_package(tmp_path) -> Path:
-    """A copy of the package that may be broken further: the folder for PYTHONPATH."""
-    shutil.copytree(
-        PACKAGE, tmp_path / "copy" / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "_core.so")
-    )
-    return tmp_path / "copy"
-
-
 @pytest.mark.slow
 def test_all_is_well(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.8", status=0)
     assert not [one for one in found.values() if one["level"] == "error"]
-    for name in (
-        "machine.cores",
-        "machine.memory",
-        "shared memory.arena",
-        "shared memory./dev/shm",
-        "software.TensorFlow",
-        "software.horovod_data",
-        "MPI.library",
-        "environment.mpirun",
-    ):
+    for name in ("machine.cores", "machine.memory", "shared memory.arena", "shared memory./dev/shm", "software.TensorFlow",
+                 "software.horovod_data", "MPI.library", "environment.mpirun"):  # fmt: skip
         assert name in found
     assert found["MPI.thread level"]["value"] == "MPI_THREAD_MULTIPLE"
     for payload in ("arena", "message"):
@@ -95,14 +79,18 @@ def test_the_text_for_people(tmp_path):
     assert "\n  horovod_data         " in out  # which is in order
 
 
-def test_no_launcher_in_path(tmp_path):
-    """Without TensorFlow, for that takes long. (test_doctor_selftest.py: what is said of the self-test then.)"""
+def test_neither_tensorflow_nor_a_launcher(tmp_path):
+    """The doctor checks the rest all the same. (test_doctor_selftest.py: what it says of the self-test then.)"""
     (tmp_path / "bin").mkdir()
     (tmp_path / "tensorflow.py").write_text("raise ImportError('not installed')\n")
     path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
     found = findings(tmp_path, status=1, PATH=str(tmp_path / "bin"), PYTHONPATH=path)
     assert found["environment.mpirun"]["level"] == "error"
     assert "neither mpirun nor srun is in PATH" in found["environment.mpirun"]["value"]
+    assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
+    assert found["software.horovod_data"]["advice"] == "Mend TensorFlow first"
+    assert "Mend the errors above" in found["self-test.skipped"]["advice"]
+    assert found["shared memory.arena"]["level"] == "ok"
 
 
 def test_a_cluster_that_has_only_srun(tmp_path):
@@ -114,52 +102,32 @@ def test_a_cluster_that_has_only_srun(tmp_path):
     assert "-n 2 python -m horovod_data.doctor`" in found["self-test.skipped"]["advice"]
 
 
-def test_no_tensorflow(tmp_path):
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('not installed')\n")
-    path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
-    found = findings(tmp_path, status=1, PYTHONPATH=path)
-    assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
-    assert found["software.horovod_data"]["advice"] == "Mend TensorFlow first"
-    assert "Mend the errors above" in found["self-test.skipped"]["advice"]
-    assert found["shared memory.arena"]["level"] == "ok"  # the rest is looked at all the same
-    assert "environment.mpirun" in found
+CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 = 1; }"
 
 
-def look_at_core(tmp_path, home, monkeypatch):
-    """What the doctor finds of the core of this package."""
+@pytest.mark.parametrize("content, value, advice", [
+    (None, "installed without its C++ core", "pip install --force-reinstall"),
+    (b"no library", "can't be loaded", "pip install --force-reinstall"),
+    pytest.param(CRASHES, "SIGSEGV", "Rebuild it", marks=pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")),
+])  # fmt: skip
+def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value, advice):
+    """In a copy of the package."""
+    home = tmp_path / "copy"
+    shutil.copytree(PACKAGE, home / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "_core.so"))
+    core = home / "horovod_data" / "_core.so"
+    if content == CRASHES:
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", core, "-"], input=CRASHES, text=True, check=True)
+    elif content:
+        core.write_bytes(content)
     env = launch.environment(tmp_path, 0, {"PYTHONPATH": str(home)})
     monkeypatch.chdir(tmp_path)  # for `python -m`, the current folder comes first
-    told = children.run([sys.executable, "-m", "horovod_data.doctor.inside", "core"], 100, env)
-    (found,) = libraries.ours(told)
-    assert found.level == "error"
-    return found
-
-
-@pytest.mark.parametrize("content, value", [
-    (None, "installed without its C++ core"), (b"no library", "can't be loaded"),
-])  # fmt: skip
-def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value):
-    home = broken_package(tmp_path)
-    if content:
-        (home / "horovod_data" / "_core.so").write_bytes(content)
-    found = look_at_core(tmp_path, home, monkeypatch)
-    assert value in found.value and "pip install --force-reinstall" in found.advice
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_core_that_crashes(tmp_path, monkeypatch):
-    home = broken_package(tmp_path)
-    (tmp_path / "crash.c").write_text("__attribute__((constructor)) static void f(void) { *(volatile int*)0 = 1; }")
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", home / "horovod_data" / "_core.so", tmp_path / "crash.c"], check=True
-    )
-    found = look_at_core(tmp_path, home, monkeypatch)
-    assert "SIGSEGV" in found.value and "Rebuild it" in found.advice
+    (found,) = libraries.ours(children.run([sys.executable, "-m", "horovod_data.doctor.inside", "core"], 100, env))
+    assert found.level == "error" and value in found.value and advice in found.advice
 
 
 @pytest.mark.commit
 def test_inside_a_job(tmp_path):
-    """Where Open MPI's settings are known, in one that is slower than need be. What the training has written stays."""
+    """Under Open MPI in a slow one, because its settings are known. Files of the training stay."""
     ranks = 3
     files = {name: tmp_path / name for name in ("HOROVOD_DATA_TIMELINE", "HOROVOD_DATA_CERTIFICATE")}
     for file in files.values():
@@ -211,43 +179,18 @@ def test_roles_that_fail_in_init_are_reported_before_the_job_ends(tmp_path, scri
     assert status != 0 and why in " ".join(out.split()) and "\nX start " in out, out + err
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for host names")
-def test_inside_a_job_on_two_hosts(tmp_path):
-    """And, under Open MPI, without MPI's shared memory."""
-    job = launch.RunningJob([sys.executable, "-m", "horovod_data.doctor", "--json", "--seconds", "0.4"], 3, tmp_path,
-                            env={"HVDATA_TEST_HOSTS": "2", "OMPI_MCA_btl": "tcp,self"}, cwd=tmp_path)  # fmt: skip
-    try:
-        assert job.wait(200) == 0, job.log() + "".join(job.read("err", rank) for rank in range(3))
-    finally:
-        job.kill()
-    found = {one["name"]: one for one in json.loads(job.read("out", 0))["findings"]}
-    assert found["this job.start"]["value"].startswith("3 ranks on 2 hosts (host0, host1)")
-    lanes = found["this job.lanes"]["value"]
-    assert "GB/s (message), to 2 " in lanes and lanes.endswith("GB/s (arena)")
-    assert [job.read("out", rank) for rank in (1, 2)] == ["", ""]  # rank 0 reports for all
-    if OPEN_MPI:
-        assert "tcp to 2 on host0" in found["transports.from rank 0"]["value"]
-        assert found["transports.from rank 0"]["level"] == "warning"
-
-
-def test_the_launcher_of_another_mpi(tmp_path):
-    other = shutil.which("mpirun.mpich" if OPEN_MPI else "mpirun.openmpi")
-    if other is None:
-        pytest.skip("needs the mpirun of another MPI")
-    status, out, err = doctor(tmp_path, launcher=[other, "-np", "2"])
-    assert status != 0 and out.count("MPI sees this process alone") == 2 and "Start the job with" in out, out + err
-    assert out.count("\nsoftware\n") == 1  # one of them reports it all
-    assert "  TensorFlow           2." in out and "X MPI" not in out  # what has nothing to do with it
-
-
-@pytest.mark.horovod
-def test_horovodrun_with_gloo(tmp_path):
-    horovodrun = shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if horovodrun is None:
-        pytest.skip("needs Horovod")
-    status, out, err = doctor(tmp_path, launcher=[horovodrun, "--gloo", "-np", "2"])
-    assert status != 0, out + err
-    assert "started by horovodrun with Gloo" in out and f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2" in out
+@pytest.mark.parametrize("launcher, says, advice", [
+    ([shutil.which("mpirun.mpich" if OPEN_MPI else "mpirun.openmpi")], "MPI sees this process alone", "Start the job with"),
+    ([shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"), "--gloo"],
+     "started by horovodrun with Gloo", f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2"),
+], ids=["another MPI's", "horovodrun's"])  # fmt: skip
+def test_launchers_that_start_no_job_of_this_mpi(tmp_path, launcher, says, advice):
+    if launcher[0] is None:
+        pytest.skip("needs that launcher")
+    status, out, err = doctor(tmp_path, launcher=[*launcher, "-np", "2"])
+    assert status != 0 and says in out and advice in out, out + err
+    if launcher[-1] != "--gloo":  # one of the processes reports the other findings
+        assert out.count("\nsoftware\n") == 1 and "  TensorFlow           2." in out and "X MPI" not in out
 
 
 @pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],

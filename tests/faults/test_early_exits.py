@@ -1,139 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank whose process ends takes nothing from the others, whoever initialised MPI: they are given the rest of the data."""
+"""A rank whose process ends takes nothing from the other ranks, whoever initialised MPI: they get the rest of the data."""
 
-import functools
-import re
-import shutil
-import subprocess
+import time
 
-import jobs
 import pytest
+from jobs import SOON, program, run_program, start_job
+from ranks.launch import open_mpi
 
-run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
-pytestmark = [
-    pytest.mark.limit(150),
-    pytest.mark.usefixtures("verified"),
-]  # so that a job that hangs fails with its stacks
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
-HVD_FIRST = pytest.param("import horovod.tensorflow as hvd; hvd.init()", "", marks=pytest.mark.horovod, id="hvd first")
-MPI_FIRST = pytest.param(
-    "from mpi4py import MPI", "comm=MPI.COMM_WORLD.Split(0, MPI.COMM_WORLD.rank)", id="mpi4py first"
-)
-OURS_FIRST = pytest.param("", "", id="hvdata first")
+HVD = "import horovod.tensorflow as hvd; hvd.init()"
+INIT = "hvdata.init(%s)\nrank, size = hvdata.rank(), hvdata.size()\n"
+FIRST = [
+    pytest.param(HVD, INIT % "", marks=pytest.mark.horovod, id="hvd first"),
+    pytest.param("from mpi4py import MPI", INIT % "comm=MPI.COMM_WORLD.Split(0, MPI.COMM_WORLD.rank)", id="mpi4py first"),
+    pytest.param("", INIT % "", id="hvdata first"),
+]  # fmt: skip
 
-# 40 elements, the first of them for the rank that leaves at once; the others take 50 ms for each.
+# 40 elements, the first of them for rank 1, which leaves at once. The others take 50 ms for each.
 DYNAMIC = """
-import sys, time
-{before}
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init({arguments})
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40), batch="per_rank", schedule="dynamic", name="train")
-for x in ds:
-    print(int(x), flush=True)
-    if hvdata.rank() == 1:
+for x in train(lambda: tf.data.Dataset.range(40), schedule="dynamic"):
+    say(int(x))
+    if rank == 1:
         break
     time.sleep(0.05)
-{end}
 """
 
 
-def taken(job) -> list[int]:
-    assert job.returncode == 0, job.describe()
-    return sorted(int(line) for out in job.stdout for line in out.split())
-
-
 @pytest.mark.commit("mpi4py first")
-@pytest.mark.parametrize("before, arguments", [HVD_FIRST, MPI_FIRST, OURS_FIRST])
-def test_a_trainer_is_done_first(before, arguments):
-    job = run_job(DYNAMIC.format(before=before, arguments=arguments, end=""), np=3)
-    assert taken(job) == list(range(40)), job.describe()
+@pytest.mark.parametrize("before, init", FIRST)
+def test_a_trainer_is_done_first(before, init):
+    job = run_program(DYNAMIC, 3, before=before, init=init)
+    assert sorted(int(line) for out in job.stdout for line in out.split()) == list(range(40)), job.describe()
     assert all(len(job.stdout[rank].split()) > 1 for rank in (0, 2)), job.describe()
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize(
-    "end", ["hvd.shutdown()", "hvdata.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"]
-)
+@pytest.mark.parametrize("end", ["hvd.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"])
 def test_a_trainer_shuts_down_first(end):
-    before = "import horovod.tensorflow as hvd; hvd.init()"
-    assert taken(run_job(DYNAMIC.format(before=before, arguments="", end=end), np=3)) == list(range(40))
+    job = run_program(DYNAMIC + end, 3, before=HVD)
+    assert sorted(int(line) for out in job.stdout for line in out.split()) == list(range(40)), job.describe()
 
 
-@pytest.mark.parametrize("before, arguments", [HVD_FIRST, MPI_FIRST, OURS_FIRST])
-def test_the_reader_is_done_first(before, arguments):
-    """Under the static schedule, where the others go on without the steps of the rank that has left."""
-    job = run_job(
-        f"""
-import time
-{before}
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init({arguments})
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(90), batch="per_rank", name="train")
-for step, x in enumerate(ds):
-    if hvdata.rank() == 0 and step == 3:
+@pytest.mark.parametrize("before, init", FIRST)
+def test_the_reader_is_done_first(before, init):
+    """With the static schedule. The others go on without the steps of the rank that has left."""
+    job = run_program("""
+for step, x in enumerate(train(lambda: tf.data.Dataset.range(90))):
+    if rank == 0 and step == 3:
         break
-    print(int(x), flush=True)
+    say(int(x))
     time.sleep(0.05)
-""",
-        np=3,
-    )
-    assert job.returncode == 0, job.describe()
+""", 3, before=before, init=init)  # fmt: skip
     for rank, steps in enumerate([3, 30, 30]):
         assert job.stdout[rank].split() == [str(3 * step + rank) for step in range(steps)], job.describe()
 
 
+@pytest.mark.commit
+def test_a_killed_reader_that_is_done_and_reads_on():
+    """Rank 0 has left its epoch, has told the other ranks, and reads on for them. Batches are large, so one is always on its way."""
+    script = program("""
+ds = train(lambda: tf.data.Dataset.from_tensors(tf.zeros([1 << 20])).repeat())
+hvdata.scatter(tf.zeros([size]))
+for step, _ in enumerate(ds):
+    if step == 10:
+        say("under way")
+    if step == 20 and rank == 0:
+        say("is done")
+        break
+    time.sleep(0.01)
+""")
+    with start_job(script, 3) as job:
+        job.wait_for("is done", 0, timeout=100)
+        for rank in (1, 2):
+            job.wait_for("under way", rank, timeout=100)
+        time.sleep(1)  # BYE is sent within it
+        began = time.monotonic()
+        job.kill_rank(0)
+        assert job.finish(40) != 0, job.describe()
+        assert time.monotonic() - began < SOON, job.describe()
+    if open_mpi():  # Hydra kills the others before they know
+        job.assert_said(r"rank 0 on .* has died \(here: channel train, epoch 1, step ")
+
+
 @pytest.mark.horovod
-@pytest.mark.parametrize("before", ["hvd.init()", ""])
+@pytest.mark.parametrize("before", [HVD, ""])
 def test_a_collective_after_a_rank_has_left_is_an_error(before):
-    """Horovod's own, at once: the rank's end must not be kept from it for the sake of the data."""
-    job = run_job(
-        f"""
+    """An error of Horovod's, at once. Horovod must hear of the rank's end even while others still need its data."""
+    job = run_program("""
 import horovod.tensorflow as hvd
-{before}
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init()
-if hvd.rank() < 2:
+if rank < 2:
     try:
         hvd.allreduce(tf.zeros(2), name="waits for rank 2")
     except Exception as error:
-        print(type(error).__name__, error)
-""",
-        np=3,
-    )
-    assert job.returncode == 0, job.describe()
-    assert all("Horovod has been shut down" in out for out in job.stdout[:2]), job.describe()
+        say(type(error).__name__, error)
+""", 3, before=before)  # fmt: skip
+    job.assert_said("Horovod has been shut down", 0, 1)
     assert job.seconds < 60, job.describe()
 
 
 @pytest.mark.horovod
 def test_the_communication_threads_end_before_horovod_finalises_mpi():
-    """Of ranks that end together. MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun:
-    what our thread has locked then stays locked, and MPI_Finalize fails."""
-    script = """
+    """On ranks that end together. By the time MPICH tells us that MPI_Finalize has begun, it takes no locks any more. A lock that
+    our thread holds then stays locked, and MPI_Finalize fails."""
+    before = """
 import horovod.tensorflow as hvd
 hvd.init()
-import time
-import horovod_data as hvdata
-import tensorflow as tf
 library = hvd.shutdown.__self__.MPI_LIB_CTYPES
 shut_down = library.horovod_shutdown
 def noted():
-    print("ENDS", time.monotonic(), flush=True)
+    now("ENDS")
     return shut_down()
 library.horovod_shutdown = noted  # what init() wraps
-hvdata.init()
+"""
+    script = """
 hvd.allreduce(tf.zeros(1))
-if hvd.rank() == 1:
-    time.sleep(0.4)  # within the second for which who is done waits with Horovod's end
-print("COMES", time.monotonic(), flush=True)
+if rank == 1:
+    time.sleep(0.4)  # Horovod's end waits a second for ranks that are not done
+now("COMES")
 hvd.shutdown()
 """
-    for _ in range(3):  # of a rank that was held up for longer than that second nobody waits
-        job = run_job(script, np=2)
-        assert job.returncode == 0, job.describe()
+    for _ in range(3):  # again if rank 1 was held up for longer than that second
+        job = run_program(script, 2, before=before)
         if "ENDS" in job.stdout[0]:
             break
     assert job.when("ENDS", 0) > job.when("COMES", 1), job.describe()
@@ -141,25 +129,14 @@ hvd.shutdown()
 
 @pytest.mark.horovod
 def test_mpi_finalize_on_the_program_s_own_thread_does_not_wait_for_that_thread():
-    """It ends our part; that Horovod's thread, which still calls MPI, may then end the job is not our affair."""
-    job = run_job(
-        """
-import horovod.tensorflow as hvd
-hvd.init()
-import horovod_data as hvdata
-hvdata.init()
-from mpi4py import MPI
-print("goes", flush=True)
-MPI.Finalize()
-""",
-        np=2,
-    )
+    """It ends our part. Horovod's thread still calls MPI, and may end the job."""
+    job = run_program("from mpi4py import MPI\nsay('goes')\nMPI.Finalize()", 2, before=HVD, status=None)
     # MPICH's UCX may add a warning of what Horovod has not finished.
     assert all(out.startswith("goes\n") for out in job.stdout) and job.seconds < 60, job.describe()
 
 
-# A wait of more than 20 s is over after 2 s, and then the clock is put forward as if it had lasted: so a limit shows. And
-# the communication thread is caught where MPI has ended under it.
+# A wait of more than 20 s ends after 2 s, and the clock is put forward by the rest: so a limit shows. If the communication thread
+# calls MPI after MPI has ended, the process exits with 9.
 IMPATIENT = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -200,59 +177,37 @@ int MPI_Improbe(int source, int tag, MPI_Comm comm, int *flag, MPI_Message *mess
 
 
 @pytest.mark.commit
-@pytest.mark.skipif(not shutil.which("mpicc"), reason="needs mpicc")
-def test_a_rank_waits_in_mpi_finalize_for_as_long_as_the_others_train(tmp_path):
+def test_a_rank_waits_in_mpi_finalize_for_as_long_as_the_others_train(preload):
     """However long: MPI must not be finalised under our communication thread."""
-    (tmp_path / "impatient.c").write_text(IMPATIENT)
-    subprocess.run(["mpicc", "-shared", "-fPIC", "impatient.c", "-o", "impatient.so", "-ldl"], cwd=tmp_path, check=True)
-    job = run_job(
-        """
-import sys, time
-sys.modules['horovod'] = None  # as if it were not installed
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init()
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(12), batch="per_rank", name="train")
-for step, x in enumerate(ds):
-    if hvdata.rank() == 1:
+    job = run_program("""
+for step, x in enumerate(train(lambda: tf.data.Dataset.range(12))):
+    if rank == 1:
         break
     time.sleep(1)
 print(step)
-""",
-        np=2,
-        env={"LD_PRELOAD": str(tmp_path / "impatient.so")},
-    )
-    assert job.returncode == 0 and job.stdout == ["5\n", "0\n"], job.describe()
+""", 2, before="sys.modules['horovod'] = None  # as if it were not installed", env=preload(IMPATIENT))  # fmt: skip
+    assert job.stdout == ["5\n", "0\n"], job.describe()
     # A newer TensorFlow greets on stderr.
     said = [line for err in job.stderr for line in err.splitlines() if "horovod_data" in line or "MPI" in line]
-    assert all("epoch 1, not complete (it was broken off): 7 rows" in line for line in said), (
-        job.describe()
-    )  # the certificate
-
-
-SHUT_DOWN_BEFORE_A_COLLECTIVE = """
-import tensorflow as tf
-import horovod_data as hvdata
-hvdata.init()
-import horovod.tensorflow as hvd
-
-for x in hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(2), batch="global"):
-    pass
-if hvd.rank() == 1:
-    hvd.allreduce(tf.constant(1.0))
-hvdata.shutdown()
-"""
+    certificate = "epoch 1, not complete (it was broken off): 7 rows"
+    assert all(certificate in line for line in said), job.describe()
 
 
 @pytest.mark.commit
 @pytest.mark.horovod
-@pytest.mark.limit(100)
 def test_a_shutdown_before_the_others_last_collective_has_a_limit():
     """Rank 1 waits for rank 0 in a collective, and rank 0 in shutdown() for rank 1: the job hung, whatever the limit was."""
-    job = run_job(SHUT_DOWN_BEFORE_A_COLLECTIVE, 2, env={"HOROVOD_DATA_TIMEOUT": "4"}, timeout=60)
+    job = run_program("""
+import horovod.tensorflow as hvd
+for x in train(lambda: tf.data.Dataset.range(8).batch(2), batch="global"):
+    pass
+if rank == 1:
+    hvd.allreduce(tf.constant(1.0))
+hvdata.shutdown()
+""", 2, env={"HOROVOD_DATA_TIMEOUT": "4"}, status=None)  # fmt: skip
     assert job.returncode != 0, job.describe()
-    assert re.search(
+    job.assert_said(
         r"TimeoutError: \[rank 0 on \S+\] shutdown\(\) has waited 4 s for rank 1 on \S+: no batch was taken, and there was no end\. "
         r"They may wait for this rank in a collective\. Call shutdown\(\) after the last collective, or leave it out",
-        job.stderr[0],
-    ), job.describe()
+        0,
+    )

@@ -83,19 +83,19 @@ MORE = 196 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 36  # each ta
 @pytest.mark.parametrize("exits", [4, pytest.param(MORE, marks=pytest.mark.slow, id="more")])
 @pytest.mark.limit(1500)
 def test_no_exit_aborts(tmp_path, exits):
-    """It was one in twenty: a session closed by a thread that Python, at its end, ends in the middle of C++ code."""
-    environment = jobs.launch.environment(tmp_path, 0, {})
+    """One in twenty did: a thread closed a session while Python, at its end, ended the thread in the middle of C++ code."""
     script = tmp_path / "many.py"
     script.write_text(MANY)
-    done = subprocess.run([sys.executable, str(script), str(exits)], env=environment, capture_output=True, text=True,
-                          timeout=60 + 6 * exits)  # fmt: skip
+    command = [sys.executable, str(script), str(exits)]
+    env = jobs.launch.environment(tmp_path, 0, {})
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60 + 6 * exits)
     assert done.returncode == 0 and "failed: []" in done.stdout, done.stdout[-3000:] + done.stderr[-6000:]
 
 
 @pytest.mark.parametrize("readers", [0, 1])
 def test_no_dealer_outlives_shutdown(readers):
-    """Nor does a session of one."""
-    job = jobs.run_job(
+    """No session of a dealer does either."""
+    script = (
         SIX
         + """
 hvdata = six()
@@ -109,9 +109,7 @@ gc.enable()
 gc.collect()
 open_sessions = [one for one in gc.get_objects() if type(one).__name__ == "Session" and not one._closed]
 print("left:", left, len(open_sessions), flush=True)
-""",
-        np=2 - readers,
-        readers=readers,
-        timeout=120,
+"""
     )
+    job = jobs.run_job(script, np=2 - readers, readers=readers, timeout=120)
     assert job.returncode == 0 and all("left: [] 0" in out for out in job.stdout), job.describe()

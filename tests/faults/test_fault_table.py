@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/guarantees.md, "Faults": those that end a job, those that it survives, and those at its begin. The jobs'
-programs are in the folder programs/. Others of the table are in test_forks.py and test_shortages.py."""
+"""The table of docs/guarantees.md, "Faults": faults that end a job, faults that it survives, and faults at its start.
+
+The jobs' programs are in the folder programs/. test_forks.py and test_shortages.py have more faults of the table.
+"""
 
 import itertools
 import os
@@ -10,7 +12,7 @@ import sys
 import time
 
 import pytest
-from jobs import SOON, run_job
+from jobs import SOON, program, run_program
 from launched import start_launcher
 from ranks.launch import open_mpi
 from table import PROGRAMS, WAYS, Place, all_places, everywhere, places
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.limit(200)
 
 
 def faults_and_places():
-    """Each fault on both victims, at one number of ranks, kind of reader and way after the other; or at all."""
+    """Each fault on both victims. The few places take turns in number of ranks, kind of reader and way."""
     for number, (fault, victim) in enumerate(itertools.product(ENDS, ("reader", "trainer"))):
         for where in places((2 + number // 4 % 3, (number // 2 + number) % 2, list(WAYS)[number % 3])):
             yield pytest.param(fault, victim, where, id=f"{fault}-{victim}-{where}")
@@ -44,7 +46,7 @@ def faults_and_places():
 )
 @pytest.mark.parametrize("fault, victim, where", list(faults_and_places()))
 def test_a_fault_that_ends_the_job(fault, victim, where, tried):
-    """Soon, with a status that tells, a line that says who and where, and nothing left of it."""
+    """Soon, with the right status, and a line that names the rank and the step. Nothing of the job is left."""
     process = where.reader if victim == "reader" else 1
     with tried.start(PROGRAMS / "ends.py", where, fault, "reader" if victim == "reader" else "1") as job:
         job.wait_for("FAULT", process, timeout=100)
@@ -56,14 +58,10 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
     name = f"reader 0 on {HOST}" if process == where.trainers else f"rank {process} on {HOST}"
     if fault in ("sys.exit(3)", "raise SystemExit(3)", "memory"):
         if victim == "reader":  # it comes as an error of the pipeline, on every rank
-            told = rf"\[reader 0 on {HOST}, channel train, epoch 1, step 5\] (SystemExit: 3|.*MemoryError)"
-            assert re.search(told, said), job.describe()
+            job.assert_said(rf"\[reader 0 on {HOST}, channel train, epoch 1, step 5\] (SystemExit: 3|.*MemoryError)")
         else:  # the others have no time to say anything
-            ends = (
-                rf"horovod_data: \[{name}\] the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), "
-                "and the job with it"
-            )
-            assert len(re.findall(ends, said)) == 1, job.describe()
+            ends = rf"the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), and the job with it"
+            assert len(re.findall(rf"horovod_data: \[{name}\] {ends}", said)) == 1, job.describe()
             assert fault != "memory" or "MemoryError" in job.stderr[1], job.describe()
     elif open_mpi():  # Hydra kills the others before they know
         survivors = "".join(text for rank, text in enumerate(job.stderr) if rank != process)
@@ -73,7 +71,7 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
 
 
 def stops_and_places():
-    """Who is stopped, the reader or a trainer: one in each of the few places; or both in all."""
+    """The process that is stopped: the reader or a trainer in each of the few places; both of them in all places."""
     for where in places(
         (2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline")
     ):
@@ -84,9 +82,8 @@ def stops_and_places():
 
 @pytest.mark.parametrize("where, stopped", list(stops_and_places()))
 def test_faults_that_the_job_survives(where, stopped, tried):
-    """An exception in the first, a middle and the last step; a rank that leaves early, each once; 5 seconds' stop; two threads on
-    two channels; many tiny epochs; the end of Python with iterators alive. Each is soon over, and leaves no thread and no open file
-    behind, on trainers and readers."""
+    """Exceptions in the first, a middle and the last step; each rank leaves early once; a stop of 5 seconds; two threads on two channels;
+    many tiny epochs; the end of Python with iterators alive. Each fault is soon over, and leaves no thread and no open file behind."""
     trainers, steps = where.trainers, 8
     many = ["1000"] if where.way == "arena" or all_places() else []
     job = tried.run(PROGRAMS / "survives.py", where, "reader" if stopped == "reader" else "1", *many)
@@ -125,41 +122,28 @@ def test_faults_that_the_job_survives(where, stopped, tried):
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "after a child", "with a thread"])
 @pytest.mark.parametrize("np", sorted({where.trainers for where in places((3, 0, "inline"))}))
 def test_a_rank_that_ends_before_init(np, end):
-    """MPI waits for it for ever."""
+    """MPI waits for that rank for ever."""
     with start_launcher("-np", str(np), sys.executable, str(PROGRAMS / "before_init.py"), end) as job:
         job.wait_for("LEAVES", timeout=100)
         began = time.monotonic()
         status = job.finish(SOON)
-        assert job.gone(), job.members()
+        job.assert_gone()
     assert status == 1 and time.monotonic() - began < SOON, job.output
-    if (
-        "without calling" not in job.output
-    ):  # Open MPI's mpirun may be the first to know, where others have begun with MPI
+    # Open MPI's mpirun may notice first, if other ranks have begun with MPI.
+    if "without calling" not in job.output:
         said = rf"\[rank 1 on {HOST}\] This program has come to its end without having called horovod_data\.init\(\)"
         assert re.search(said, job.output), job.output
     assert "came through init()" not in job.output
 
 
 def test_the_time_limit_holds_in_mpi_init():
-    """Of a rank that is late nobody can know that it will not come."""
-    job = run_job(
-        """
-import os, time
-if os.environ["HVDATA_TEST_RANK"] == "1":
-    time.sleep(600)
-import horovod_data as hvdata
-hvdata.init()
-""",
-        np=2,
-        timeout=100,
-        env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"},
-    )
-    assert job.returncode == 1, job.describe()
-    missing = "not all of the 2 processes have called horovod_data.init()"
-    assert re.search(
-        rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {re.escape(missing)}", job.stderr[0]
-    )
-    assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
+    """No rank can know whether a rank that is late will come."""
+    late = "if os.environ['HVDATA_TEST_RANK'] == '1': time.sleep(600)"
+    env = {"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"}
+    job = run_program("", 2, before=late, env=env, status=1)
+    missing = r"not all of the 2 processes have called horovod_data\.init\(\)"
+    job.assert_said(rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {missing}", 0)
+    job.assert_said(rf"\[rank 0 on {HOST}\] After \d+ s {missing}", 0)
 
 
 @pytest.mark.commit("2-embedded-message-rank 1")
@@ -174,34 +158,30 @@ hvdata.init()
     ],
 )
 def test_fit_again_after_an_interrupt(where, who, tried):
-    """Of the rank that reads, or another."""
+    """Of the rank that reads, or of another rank."""
     job = tried.run(PROGRAMS / "interrupted_fit.py", where, str(who))
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):
         fit, again = (line for line in job.stdout[rank].splitlines() if line.startswith(("FIT", "AGAIN")))
         assert fit == ("FIT interrupted" if rank == who else "FIT to its end"), job.describe()
         assert again == "AGAIN 20", job.describe()
-    assert job.seconds_since("FAULT", who) < SOON, job.describe()
+    job.assert_soon("FAULT", who)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /dev/shm")
 @everywhere((2, 0, "arena"), (2, 1, "arena"))
 @pytest.mark.parametrize("fill", ["true", "! head -c 1M /dev/zero >/dev/shm/full 2>/dev/null"], ids=["tiny", "full"])
 def test_a_tiny_dev_shm(where, fill, tmp_path, tried):
-    """Ours has no name there; MPI's has, so MPI is told to do without. The job runs as ever, also where nothing fits in."""
+    """Our shared memory has no name there. MPI's has, so MPI uses none here. The job runs as ever, even if nothing fits in."""
     (tmp_path / "tiny.sh").write_text(f'mount -t tmpfs -o size=64k tmpfs /dev/shm && {fill} && exec mpirun "$@"\n')
     job = tried.run(
-        """
-import os, time
-import horovod_data as hvdata, tensorflow as tf
-hvdata.init()
-size = int(os.environ["HVDATA_TEST_TRAINERS"])
-make = lambda: tf.data.Dataset.from_tensors(tf.zeros([int(float(os.environ["HVDATA_TEST_KIB"]) * 256)])).repeat(20 * size)
-ds = hvdata.distribute_dataset(make, batch="per_rank", verify=True)
+        program("""
+width = int(float(os.environ["HVDATA_TEST_KIB"]) * 256)
+ds = train(lambda: tf.data.Dataset.from_tensors(tf.zeros([width])).repeat(20 * int(os.environ["HVDATA_TEST_TRAINERS"])))
 hvdata.serve()
-print("FAULT", time.monotonic(), flush=True)
-print(sum(1 for _ in ds), hvdata.stats()["payload_bytes_arena"] > 0, flush=True)
-""",
+now("FAULT")
+say(sum(1 for _ in ds), hvdata.stats()["payload_bytes_arena"] > 0)
+"""),
         where,
         launcher=f"unshare --mount sh {tmp_path / 'tiny.sh'}",
         env={"OMPI_MCA_btl": "self,tcp"},
@@ -210,4 +190,4 @@ print(sum(1 for _ in ds), hvdata.stats()["payload_bytes_arena"] > 0, flush=True)
     for rank in range(where.trainers):
         shared = where.way == "arena" and rank == 0 and not where.readers
         assert f"20 {shared}\n" in job.stdout[rank], job.describe()
-        assert job.seconds_since("FAULT", rank) < SOON, job.describe()
+        job.assert_soon("FAULT", rank)

@@ -7,19 +7,13 @@ This holds for every way to make a child, and for every end of it. The parent go
 import re
 
 import pytest
-from jobs import SOON, run_job
+from jobs import SOON, program, run_program
 from table import everywhere
 
 pytestmark = pytest.mark.limit(230)
 
 SCRIPT = """
-import gc, multiprocessing, os, sys, time
-import numpy as np
-import tensorflow as tf
-import horovod_data as hvdata
-
-hvdata.init()
-mapped = {mapped}
+mapped, soon = {mapped}, {soon}
 width = int(float(os.environ["HVDATA_TEST_KIB"]) * 128)
 
 def make():  # rows that are views of a batch
@@ -30,13 +24,13 @@ def number(row):
     return int(row[0])
 
 @tf.function
-def asked(iterator):  # one that knows its resource alone; in front of all others
+def asked(iterator):  # an iterator that knows only its resource, in front of all others
     asked.iterator = iterator
     return next(iterator)
 
 asked(iter(tf.data.Dataset.range(3)))
 
-class Odd(tf.data.Dataset):  # of the user's own kind, and older than all others
+class Odd(tf.data.Dataset):  # a class of the user's, and an older object than all other datasets
     def __init__(self): super().__init__(tf.data.Dataset.range(1)._variant_tensor)
     def _inputs(self):
         if hasattr(self, "made"): raise ValueError("odd")
@@ -46,9 +40,9 @@ class Odd(tf.data.Dataset):  # of the user's own kind, and older than all others
 
 odd = Odd()
 odd.made = True
-ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+ds = train(make)
 with tf.Graph().as_default() as graph:  # a program of TF1, beside it
-    of_graph = hvdata.distribute_dataset(make(), batch="per_rank", name="graph").prefetch(2)
+    of_graph = train(make(), name="graph").prefetch(2)
 hvdata.serve()
 used = ds.map(lambda x: x, num_parallel_calls=2).prefetch(2) if mapped else ds
 it = iter(used)
@@ -94,19 +88,19 @@ def child():
     for name, call in calls.items():
         try:
             call()
-            print("NOT RAISED", name, flush=True)
+            say("NOT RAISED", name)
         except (RuntimeError, tf.errors.FailedPreconditionError) as error:
             if "forked child" not in str(error):
-                print("ANOTHER", name, error, flush=True)
+                say("ANOTHER", name, error)
     calls.clear()
     session.close()
     interactive.close()
     del it, tensor, used, ds, session, interactive, graph_it, element, graph, made_callable
     gc.collect()
-    print("through", flush=True)
+    say("through")
 
 def exit_of(pid):
-    deadline = time.monotonic() + {soon}
+    deadline = time.monotonic() + soon
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -121,23 +115,23 @@ for leave in "_exit", "exit":
     if pid == 0:
         child()
         os._exit(5) if leave == "_exit" else sys.exit(5)
-    print("fork,", leave, exit_of(pid), flush=True)
+    say("fork,", leave, exit_of(pid))
 gc.freeze()  # as servers do that fork
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
-process.join({soon})
-print("multiprocessing", process.exitcode, flush=True)
+process.join(soon)
+say("multiprocessing", process.exitcode)
 if process.is_alive():
     process.kill()
-print("FAULT", time.monotonic(), flush=True)  # all of them
+now("FAULT")  # all of them
 got += [number(x) for x in it]
-print("rows", got, flush=True)
+say("rows", got)
 try:
     while True:
         got_of_graph.append(number(session.run(element)))
 except tf.errors.OutOfRangeError:
-    print("rows of the graph", got_of_graph, flush=True)
-print("WENT ON", time.monotonic(), flush=True)
+    say("rows of the graph", got_of_graph)
+now("WENT ON")
 interactive.close()
 session.close()
 """
@@ -148,7 +142,7 @@ session.close()
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):
     # Python and TensorFlow take seconds of processor time to end a child, and all ranks do it at once.
-    job = tried.run(SCRIPT.format(mapped=mapped, soon=3 * SOON), where, timeout=200)
+    job = tried.run(program(SCRIPT.format(mapped=mapped, soon=3 * SOON)), where, timeout=200)
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):  # rank 0 may read as well
         lines = job.stdout[rank].splitlines()
@@ -157,37 +151,32 @@ def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):
         assert lines.count("through") == 3, job.describe()
         assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
         assert f"rows {rows}" in lines and f"rows of the graph {rows}" in lines, job.describe()
-    # From the last child's end on, whose rank has kept the others waiting.
-    ranks = range(where.trainers)
-    assert max(job.when("WENT ON", rank) for rank in ranks) - max(job.when("FAULT", rank) for rank in ranks) < SOON, (
-        job.describe()
-    )
+    # From the end of the last child, whose rank has kept the others waiting.
+    begun, over = (max(job.when(word, rank) for rank in range(where.trainers)) for word in ("FAULT", "WENT ON"))
+    assert over - begun < SOON, job.describe()
 
 
-SPAWNS = """
-import multiprocessing, sys
-import horovod_data as hvdata
-
+SPAWNED = """
 try:
     hvdata.init()
 except RuntimeError as error:
-    print(error, flush=True)
+    say(error)
     sys.exit(7)
 
 def nothing(): pass
-
-process = multiprocessing.get_context("{method}").Process(target=nothing)
-process.start()
-process.join(60)
-print("child", process.exitcode, flush=True)
 """
 
 
 @pytest.mark.parametrize("method, status", [("spawn", 7), ("forkserver", 1)])  # a fork server has a status of its own
 def test_a_child_that_imports_the_program(method, status):
-    """Without a main guard: it would be a second process of that rank, and MPI would wait for it."""
-    job = run_job(SPAWNS.format(method=method), np=2, timeout=120)
-    assert job.returncode == 0, job.describe()
+    """Without a main guard. The child would be a second process of that rank, and MPI would wait for it."""
+    body = f"""
+process = multiprocessing.get_context("{method}").Process(target=nothing)
+process.start()
+process.join(60)
+say("child", process.exitcode)
+"""
+    job = run_program(body, 2, init=SPAWNED)
     for out in job.stdout:
         said, exit_code = out.splitlines()
         assert re.fullmatch(
@@ -199,14 +188,9 @@ def test_a_child_that_imports_the_program(method, status):
         assert exit_code == f"child {status}", job.describe()
 
 
-# Rank 1 has a thread that waits for a batch when its program forks; the child asks the iterator's own op, which no Python guards.
-WAITS_AND_FORKS = """
-import os, sys, threading, time
-import tensorflow as tf
-import horovod_data as hvdata
-
-hvdata.init()
-
+def test_a_child_whose_parent_waits_for_a_batch(tmp_path):
+    """A thread of the parent holds the iterator's lock, and the child has no such thread."""
+    job = run_program("""
 def source():
     yield from range(2)
     while not os.path.exists(sys.argv[1]):
@@ -214,17 +198,17 @@ def source():
     yield from range(2)
 
 numbers = tf.data.Dataset.from_generator(source, output_signature=tf.TensorSpec([], tf.int64))
-iterator = iter(hvdata.distribute_dataset(lambda: numbers, batch="per_rank", name="train"))
+iterator = iter(train(lambda: numbers))
 got = [int(next(iterator))]
-if hvdata.rank() == 1:
+if rank == 1:
     thread = threading.Thread(target=lambda: got.append(int(next(iterator))))
     thread.start()
     time.sleep(1)
     if (child := os.fork()) == 0:
-        try:
+        try:  # the iterator's own op, which no Python guards
             tf.raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, output_types=[tf.int64], output_shapes=[[]])
         except tf.errors.OpError as error:
-            print("child:", error.message, flush=True)
+            say("child:", error.message)
         os._exit(0)
     ended = 0
     for _ in range(300):
@@ -234,19 +218,13 @@ if hvdata.rank() == 1:
         time.sleep(0.1)
     else:
         os.kill(child, 9)
-    print("ended:", bool(ended), flush=True)
+    say("ended:", bool(ended))
     open(sys.argv[1], "w").close()  # only now the parent's thread may have its batch
     thread.join()
 else:
     got.append(int(next(iterator)))
-print("got:", got, flush=True)
-"""
-
-
-def test_a_child_whose_parent_waits_for_a_batch(tmp_path):
-    """That thread holds the iterator's lock, and is not in the child."""
-    job = run_job(WAITS_AND_FORKS, 2, str(tmp_path / "go"), timeout=100)
-    assert job.returncode == 0 and "ended: True" in job.stdout[1], job.describe()
-    assert re.search(r"^child: .*forked", job.stdout[1], re.MULTILINE) and job.stdout[1].endswith("got: [1, 1]\n"), (
-        job.describe()
-    )
+say("got:", got)
+""", 2, str(tmp_path / "go"))  # fmt: skip
+    job.assert_said("ended: True", 1)
+    job.assert_said("^child: .*forked", 1)
+    assert job.stdout[1].endswith("got: [1, 1]\n"), job.describe()

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI's own checks are on, and find nothing in jobs that use all of the library: each call's arguments are valid, and what is
-taken from MPI is given back. What is left with a program's own handles shows that the checks see it."""
+"""MPI's own checks find nothing in jobs that use all of the library: each call's arguments are valid, and all handles are given back.
+A program of its own leaves handles, and makes a wrong call: the checks see both."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from jobs import run_job
+from jobs import run_job, run_program
 from ranks import launch
 
 COUNTER = Path(__file__).with_name("mpi_handles.c")
@@ -21,30 +19,26 @@ CHECKS = {
     "MPIR_CVAR_ERROR_CHECKING": "1",
 }
 
+BARE = 'sys.modules["horovod"] = None  # as if it were not installed: Horovod has communicators of its own'
 SCRIPT = """
-import sys, tempfile
-sys.modules["horovod"] = None  # as if it were not installed: its communicators are its own affair
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init()
-rank, size = hvdata.rank(), hvdata.size()
+import tempfile
 LARGE = tf.zeros([12, 40_000], tf.uint8)
 
 def rows():
     return tf.data.Dataset.range(120).batch(12)
 
-train = hvdata.distribute_dataset(rows, batch="global", name="train")
-valid = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(LARGE).repeat(6), batch="per_rank", name="valid")
-free = hvdata.distribute_dataset(rows, batch="per_rank", schedule="dynamic", name="free")
-left = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(LARGE).repeat(60), batch="global", prefetch=4, name="left")
+train_set = train(rows, batch="global")
+valid = train(lambda: tf.data.Dataset.from_tensors(LARGE).repeat(6), name="valid")
+free = train(rows, schedule="dynamic", name="free")
+left = train(lambda: tf.data.Dataset.from_tensors(LARGE).repeat(60), batch="global", prefetch=4, name="left")
 hvdata.serve()
 for epoch in range(3):
-    assert len(list(train)) == 10 and len(list(valid)) == 6 // size
+    assert len(list(train_set)) == 10 and len(list(valid)) == 6 // size
     list(free)
     for step, _ in enumerate(left):  # broken off, by the ranks at different steps
         if step == 2 + rank:
             break
-iterator = iter(train)
+iterator = iter(train_set)
 next(iterator)
 checkpoint = tf.train.Checkpoint(iterator=iterator)
 path = checkpoint.save(tempfile.mkdtemp() + "/ck")
@@ -60,19 +54,6 @@ print("all of it")
 """
 
 
-@pytest.fixture(scope="module")
-def counter(tmp_path_factory):
-    """The library that counts handles."""
-    compiler = shutil.which("mpicc")
-    if compiler is None:
-        pytest.skip("needs mpicc")
-    library = tmp_path_factory.mktemp("counter") / "mpi_handles.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", str(COUNTER), "-o", str(library), "-ldl", "-lpthread"], check=True
-    )
-    return str(library)
-
-
 def handles(text, library):
     """{kind: (taken, given back)} of a library, of one rank's stderr."""
     found = re.findall(rf"^handles of {library}: (\w+) taken (\d+), given back (\d+)$", text, re.M)
@@ -83,15 +64,10 @@ def handles(text, library):
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("np, readers, way", [(2, 1, "message"), (3, 0, "message"), (2, 0, "arena")])
 @pytest.mark.parametrize("end", ["", "hvdata.shutdown()"])
-def test_nothing_is_left_with_mpi(counter, np, readers, way, end):
-    job = run_job(
-        SCRIPT.replace("{end}", end),
-        np=np,
-        readers=readers,
-        timeout=170,
-        env={**CHECKS, "LD_PRELOAD": counter, "HOROVOD_DATA_PAYLOAD": way},
-    )
-    assert job.returncode == 0 and all(out == "all of it\n" for out in job.stdout[:np]), job.describe()
+def test_nothing_is_left_with_mpi(preload, np, readers, way, end):
+    env = {**CHECKS, **preload(COUNTER), "HOROVOD_DATA_PAYLOAD": way}
+    job = run_program(SCRIPT.replace("{end}", end), np, before=BARE, readers=readers, timeout=170, env=env)
+    assert all(out == "all of it\n" for out in job.stdout[:np]), job.describe()
     assert "still allocated" not in job.describe() and "MPI_Alloc_mem" not in job.describe(), job.describe()
     for err in job.stderr:
         found = handles(err, "_core.so")
@@ -101,40 +77,23 @@ def test_nothing_is_left_with_mpi(counter, np, readers, way, end):
 
 
 @pytest.mark.limit(120)
-def test_what_a_program_leaves_is_seen(counter):
-    job = run_job(
-        """
+def test_what_a_program_leaves_and_a_wrong_call_are_seen(preload):
+    script = """
 from mpi4py import MPI
 left = MPI.COMM_WORLD.Dup()
 under_way = left.Irecv(bytearray(8), source=0, tag=7)
 given_back = MPI.COMM_WORLD.Dup()
 given_back.Free()
-""",
-        np=2,
-        env={**CHECKS, "LD_PRELOAD": counter},
-        timeout=100,
-    )
-    assert job.returncode == 0, job.describe()
-    for err in job.stderr:
-        found = handles(err, r"MPI\.[\w.-]+")
-        assert found["communicators"] == (2, 1) and found["requests"] == (1, 0), job.describe()
-    if launch.open_mpi():
-        assert "MPI_Comm still allocated" in job.describe(), job.describe()
-
-
-@pytest.mark.limit(120)
-def test_a_wrong_call_is_seen():
-    job = run_job(
-        """
-from mpi4py import MPI
 MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
 try:
     MPI.COMM_WORLD.Isend(bytearray(8), dest=MPI.COMM_WORLD.size, tag=7)
 except MPI.Exception as error:
     print(error.Get_error_class() == MPI.ERR_RANK)
-""",
-        np=2,
-        env=CHECKS,
-        timeout=100,
-    )
-    assert job.returncode == 0 and all(out == "True\n" for out in job.stdout), job.describe()
+"""
+    job = run_job(script, 2, env={**CHECKS, **preload(COUNTER)}, timeout=100)
+    assert job.returncode == 0 and job.stdout == ["True\n"] * 2, job.describe()
+    for err in job.stderr:
+        found = handles(err, r"MPI\.[\w.-]+")
+        assert found["communicators"] == (2, 1) and found["requests"] == (1, 0), job.describe()
+    if launch.open_mpi():
+        assert "MPI_Comm still allocated" in job.describe(), job.describe()

@@ -1,195 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of one job continued by another, of another size: the same global order, nothing lost, nothing twice."""
+"""A checkpoint of one job is continued by another job, of another size: the same global order, nothing lost, nothing twice.
+
+The certificate of the resumed epoch is that of an epoch without interruption.
+"""
 
 import json
+import re
+from typing import NamedTuple, Optional
 
 import pytest
-import tensorflow as tf
-from jobs import run_job
+from jobs import run_program
 
 pytestmark = pytest.mark.limit(260)
 
 SCRIPT = """
-import json, sys
-import tensorflow as tf
-import horovod_data as hvdata
+what, folder, case = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
-hvdata.init()
-what, folder, batch = sys.argv[1:]
-rank = hvdata.rank()
-
-def source():
-    numbers = tf.data.Dataset.range(48).shuffle(16, seed=7)
-    return numbers.batch(12, drop_remainder=True) if batch == "global" else numbers.batch(2, drop_remainder=True)
-
-ds = hvdata.distribute_dataset(source, batch=batch, prefetch=3)
-it = iter(ds)
-checkpoint = tf.train.Checkpoint(iterator=it)
-if what == "save":
-    got = [next(it).numpy().tolist() for _ in range(2)]
-    if rank == 0:
-        checkpoint.write(folder + "/state")
-else:
-    if rank == 0:
-        checkpoint.read(folder + "/state").assert_consumed()
-    # A collective behind the restore, as every Horovod script has one.
-    hvdata.scatter(tf.range(hvdata.size()) if rank == 0 else None, dtype=tf.int32)
-    got = [x.numpy().tolist() for x in it]
-print("GOT " + json.dumps(got))
-"""
-
-
-def _order(job):
-    """The job's global order: rank 0's share of step 0, rank 1's, ... then step 1."""
-    per_rank = [json.loads(line[4:]) for out in job.stdout for line in out.splitlines() if line.startswith("GOT ")]
-    return [row for step in zip(*per_rank) for share in step for row in share]
-
-
-@pytest.mark.commit("per_rank-3-2")
-@pytest.mark.parametrize("batch, before, after", [("global", 2, 4), ("per_rank", 3, 2)])
-def test_another_number_of_ranks(tmp_path, batch, before, after):
-    whole = [int(x) for x in tf.data.Dataset.range(48).shuffle(16, seed=7)]
-    first = run_job(SCRIPT, before, "save", str(tmp_path), batch)
-    assert first.returncode == 0, first.describe()
-    second = run_job(SCRIPT, after, "restore", str(tmp_path), batch)
-    assert second.returncode == 0, second.describe()
-    head, tail = _order(first), _order(second)
-    assert head == whole[: len(head)] and len(head) == (24 if batch == "global" else 4 * before)
-    assert tail == whole[len(head) :][: len(tail)]
-    # drop: of per-rank batches the last incomplete group is left out
-    assert len(head) + len(tail) > 48 - 2 * after
-
-
-NUMBERS = "tf.data.Dataset.range(48).shuffle(16, seed=7)"
-MIXTURE = (
-    "tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(1000 * k, 1000 * k + 40) for k in range(3)], [0.5, 0.3, 0.2], "
-    "seed=5).take(96)"
-)
-
-
-@pytest.mark.parametrize("before, after", [(4, 2), (1, 3)])
-def test_a_mixture_on_another_number_of_ranks(tmp_path, before, after):
-    """The rest of each source comes in the order of one run without interruption."""
-    assert NUMBERS in SCRIPT
-    whole = [int(x) for x in eval(MIXTURE)]
-    jobs = []
-    for ranks, what in (before, "save"), (after, "restore"):
-        jobs.append(run_job(SCRIPT.replace(NUMBERS, MIXTURE), ranks, what, str(tmp_path), "global"))
-        assert jobs[-1].returncode == 0, jobs[-1].describe()
-    got = _order(jobs[0]) + _order(jobs[1])
-    assert got == whole and len(_order(jobs[0])) == 24
-    for k in range(3):
-        assert sum(row // 1000 == k for row in got) == sum(row // 1000 == k for row in whole) > 0
-
-
-@pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_ragged_and_sparse_batches_on_another_number_of_ranks(tmp_path, remainder):
-    """Batches that some rank had not taken were saved whole, and are cut for the ranks that there are then."""
-    script = SCRIPT.replace("numbers.batch(12, drop_remainder=True)", "numbers.map(parts).ragged_batch(12).map(together)").replace(
-        "prefetch=3)", f"prefetch=3, remainder={remainder!r})").replace("def source():", PARTS + "def source():")  # fmt: skip
-    script = script.replace("next(it).numpy().tolist()", "plain(next(it))").replace("x.numpy().tolist()", "plain(x)")
-    assert script.count("plain(") == 3
-    jobs = []
-    for what, ranks in ("save", 4), ("restore", 3):
-        jobs.append(run_job(script, ranks, what, str(tmp_path), "global", env={"HOROVOD_DATA_VERIFY": "1"}))
-        assert jobs[-1].returncode == 0, jobs[-1].describe()
-    rows = [list(one) for job in jobs for one in _order(job)]
-    whole = [int(x) for x in tf.data.Dataset.range(48).shuffle(16, seed=7)]
-    assert rows == [[[i] * (i % 3), [i, 0, i + 1]] for i in whole]
-
-
-PARTS = """
 def parts(i):
     return i, tf.fill([i % 3], i)
 
 def together(i, lines):
     return lines, tf.sparse.from_dense(tf.stack([i, tf.zeros_like(i), i + 1], 1))
 
-def plain(element):
-    lines, numbers = element[:2]  # and weights, with padding
-    return [list(one) for one in zip(lines.to_list(), tf.sparse.to_dense(numbers).numpy().tolist())]
+def of_epoch(make):
+    def called(epoch):
+        say("CALLED", epoch)
+        return make(range(1000 * epoch, 1000 * epoch + 48)).batch(1)
+    return called
 
-"""
+def plain(share):
+    if isinstance(share, tuple) and isinstance(share[0], tf.RaggedTensor):  # of together()
+        lines, numbers = share[:2]
+        return [list(one) for one in zip(lines.to_list(), tf.sparse.to_dense(numbers).numpy().tolist())]
+    if isinstance(share, tuple):  # with weights
+        share = tf.boolean_mask(share[0], share[1] > 0)
+    return share.numpy().tolist()
 
+def meet():  # a collective behind the restore, as every Horovod script has one
+    hvdata.scatter(tf.range(size) if rank == 0 else None, dtype=tf.int32)
 
-READERS = """
-import json, sys
-import tensorflow as tf
-import horovod_data as hvdata
-
-hvdata.init()
-what, folder, batch, schedule, who = sys.argv[1:]
-rank = hvdata.rank()
-
-def source(context):
-    first = 100 * context.input_pipeline_id
-    numbers = tf.data.Dataset.range(first, first + (36, 48)[context.input_pipeline_id]).shuffle(16, seed=7)
-    return numbers.batch(12 if batch == "global" else 1)
-
-ds = hvdata.distribute_dataset(source, batch=batch, schedule=schedule, prefetch=3, remainder="partial")
+make = eval(case["source"])
+options = {name: case[name] for name in ("batch", "schedule", "remainder")}
+ds = train(make, **options, prefetch=3, verify=True)
+whole = train(make, **options, prefetch=3, verify=True, name="whole") if case["epoch"] == 1 and what == "restore" else []
 hvdata.serve()
 it = iter(ds)
-checkpoint = tf.train.Checkpoint(iterator=it)
-mine = rank == 0 if who == "rank 0" else True
-state = folder + ("/state" if who == "rank 0" else f"/state{rank}")
-together = lambda: hvdata.scatter(tf.range(hvdata.size()) if rank == 0 else None, dtype=tf.int32)
 if what == "save":
-    got = [next(it).numpy().tolist() for _ in range(4)]
-    together()
-    if mine:
-        checkpoint.write(state)
-    together()
+    for _ in range(case["epoch"] - 1):
+        for x in it: pass
+        it = iter(ds)
+checkpoint = tf.train.Checkpoint(iterator=it)
+saves = case["all_save"] or rank == 0
+state = f"{folder}/state{rank if case['all_save'] else ''}"
+if what == "save":
+    got = [plain(next(it)) for _ in range(case["steps"])]
+    meet()
+    if saves: checkpoint.write(state)
+    meet()
 else:
-    if mine:
-        checkpoint.read(state).assert_consumed()
-    together()
-    got = [x.numpy().tolist() for x in it]
-print("GOT " + json.dumps(got))
+    if saves and os.path.exists(state + ".index"): checkpoint.read(state).assert_consumed()
+    meet()
+    got = [plain(x) for x in it]
+say("GOT " + json.dumps(got))
+say("WHOLE " + json.dumps([plain(x) for x in whole]))
+if what == "restore" and case["epoch"] > 1:
+    say("NEXT " + json.dumps([plain(x) for x in ds]))
 """
 
 
-@pytest.mark.commit("global, another number")
-@pytest.mark.parametrize("batch, schedule, before, after, who", [
-    ("global", "static", 3, 2, "rank 0"), ("per_rank", "dynamic", 2, 2, "all"),
-], ids=["global, another number", "dynamic, the same number"])  # fmt: skip
-def test_two_readers(tmp_path, batch, schedule, before, after, who):
-    """Nothing is lost and nothing comes twice. Except with dynamic, the rows of each reader come in its order."""
-    jobs = []
-    for what, ranks in ("save", before), ("restore", after):
-        jobs.append(run_job(READERS, ranks, what, str(tmp_path), batch, schedule, who, readers=2))
-        assert jobs[-1].returncode == 0, jobs[-1].describe()
-    if schedule == "dynamic":
-        rows = [row for job in jobs for out in job.stdout for line in out.splitlines() if line.startswith("GOT ")
-                for share in json.loads(line[4:]) for row in share]  # fmt: skip
+class Case(NamedTuple):
+    source: str
+    before: int  # trainers
+    after: int
+    readers: int = 0
+    batch: str = "per_rank"
+    schedule: str = "static"
+    remainder: str = "partial"
+    steps: int = 2  # of each rank, before the save
+    all_save: bool = False  # or rank 0 alone
+    epoch: int = 1
+    counts: Optional[list] = None  # rows and steps of each rank, of the whole epoch
+
+
+SHUFFLED = "tf.data.Dataset.range(48).shuffle(16, seed=7)"
+MIXTURE = """lambda: tf.data.Dataset.sample_from_datasets(
+    [tf.data.Dataset.range(1000 * k, 1000 * k + 40) for k in range(3)], [0.5, 0.3, 0.2], seed=5).take(96).batch(12)"""
+RAGGED = f"lambda: {SHUFFLED}.map(parts).ragged_batch(12).map(together)"
+LONG = "lambda: tf.data.Dataset.range(101).shuffle(20, seed=3).batch(6)"
+# Reader 0 yields 36 numbers, reader 1 yields 48 numbers from 100 on.
+READERS = """lambda context: tf.data.Dataset.range(100 * context.input_pipeline_id, (36, 148)[context.input_pipeline_id]
+    ).shuffle(16, seed=7).batch(%d)"""
+# 2 readers have 5 elements each for 3 ranks. Each reader makes one step, and both make two more of what they have left.
+TAIL = """lambda context: tf.data.Dataset.range(10).map(lambda i: tf.fill([2], i)).shard(
+    context.num_input_pipelines, context.input_pipeline_id)"""
+OF_EPOCH = "of_epoch(lambda numbers: tf.data.Dataset.range(numbers.start, numbers.stop).shuffle(16, seed=7))"
+# Two datasets that can't be saved, so they run again up to the state.
+RANDOM = OF_EPOCH[:-1] + ".map(lambda i: i + tf.cast(tf.random.uniform([], maxval=1, dtype=tf.int32), tf.int64)))"
+GENERATOR = "of_epoch(lambda numbers: tf.data.Dataset.from_generator(lambda: iter(numbers), output_signature=tf.TensorSpec([], tf.int64)))"
+
+CASES = {
+    "global": Case(f"lambda: {SHUFFLED}.batch(12)", 2, 4, batch="global", remainder="drop"),
+    "per_rank": Case(f"lambda: {SHUFFLED}.batch(2, drop_remainder=True)", 3, 2, remainder="drop"),
+    "mixture": Case(MIXTURE, 1, 3, batch="global"),
+    # Batches that some rank had not taken were saved whole, and are cut for the new number of ranks.
+    "ragged, drop": Case(RAGGED, 4, 3, batch="global", remainder="drop"),
+    "ragged, pad": Case(RAGGED, 4, 3, batch="global", remainder="pad"),
+    "to fewer": Case(LONG, 3, 2, steps=3, all_save=True, counts=[[42, 41, 18], [7, 7, 3]]),
+    "to as many": Case(LONG, 3, 3, steps=3, all_save=True, counts=[[36, 35, 30], [6, 6, 6]]),
+    "to more": Case(LONG, 3, 4, steps=3, all_save=True, counts=[[30, 30, 30, 11], [5, 5, 5, 2]]),
+    "two readers, global": Case(READERS % 12, 3, 2, 2, batch="global", steps=4),
+    "two readers, per_rank": Case(READERS % 1, 3, 2, 2, steps=4, all_save=True),
+    "two readers, dynamic": Case(READERS % 1, 2, 2, 2, schedule="dynamic", steps=4, all_save=True),
+    "dynamic": Case(READERS % 1, 2, 2, 1, schedule="dynamic", steps=4, all_save=True),
+    "tail, drop": Case(TAIL, 3, 3, 2, remainder="drop", steps=3, all_save=True),
+    "tail, partial": Case(TAIL, 3, 3, 2, steps=4, all_save=True),
+    "tail, pad": Case(TAIL, 3, 3, 2, remainder="pad", steps=3, all_save=True),
+    "epoch 2": Case(OF_EPOCH, 2, 3, steps=4, epoch=2),
+    "epoch 2, dedicated": Case(OF_EPOCH, 2, 2, 1, steps=4, epoch=2),
+    "epoch 2, random": Case(RANDOM, 2, 2, steps=4, epoch=2),
+    "epoch 2, generator": Case(GENERATOR, 3, 2, steps=4, epoch=2),
+}
+IN_ALL = {"per_rank", "global", "two readers, global", "two readers, dynamic", "ragged, pad", "mixture"}
+
+
+def lines(job, word):
+    """What each rank printed behind this word."""
+    return [json.loads(line) for out in job.stdout for line in re.findall(f"^{word} (.*)", out, re.MULTILINE)]
+
+
+def in_order(shares):
+    """The job's global order: rank 0's share of step 0, rank 1's share of step 0, ... then step 1."""
+    return [row for step in zip(*shares) for share in step for row in share]
+
+
+@pytest.mark.commit("per_rank", "two readers, global")
+@pytest.mark.parametrize("name", [
+    pytest.param(name, id=name, marks=[] if name in IN_ALL else [pytest.mark.slow]) for name in CASES
+])  # fmt: skip
+def test_another_job_goes_on(tmp_path, name):
+    case = CASES[name]
+    jobs, records = [], []
+    for what, ranks in ("save", case.before), ("restore", case.after):
+        file = tmp_path / f"{what}.json"
+        env = {"HOROVOD_DATA_CERTIFICATE": str(file)}
+        words = what, str(tmp_path), json.dumps(case._asdict())
+        jobs.append(run_program(SCRIPT, ranks, *words, readers=case.readers, env=env))
+        records.append({(one["channel"], one["epoch"]): one for one in map(json.loads, file.read_text().splitlines())})
+    saved, restored = (lines(job, "GOT")[:ranks] for job, ranks in zip(jobs, (case.before, case.after)))
+    if case.schedule == "dynamic":
+        got = sorted(row for shares in saved + restored for share in shares for row in share)
+        whole = sorted(row for shares in lines(jobs[1], "WHOLE") for share in shares for row in share)
+        assert got == whole, jobs[1].describe()
+    elif case.epoch == 1:
+        got, whole = in_order(saved) + in_order(restored), in_order(lines(jobs[1], "WHOLE"))
+        # With two sources the order of turns depends on the number of ranks. The order of each source does not.
+        for reader in (0, 1) if "100 *" in case.source else (None,):
+            mine = [[row for row in rows if reader is None or row // 100 == reader] for rows in (got, whole)]
+            assert mine[0] == mine[1], jobs[1].describe()
     else:
-        rows = _order(jobs[0]) + _order(jobs[1])
-    for reader, count in enumerate((36, 48)):
-        whole = [int(x) for x in tf.data.Dataset.range(100 * reader, 100 * reader + count).shuffle(16, seed=7)]
-        of_reader = [row for row in rows if row // 100 == reader]
-        assert (sorted(of_reader) if schedule == "dynamic" else of_reader) == (
-            sorted(whole) if schedule == "dynamic" else whole
-        )
+        of_epoch_2(case, jobs, in_order(saved) + in_order(restored))
+        return
+    record, want = records[1]["train", 1], records[1]["whole", 1]
+    compared = ["verdict", "rows", "elements", "any_order"] + ["order"] * (case.schedule == "static")
+    assert [record[what] for what in compared] == [want[what] for what in compared], (record, want)
+    assert record["verdict"] == "complete" and record["ranks"] == case.after, record
+    assert case.counts in (None, [record["rows_per_rank"], record["steps_per_rank"]]), record
+    before = records[0]["train", 1]
+    if any(restored):  # the save was not behind the last step
+        assert before["verdict"] != "complete" and before["rows"] < record["rows"], before
+    if case.schedule == "dynamic":  # rows per rank are counted from the restore on
+        assert sum(record["rows_per_rank"]) + before["rows"] == record["rows"], record
+
+
+def of_epoch_2(case, jobs, got):
+    """A pipeline that depends on the epoch. The second job is given the same number and goes on."""
+    assert sorted(got) == list(range(2000, 2048)), jobs[1].describe()
+    assert case.source != GENERATOR or got == sorted(got)
+    assert sorted(in_order(lines(jobs[1], "NEXT"))) == list(range(3000, 3048)), jobs[1].describe()
+    for job, trainers, epochs in (jobs[0], case.before, [1, 2]), (jobs[1], case.after, [1, 2, 3]):
+        reader = trainers if case.readers else 0
+        calls = [[int(epoch) for epoch in re.findall(r"^CALLED (\d)", out, re.MULTILINE)] for out in job.stdout]
+        assert calls == [epochs if rank == reader else [] for rank in range(len(job.stdout))], job.describe()
 
 
 GRAPH = """
-import sys
-import tensorflow as tf
-import horovod_data as hvdata
-
 v1 = tf.compat.v1
 v1.disable_eager_execution()
-hvdata.init()
 what, folder = sys.argv[1:]
 
 def source():
     numbers = tf.data.Dataset.from_generator(lambda: iter(range(200)), tf.int64, [])
     return numbers.shuffle(20, seed=3).map(lambda i: tf.numpy_function(lambda i: i, [i], tf.int64))
 
-ds = hvdata.distribute_dataset(source() if hvdata.is_reader() else None, batch="per_rank", prefetch=2)
-it = v1.data.make_initializable_iterator(ds)
+it = v1.data.make_initializable_iterator(train(source() if hvdata.is_reader() else None, prefetch=2))
 element = it.get_next()
 saver = v1.train.Saver([tf.data.experimental.make_saveable_from_iterator(it)])
-state = f"{folder}/rank{hvdata.rank()}"
+state = f"{folder}/rank{rank}"
 
 def rest(session):
     got = []
@@ -208,14 +214,12 @@ with v1.Session() as session:
         saver.save(session, state)
     else:
         saver.restore(session, state)
-    print(rest(session), flush=True)
+    say(rest(session))
 """
 
 
 def test_a_dataset_object_of_a_tf1_graph_in_its_second_epoch(tmp_path):
-    """Which can't be saved, and is made anew for each epoch, so that its shuffle begins with the same order."""
-    saved, restored = (run_job(GRAPH, 2, what, str(tmp_path), timeout=120) for what in ("save", "restore"))
-    assert saved.returncode == 0, saved.describe()
-    assert restored.returncode == 0, restored.describe()
+    """It can't be saved. It is made anew for each epoch, so its shuffle begins with the same order."""
+    saved, restored = (run_program(GRAPH, 2, what, str(tmp_path)) for what in ("save", "restore"))
     assert saved.stdout == restored.stdout and all(out.count(",") == 96 for out in saved.stdout), restored.describe()
     assert "runs the input again up to element" in restored.stderr[0], restored.describe()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm of one node on this machine, for the time of the tests: its own munge, controller and node daemon, with their
-configuration, keys, state and logs in one folder. Needs root, for the node daemon starts jobs in their users' names."""
+"""A Slurm of one node on this machine during the tests: its own munge, controller and node daemon, with their configuration, keys,
+state and logs in one folder. Needs root, because the node daemon starts jobs in their users' names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from ranks import launch
 
 ROOT = Path(__file__).resolve().parents[2]
-CPUS = 8  # said to Slurm, however many there are: jobs of several tasks shall fit
+CPUS = 8  # Slurm's number, whatever the machine has, so that jobs of several tasks fit
 
 CONFIG = """
 ClusterName=test
@@ -52,11 +52,11 @@ PartitionName=test Nodes={host} Default=YES OverSubscribe=FORCE:8 State=UP
 
 
 class NoSlurm(Exception):
-    """Why there can be none here."""
+    """Why there can be no Slurm here."""
 
 
 def install() -> None:
-    """Has Slurm installed where it isn't.
+    """Installs Slurm if it isn't there.
 
     Raises:
       NoSlurm: not root, or it can't be installed.
@@ -72,7 +72,7 @@ class Slurm:
     """The running daemons."""
 
     def __init__(self) -> None:
-        # Not pytest's, which other users may not enter; munged must, for its user is its own.
+        # Not pytest's folder, because other users may not enter that, and munged has a user of its own.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="hvdata-slurm-"))
         self._daemons: list[subprocess.Popen[bytes]] = []
         folder.chmod(0o755)
@@ -104,12 +104,11 @@ class Slurm:
         job = sbatch.stdout.strip()
         deadline = time.monotonic() + timeout
         try:
-            # Not sbatch --wait, which looks ever more seldom.
+            # sbatch --wait looks less and less often.
             while (state := self._field(job, "JobState")) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
                 if time.monotonic() > deadline:
-                    raise AssertionError(
-                        f"the job was {state} after {timeout:g} s\n{output.read_text()}\n{self.logs()}"
-                    )
+                    what = f"the job was {state} after {timeout:g} s"
+                    raise AssertionError(f"{what}\n{output.read_text()}\n{self.logs()}")
                 time.sleep(0.2)
         finally:
             self.say("scancel", "--full", "--signal=KILL", job)
@@ -148,32 +147,16 @@ class Slurm:
         (folder / "key").chmod(0o400)
         for path in folder, folder / "key":
             shutil.chown(path, "munge", "munge")
-        self._start(
-            "munged",
-            "--foreground",
-            "--force",
-            f"--socket={folder}/socket",
-            f"--key-file={folder}/key",
-            f"--pid-file={folder}/pid",
-            f"--log-file={folder}/log",
-            f"--seed-file={folder}/seed",
-            user="munge",
-            group="munge",
-        )
+        files = [f"--{option}={folder}/{name}" for option, name in
+                 (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))]  # fmt: skip
+        self._start("munged", "--foreground", "--force", *files, user="munge", group="munge")
         self._await("munged", (folder / "socket").exists)
 
     def _start(self, *words: str, **identity: str) -> None:
+        env = {**os.environ, **self.environ}
         with open(self.folder / f"{words[0]}.log", "ab") as log:
-            self._daemons.append(
-                subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, **self.environ},
-                    **identity,
-                )
-            )  # type: ignore[arg-type]
+            daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, **identity)  # type: ignore[arg-type]
+        self._daemons.append(daemon)
 
     def _await(self, what: str, come) -> None:
         deadline = time.monotonic() + 30

@@ -6,30 +6,26 @@ import sys
 
 import pytest
 from cluster import CPUS, ROOT
+from jobs import program
 from ranks.launch import open_mpi
 
 SCRIPTS = ROOT / "examples" / "slurm"
 MPI_TYPE = "pmix" if open_mpi() else "pmi2"
 pytestmark = pytest.mark.limit(150)
 
-WHO = """
-import os
-import horovod_data as hvdata
-import tensorflow as tf
-hvdata.init()
-def say(*words):
+WHO = program("""
+def tell(*words):  # in one piece, because ranks share the output
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank")
-say("WHO", hvdata.rank(), hvdata.size(), "reads" if hvdata.is_reader() else "",
-    "devices:", os.environ.get("CUDA_VISIBLE_DEVICES"))
+dataset = train(lambda: tf.data.Dataset.range(8))
+tell("WHO", rank, size, "reads" if hvdata.is_reader() else "", "devices:", os.environ.get("CUDA_VISIBLE_DEVICES"))
 hvdata.serve()
-say("GOT", sorted(int(x) for x in dataset))
-"""
+tell("GOT", sorted(int(x) for x in dataset))
+""")
 
 
 @pytest.fixture
 def train(tmp_path):
-    """The words that start a program which says who it is and what it was given."""
+    """The words that start a program. It prints its roles and its rows."""
     (tmp_path / "train.py").write_text(WHO)
     return [sys.executable, str(tmp_path / "train.py")]
 
@@ -50,34 +46,30 @@ def run(slurm, tmp_path):
     return run
 
 
-# What the tests otherwise tell Open MPI, and the launcher finds out by itself.
+# The launcher finds out by itself what tests otherwise tell Open MPI.
 NO_HINTS = dict.fromkeys(
     ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy")
 )
 GOT_4 = ["[0, 4]", "[1, 5]", "[2, 6]", "[3, 7]"]
+DEDICATED = [f"{rank} 4  devices: 0" for rank in range(4)] + ["None None reads devices:"]
 
 
-@pytest.mark.commit
-def test_srun(run, train):
-    job = run(SCRIPTS / "srun.sbatch", *train)
-    assert job.returncode == 0, job
-    assert job.lines("GOT") == GOT_4, job
-    assert job.lines("WHO") == ["0 4 reads devices: 0"] + [f"{rank} 4  devices: 0" for rank in (1, 2, 3)], job
-
-
-def test_srun_with_a_dedicated_reader(run, train):
-    job = run(SCRIPTS / "reader.sbatch", *train)
-    assert job.returncode == 0, job
-    assert job.lines("GOT") == GOT_4, job
-    assert job.lines("WHO") == [f"{rank} 4  devices: 0" for rank in range(4)] + ["None None reads devices:"], job
-
-
-def test_the_launcher_in_an_allocation(run, train):
-    job = run(SCRIPTS / "launcher.sbatch", *train, **NO_HINTS)
-    assert job.returncode == 0, job
-    assert job.lines("GOT") == GOT_4, job
-    assert job.lines("WHO") == [f"{rank} 4  devices: 0" for rank in range(4)] + ["None None reads devices:"], job
-    assert "4 trainers on " in job.output and "hosts from Slurm's job " in job.output, job
+@pytest.mark.commit("srun")
+@pytest.mark.parametrize("script, env, got, who", [
+    pytest.param("srun", {}, GOT_4, ["0 4 reads devices: 0", *(f"{rank} 4  devices: 0" for rank in (1, 2, 3))], id="srun"),
+    pytest.param("reader", {}, GOT_4, DEDICATED, id="dedicated"),
+    pytest.param("launcher", NO_HINTS, GOT_4, DEDICATED, id="launcher"),
+    pytest.param("readers_per_node", {}, ["[0, 2, 4, 6]", "[1, 3, 5, 7]"],
+                 ["0 2  devices: 0", "1 2  devices: 0", "None None reads devices:"], id="per node", marks=pytest.mark.slow),
+    pytest.param("readers_per_node", {"HOROVOD_DATA_EMBEDDED": "1"}, ["[0, 3]", "[1, 4]", "[2, 5]"],
+                 ["0 3 reads devices: 0", "1 3  devices: 0", "2 3  devices: 0"], id="embedded", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_the_scripts(run, train, script, env, got, who):
+    """Only dedicated readers have no devices."""
+    job = run(SCRIPTS / f"{script}.sbatch", *train, **env)
+    assert job.returncode == 0 and job.lines("GOT") == got and job.lines("WHO") == who, job
+    if script == "launcher":
+        assert "4 trainers on " in job.output and "hosts from Slurm's job " in job.output, job
 
 
 def test_the_launcher_may_use_fewer_slots(run, train, tmp_path):
@@ -108,5 +100,5 @@ if rank == "1":
 time.sleep(1000)
 """)
     job = run(SCRIPTS / script, sys.executable, str(tmp_path / "fails.py"))
-    # By the launcher it is the rank's own; srun's is that of the rank that has the highest, those that it killed included.
+    # The launcher's status is that of the rank. srun's is the highest of all ranks, with those that it killed.
     assert job.returncode == 3 if script == "launcher.sbatch" else job.returncode != 0, job

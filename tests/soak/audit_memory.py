@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit takes of memory: of so many rows, on 1, 2 and 4 ranks. A rank's part is an N-th; on several, keys are also on their way.
+"""The memory of an audit of so many rows, on 1, 2 and 4 ranks. A rank's part is an N-th. On several ranks, keys also travel.
 
     python tests/soak/audit_memory.py [--rows 4000000] [--ranks 1 2 4] [--mpirun mpirun]
 
-For each number of ranks the most that any of them has had, from before audit() to behind the report, beyond what it had before; and how
-much more that is than of a quarter of the rows, for each row that a rank saw: what does not grow with them is taken off.
-Status 1: an audit that does not find every row once, or more memory than docs/audit.md promises, all in all or for a row.
+Prints, for each number of ranks, the most memory that a rank needed between audit() and the report, beyond what it had before. It also
+prints the growth for each further row that a rank saw, against an audit of a quarter of the rows. Status 1: an audit that does not find
+every row once, or more memory than docs/audit.md promises, in all or for a row.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
+import proof
+
 BATCH = 1000
 BEYOND_ROWS = 100 << 20  # as docs/audit.md says
-ENOUGH_ROWS = 2_000_000  # more that a rank saw, to say what each takes: of fewer it depends on when memory goes back
+ENOUGH_ROWS = (
+    2_000_000  # further rows that a rank saw. With fewer, the figure for a row depends on when memory is given back
+)
 
 
 def status(name: str) -> int:
-    """VmRSS, or VmHWM, the most that it has been, in bytes."""
+    """VmRSS, or its maximum VmHWM, in bytes."""
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name + ":"))
 
 
 def each_row(ranks: int) -> int:
-    """Bytes, as docs/audit.md says: 16 for one that this rank saw, up to five times that while the report is made; 16 for one that it counts."""
+    """Bytes, as docs/audit.md says: 16 for a row that this rank saw, up to five times that during the report; 16 for a row that it counts."""
     return (3 if ranks == 1 else 5) * 16 + 16
 
 
@@ -57,7 +57,7 @@ def every_rank(rows: int) -> None:
 
 
 def most_of(rows: int) -> int:
-    """The most, of all ranks, that an audit of so many rows takes beyond what a rank had; on rank 0."""
+    """On rank 0: the most memory, of all ranks, that an audit of so many rows takes beyond what a rank had."""
     import numpy as np
 
     import horovod_data as hvdata
@@ -78,25 +78,10 @@ def most_of(rows: int) -> int:
     return int(max(peaks)) if rank == 0 else 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--mpirun", default="mpirun")
-    arguments = parser.parse_args()
-    from ranks.launch import DEFAULTS
-
-    return max(
-        subprocess.run(
-            [*shlex.split(arguments.mpirun), "-np", str(ranks), sys.executable, __file__],
-            env={**DEFAULTS, **os.environ, "HVDATA_AUDIT_ROWS": str(arguments.rows)},
-        ).returncode
-        for ranks in arguments.ranks
-    )
+def jobs(rows: int, ranks: list[int]) -> Iterator[proof.Job]:
+    for each in ranks:
+        yield each, [rows], {}
 
 
 if __name__ == "__main__":
-    if "HVDATA_AUDIT_ROWS" in os.environ:
-        every_rank(int(os.environ["HVDATA_AUDIT_ROWS"]))
-    else:
-        sys.exit(main())
+    sys.exit(proof.main(__doc__, __file__, every_rank, jobs, rows=4_000_000, ranks=[1, 2, 4]))

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million verified batches: not one of them is to be called wrong that is right.
+"""A million verified batches: verification must call no right batch wrong.
 
     python tests/soak/batches.py [--batches 1000000] [--ranks 4] [--mpirun mpirun]
 
-Small ones, batch="per_rank", prefetch=64: as many as possible under way at once. Each is compared with what it must be, too.
-Status 1: an epoch that is not complete, or a batch that is not what it should be.
+Small batches, batch="per_rank", prefetch=64: as many as possible under way at once. Each batch is compared with what it must be.
+--batches is rounded down to a multiple of --ranks. Status 1: an epoch that is not complete, or a wrong batch.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
-import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
+import proof
 
 
 def every_rank(batches: int) -> None:
@@ -49,24 +45,9 @@ def every_rank(batches: int) -> None:
     hvdata.shutdown()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=1_000_000, help="a multiple of the ranks")
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--mpirun", default="mpirun")
-    arguments = parser.parse_args()
-    if arguments.batches % arguments.ranks:
-        parser.error("--batches must be a multiple of --ranks")
-    from ranks.launch import DEFAULTS
-
-    return subprocess.run(
-        [*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__],
-        env={**DEFAULTS, **os.environ, "HVDATA_BATCHES": str(arguments.batches)},
-    ).returncode
+def jobs(batches: int, ranks: int) -> Iterator[proof.Job]:
+    yield ranks, [batches // ranks * ranks], {}
 
 
 if __name__ == "__main__":
-    if "HVDATA_BATCHES" in os.environ:
-        every_rank(int(os.environ["HVDATA_BATCHES"]))
-    else:
-        sys.exit(main())
+    sys.exit(proof.main(__doc__, __file__, every_rank, jobs, batches=1_000_000, ranks=4))

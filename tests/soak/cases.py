@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random cases of `make soak` and the rows of each rank. A number decides all of it, on every rank."""
+"""The random cases of `make soak` and the shares of each rank. A number decides all of it, on every rank."""
 
 from __future__ import annotations
 
@@ -11,24 +11,9 @@ from typing import Any
 import numpy as np
 import oracle
 
-DTYPES = [
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-    "complex64",
-    "string",
-]
-# How the reader's pipeline makes its elements: by Python; rows that TensorFlow batches; that and a map and a prefetch;
+INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+DTYPES = f"float32 float64 float16 bfloat16 {INTEGERS} bool complex64 string".split()
+# How the reader's pipeline makes its elements: by Python; rows that TensorFlow batches; these with a map and a prefetch;
 # tensors that it keeps; elements without rows.
 KINDS = ["generator", "batched", "mapped", "ready-made", "single"]
 FORMS = 15  # of elements in a job
@@ -37,8 +22,13 @@ MOST_BYTES = 6 << 20  # of all elements of a case: many small cases find more th
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """`how`: "whole"; "break": rank r leaves after `at[r]` steps, if it is there by then; "go on", "restore" and "new channel":
-    all save after `at[0]` steps and go on with the same iterator, another one, or another channel's."""
+    """`how` is one of:
+
+    - "whole"
+    - "break": rank r leaves after `at[r]` steps, if the epoch has so many
+    - "go on", "restore", "new channel": all ranks save after `at[0]` steps. They go on with the same iterator, another iterator, or an
+      iterator of another channel
+    """
 
     how: str
     at: list[int]
@@ -60,16 +50,12 @@ class Case:
 
     def elements(self) -> list[Any]:
         drawn = np.random.default_rng(list(self.name.encode()))
-        return [
-            nested(
-                self.nest,
-                [
-                    _array(drawn, dtype, shape if self.kind == "single" else (rows, *shape))
-                    for dtype, shape in self.parts
-                ],
-            )
-            for rows in self.lengths
-        ]
+
+        def element(rows: int) -> Any:
+            shapes = [shape if self.kind == "single" else (rows, *shape) for _, shape in self.parts]
+            return nested(self.nest, [_array(drawn, dtype, shape) for (dtype, _), shape in zip(self.parts, shapes)])
+
+        return [element(rows) for rows in self.lengths]
 
 
 def draw(job: str, number: int, trainers: int) -> Case:
@@ -89,24 +75,16 @@ def draw(job: str, number: int, trainers: int) -> Case:
         lengths = lengths[: len(lengths) // 2]
     steps = len(lengths) if batch == "global" else len(lengths) // trainers
     epochs = [_epoch(r, schedule, steps, trainers) for _ in range(r.choice([1, 2, 2, 3]))]
+    prefetch = r.choice(["auto", "auto", 1, 2, 3, 8, 64])
+    slow = r.choice([-1, -1, r.randrange(trainers)])
     return Case(
-        name,
-        batch,
-        schedule,
-        remainder,
-        r.choice(["auto", "auto", 1, 2, 3, 8, 64]),
-        form.kind,
-        form.nest,
-        form.parts,
-        lengths,
-        epochs,
-        r.choice([-1, -1, r.randrange(trainers)]),
-    )
+        name, batch, schedule, remainder, prefetch, form.kind, form.nest, form.parts, lengths, epochs, slow
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What elements look like, and how they are made. TensorFlow keeps something of each that it has met, for ever."""
+    """How elements look, and how they are made. TensorFlow keeps something of each form for ever, so a job has few."""
 
     kind: str
     nest: str
@@ -122,31 +100,9 @@ def _form(job: str, number: int) -> _Form:
         for _ in range(r.choice([1, 1, 2, 2, 3]))
     ]
     kind = KINDS[number % len(KINDS)]
-    # Of a known size, which `drop` wants to be divided by the ranks: by any number of them.
+    # With "drop" a known number of rows must be divisible by the number of ranks, whatever that is.
     rows = 12 if kind == "ready-made" else r.choice([1, 2, 7, 12, 32])
     return _Form(kind, _nest(r, len(parts)), parts, rows)
-
-
-def draw_handed_on(name: str) -> Case:
-    """A case that one job begins and another one goes on with, on another number of ranks: nothing of it depends on that."""
-    r = random.Random(name)
-    kind = r.choice(["generator", "batched", "mapped", "ready-made"])
-    parts = [(r.choice(DTYPES), (r.choice([1, 50, 3000]),)) for _ in range(r.choice([1, 2]))]
-    rows = r.randint(4, 9)
-    lengths = [r.randint(1, 9) if kind == "generator" else rows for _ in range(r.randint(12, 24))]
-    return Case(
-        name,
-        r.choice(["global", "per_rank"]),
-        "static",
-        "partial",
-        r.choice(["auto", 1, 2, 4]),
-        kind,
-        _nest(r, len(parts)),
-        parts,
-        lengths,
-        [Epoch("whole", [])],
-        -1,
-    )
 
 
 def _lengths(r: random.Random, form: _Form) -> list[int]:
@@ -161,12 +117,11 @@ def _lengths(r: random.Random, form: _Form) -> list[int]:
 def _epoch(r: random.Random, schedule: str, steps: int, trainers: int) -> Epoch:
     saves = ["go on", "restore", "new channel"]
     how = r.choice(["whole", "whole", "break", "break", *(saves if schedule == "static" else r.sample(saves, 1))])
-    most = (
-        steps if schedule == "static" else steps // 2
-    )  # a rank that comes to the end waits for those that stop short of it
+    # A dynamic rank that comes to the end waits for ranks that stop short of it.
+    most = steps if schedule == "static" else steps // 2
     if how in saves:
         return Epoch(how, [r.randint(0, most)])
-    # One step at least: a rank that does not begin an epoch has not left it, and the others wait for it.
+    # At least one step: a rank that does not begin an epoch has not left it, and the other ranks wait for it.
     return Epoch(how, [r.choice([r.randint(1, max(1, steps)), steps + 1]) for _ in range(trainers)])
 
 
@@ -206,25 +161,21 @@ def of_readers(elements: Sequence[Any], readers: int) -> list[list[Any]]:
 
 
 def shares(case: Case, elements: Sequence[Any], readers: int, trainers: int) -> list[list[Any]]:
-    """For each trainer what it is to get in one epoch, in its order. With "dynamic" any of them may get any of it: all."""
+    """The shares that each trainer must get in one epoch, in order. With "dynamic": all elements, for each trainer."""
     if case.schedule == "static":
         return oracle.deliver_from_readers(of_readers(elements, readers), trainers, case.batch, case.remainder)
-    if case.remainder == "pad":  # nothing is ever missing
+    if case.remainder == "pad":  # the weights are all 1
         elements = [oracle.add_weight(one, np.ones(oracle.weight_shape(one), np.float32)) for one in elements]
     return [list(elements)] * trainers
 
 
-def rows_delivered(case: Case, elements: Sequence[Any], readers: int, trainers: int) -> int:
-    """How many rows of them a whole epoch delivers, padding not counted; an element without rows counts as one."""
-    if case.kind == "single" and any(len(shape) == 0 or shape[0] != case.parts[0][1][0] for _, shape in case.parts):
-        rows = [1] * len(elements)
-    else:
-        rows = [len(oracle.flatten(one)[0]) for one in elements]
-    if case.schedule == "dynamic" or case.remainder != "drop":
-        return sum(rows)
-    if case.batch == "global":
-        return sum(count // trainers * trainers for count in rows)
-    # Whole steps of each reader first, then of what they have left, in their order.
-    parts = of_readers(rows, readers)
-    left = [count for part in parts for count in part[len(part) // trainers * trainers :]]
-    return sum(rows) - sum(left[len(left) // trainers * trainers :])
+def rows(case: Case, share: Any) -> int:
+    """The rows of a share without padding. An element whose arrays have no common axis 0 counts as one row."""
+    arrays = oracle.flatten(share)
+    weight = arrays.pop() if case.remainder == "pad" else None
+    if weight is not None and not np.any(weight):
+        return 0
+    axes = {array.shape[:1] for array in arrays}
+    if len(axes) > 1 or axes == {()}:
+        return 1
+    return len(arrays[0]) if weight is None else int(np.sum(weight))

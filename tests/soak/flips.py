@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand bytes that change while batches lie in memory: each is to be found before its batch is handed out.
+"""A thousand bytes that change while batches lie in memory: each must be found before its batch is handed out.
 
     python tests/soak/flips.py [--flips 1000] [--ranks 3] [--seed 1] [--mpirun mpirun]
 
-A third each in shared memory, in messages and inside headers. One byte of the next batch of one rank is changed, wherever it lies at
-that moment, in a process of the job. Where it lies nowhere any more, or not yet, that is no flip and another one is drawn. Every
-rank must then get an error that names the unlucky rank and its step, and no batch with another byte in it. Status 1: not so.
+A third each in shared memory, in messages and inside headers. One byte of the next batch of one rank is changed, wherever the batch
+lies at that moment in a process of the job. If it lies nowhere, nothing was flipped, and another batch is drawn. Every rank must then get
+an error that names the rank and its step, and no batch with another byte in it. Status 1: a flip without that error.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import random
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-CHANNELS = 10  # a flip in each at once: to look through a process's memory takes longer than anything else
+import proof
+
+CHANNELS = 10  # a flip in each at once, because the search through a process's memory takes longest
 WAYS = {"arena": 100_000, "message": 100_000, "inline": 64}  # bytes of a batch
 
 
@@ -46,7 +42,7 @@ def every_rank(flips: int, seed: int, way: str) -> None:
         return tf.data.Dataset.range(8 * ranks).map(row)
 
     def rest_of(it: Iterator[tf.Tensor], step: int, right: Callable[[int], bytes]) -> str:
-        """What the error of these steps says, if there is one."""
+        """The text of the error in these steps, if there is one."""
         try:
             for taken, batch in enumerate(it, step):
                 if batch.numpy().tobytes() != right(taken):
@@ -65,29 +61,20 @@ def every_rank(flips: int, seed: int, way: str) -> None:
     found = draws = 0
     while found < flips:
         epoch = draws // CHANNELS + 1
-        victims = [
-            (drawn.randrange(ranks), drawn.randrange(1, 7), drawn.randrange(1, 6)) for _ in datasets
-        ]  # rank, step, byte
+        # Rank, step and byte, in each channel.
+        victims = [(drawn.randrange(ranks), drawn.randrange(1, 7), drawn.randrange(1, 6)) for _ in datasets]
         iterators = [iter(dataset) for dataset in datasets]
         for it, (_, step, _) in zip(iterators, victims):
             for _ in range(step):
                 next(it)
-        time.sleep(0.05)  # for what comes next to lie in memory
+        time.sleep(0.05)  # until the next batches lie in memory
         MPI.COMM_WORLD.Barrier()
-        flip(
-            {
-                (CHANNELS * epoch + channel, step * ranks + unlucky): byte
-                for channel, (unlucky, step, byte) in enumerate(victims)
-            }
-        )
+        numbers = range(CHANNELS * epoch, CHANNELS * (epoch + 1))  # in the marks
+        flip({(number, step * ranks + rank): byte for number, (rank, step, byte) in zip(numbers, victims)})
         MPI.COMM_WORLD.Barrier()
         said = [
-            rest_of(
-                it,
-                step,
-                lambda i, channel=channel: mark(CHANNELS * epoch + channel, i * ranks + mine).ljust(size, b"\0"),
-            )
-            for channel, (it, (_, step, _)) in enumerate(zip(iterators, victims))
+            rest_of(it, step, lambda i, number=number: mark(number, i * ranks + mine).ljust(size, b"\0"))
+            for number, it, (_, step, _) in zip(numbers, iterators, victims)
         ]
         del iterators, it
         for (unlucky, step, _), *everybody in zip(victims, *MPI.COMM_WORLD.allgather(said)):
@@ -106,35 +93,11 @@ def every_rank(flips: int, seed: int, way: str) -> None:
     hvdata.shutdown()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flips", type=int, default=1000)
-    parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mpirun", default="mpirun")
-    arguments = parser.parse_args()
-    from ranks.launch import DEFAULTS
-
+def jobs(flips: int, ranks: int, seed: int) -> Iterator[proof.Job]:
     for number, way in enumerate(WAYS):
-        flips = arguments.flips * (number + 1) // len(WAYS) - arguments.flips * number // len(WAYS)
-        env = {**DEFAULTS, **os.environ, "HVDATA_FLIPS": f"{flips} {arguments.seed} {way}"}
-        if way != "inline":
-            env["HOROVOD_DATA_PAYLOAD"] = way
-        done = subprocess.run(
-            [*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__],
-            env=env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if done.returncode:
-            print(done.stderr[-5000:], file=sys.stderr)
-            return 1
-    return 0
+        part = flips * (number + 1) // len(WAYS) - flips * number // len(WAYS)
+        yield ranks, [part, seed, way], {} if way == "inline" else {"HOROVOD_DATA_PAYLOAD": way}
 
 
 if __name__ == "__main__":
-    if "HVDATA_FLIPS" in os.environ:
-        count, seed, way = os.environ["HVDATA_FLIPS"].split()
-        every_rank(int(count), int(seed), way)
-    else:
-        sys.exit(main())
+    sys.exit(proof.main(__doc__, __file__, every_rank, jobs, flips=1000, ranks=3, seed=1))

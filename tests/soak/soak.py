@@ -5,10 +5,9 @@
     python tests/soak/soak.py --minutes 10 [--seed 7] [--processes 5]
     python tests/soak/soak.py --seed 7 --job 3 --case 41      # what a finding says repeats it
 
-Every batch is verified (verify=True) and compared with what plain Python says it must be (tests/oracle.py); every epoch's
-certificate must be complete and, for the same rows, the same: over breaks, saves and restores, and where another job with
-another number of ranks goes on. Of every process memory, shared memory, threads and open files are looked at between
-cases, and must stay level. Status 1: something was found; the last lines say what, and what repeats it.
+Every batch is verified (verify=True) and compared with plain Python (tests/oracle.py). Every epoch's certificate must be complete, and
+the same for the same rows, over breaks, saves and restores. Between cases the memory, shared memory, threads and open files of every
+process must stay level. Status 1: something was found. The last lines say what, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import collections
 import dataclasses
 import json
 import random
+import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -29,16 +30,15 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import usage  # noqa: E402
 from ranks.launch import RunningJob  # noqa: E402
 from ranks.worlds import CAN_NAME_HOSTS  # noqa: E402
 
+MIB = 1 << 20
+ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
 PROGRAM = HERE / "soaking.py"
 START = 180  # seconds that a job may need to import TensorFlow and to begin, on a slow machine
-LAST_CASE = 240  # seconds after its time is over: the case that it is in, one more, and the end
-# Else TensorFlow's allocator of builds with oneDNN takes regions that double, up to 64 MiB, and keeps them: they count as allocated.
-GIVEN_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-FEWEST = 9  # cases of a job that memory is judged by
+LAST_CASE = 240  # seconds for the case after a job's time is over, one more, and the end
+FEWEST = 9  # cases that a job needs, so that its memory is judged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +58,12 @@ class Setting:
     def environment(self) -> dict[str, Optional[str]]:
         way = {"HVDATA_TEST_HOSTS": "2"} if self.way == "two hosts" else {"HOROVOD_DATA_PAYLOAD": self.way}
         return {
-            "HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB),
+            "HOROVOD_DATA_ARENA_MB": str(ARENA_MB),
             "HOROVOD_DATA_TIMEOUT": "150",
             "PYTHONMALLOC": "malloc",
             "MALLOC_MMAP_THRESHOLD_": "65536",
+            # TensorFlow's allocator with oneDNN takes regions that double, up to 64 MiB, and keeps them: they count as allocated.
+            "TF_ENABLE_ONEDNN_OPTS": "0",
             **way,
         }
 
@@ -70,38 +72,64 @@ class Setting:
         return f"{self.trainers} ranks, {readers}, {self.way}{', with Horovod' * self.horovod}"
 
 
-def draw(seed: str, job: int, processes: int, most_readers: int) -> Setting:
+def draw(seed: str, job: int, processes: int) -> Setting:
     r = random.Random(f"{seed}/{job}")
-    readers = min(r.choice([0, 0, 1, 1, 2]), processes - 1, most_readers)
+    readers = min(r.choice([0, 0, 1, 1, 2]), processes - 1)
     ways = ["auto", "arena", "message"] + ["two hosts"] * CAN_NAME_HOSTS
     return Setting(r.randint(1, min(4, processes - readers)), readers, r.choice(ways), r.random() < 0.25)
+
+
+def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
+    """The median of the first third of the samples, and of the last."""
+    part = max(1, len(samples) // 3)
+    values = [sample[what] for sample in samples]
+    return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
+
+
+# How far the last third of a job's cases may be above the first. In the first third TensorFlow's pools, MPI's buffers and the largest
+# batches come for the first time.
+LEVEL = {
+    # Every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and restores, and
+    # delivers 100 KiB to 18 MiB, so one kept batch per case would show.
+    "allocated": lambda cases: 8 * MIB + cases * (64 << 10),
+    # Freed memory lies between allocated memory: thousands of short strings leave holes of some MiB.
+    "private": lambda cases: 128 * MIB,
+    "shared": lambda cases: (ARENA_MB + 8) * MIB,
+    "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
+    "files": lambda cases: 2,  # one that is being closed
+}
 
 
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        self.memory = {
-            "allocated": [0, 0],
-            "private": [0, 0],
-        }  # of the process that grew most: first and last third of its job
-        self.jobs = self.cases = 0
+        # The process that grew most: medians of the first and the last third of its job.
+        self.memory = {"allocated": (0, 0), "private": (0, 0)}
 
     def add(self, told: Sequence[list[dict[str, Any]]]) -> None:
-        self.jobs += 1
+        self.counts["jobs"] += 1
         for process, cases in enumerate(told):
             for case in cases:
-                if case["rank"] is not None:
-                    self.counts.update({what: case.get(what, 0) for what in ("steps", "rows")})
-                if process == 0:
-                    self.cases += 1
-                    self.counts.update(
-                        {what: case.get(what, 0) for what in ("epochs", "breaks", "saves", "restores", "resizes")}
-                    )
+                of_all = [] if process else ["cases", "epochs", "breaks", "saves", "restores"]
+                of_trainers = [] if case["rank"] is None else ["steps", "rows"]
+                self.counts.update({what: {"cases": 1, **case}.get(what, 0) for what in of_all + of_trainers})
             if len(cases) >= FEWEST:
-                for what, worst in self.memory.items():
-                    begin, end = usage.thirds(cases, what)
-                    if not worst[1] or end - begin > worst[1] - worst[0]:
-                        self.memory[what] = [begin, end]
+                for what, (begin, end) in self.memory.items():
+                    now = thirds(cases, what)
+                    if not end or now[1] - now[0] > end - begin:
+                        self.memory[what] = now
+
+    def summarize(self, seed: str, seconds: float) -> None:
+        c = self.counts
+        memory = ""
+        if self.memory["private"][1]:
+            grown = [f"{what} {begin / MIB:.0f} to {end / MIB:.0f} MiB" for what, (begin, end) in self.memory.items()]
+            memory = f"; of the process that grew most, first and last third of its job: {', '.join(grown)}"
+        print(
+            f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {c['jobs']} jobs, {c['cases']:,} cases, {c['epochs']:,} epochs, "
+            f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
+            f"{c['restores']:,} restores{memory}"
+        )
 
 
 def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
@@ -110,37 +138,31 @@ def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
     for process, cases in enumerate(told):
         if len(cases) < FEWEST:
             continue
-        for what, most in usage.LEVEL.items():
-            begin, end = usage.thirds(cases, what)
-            if end - begin > most(len(cases)):
-                found.append(
-                    f"process {process}: {what} went from {begin:,} to {end:,} over {len(cases)} cases, and may grow "
-                    f"by {most(len(cases)):,}"
-                )
+        for what, most in LEVEL.items():
+            begin, end = thirds(cases, what)
+            allowed = most(len(cases))
+            if end - begin > allowed:
+                grown = f"{what} went from {begin:,} to {end:,} over {len(cases)} cases"
+                found.append(f"process {process}: {grown}, and may grow by {allowed:,}")
         if held := cases[-1]["arena"]:
             found.append(f"process {process}: {held:,} bytes of shared memory are still in use after the last case")
     return found
 
 
-def run(
-    setting: Setting, given: dict[str, Any], folder: Path, program: Path
-) -> tuple[list[str], list[list[dict[str, Any]]]]:
-    """One job: what was found, and what each process told of each case."""
+Told = list[list[dict[str, Any]]]  # what each process reports of each case
+
+
+def run(setting: Setting, given: dict[str, Any], folder: Path, program: Path) -> tuple[list[str], Told]:
+    """One job: what was found, and the reports."""
     directory = folder / f"job{given['job']}"
+    env = {**setting.environment, "HOROVOD_DATA_CERTIFICATE": str(directory / "certificate.json")}
     command = [sys.executable, str(program), json.dumps(given)]
-    job = RunningJob(
-        command,
-        setting.processes,
-        directory,
-        readers=setting.readers,
-        env={**GIVEN_BACK, **setting.environment, "HOROVOD_DATA_CERTIFICATE": str(directory / "certificate.json")},
-    )
+    job = RunningJob(command, setting.processes, directory, readers=setting.readers, env=env)
     found = []
     try:
         status = job.wait(START + given["seconds"] + LAST_CASE)
         outs = [job.read("out", process) for process in range(setting.processes)]
-        lines = [line for out in outs for line in out.splitlines() if line.startswith("FOUND ")]
-        found += dict.fromkeys(line.removeprefix("FOUND ") for line in lines)
+        found += dict.fromkeys(line for out in outs for line in re.findall("^FOUND (.*)", out, re.MULTILINE))
         if status is None:
             stacks = "".join(f"\n=== process {process} ===\n{text}" for process, text in job.stacks().items())
             found.append(f"the job had not ended in time{stacks}")
@@ -149,10 +171,7 @@ def run(
             found.append(f"the job ended with status {status}\n{job.log()[-1500:]}\n{said}")
     finally:
         job.kill()
-    told = [
-        [json.loads(line.removeprefix("CASE ")) for line in out.splitlines() if line.startswith("CASE ")]
-        for out in outs
-    ]
+    told = [[json.loads(line) for line in re.findall("^CASE (.*)", out, re.MULTILINE)] for out in outs]
     return found + (judge(setting, told) if not found else []), told
 
 
@@ -160,27 +179,23 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument(
-        "--job-minutes",
-        type=float,
-        help="of each job; by default 4, or a quarter of all. A leak that is slow shows in a long one",
+        "--job-minutes", type=float, help="of each job; by default 4, or a quarter of all. Long jobs show slow leaks"
     )
-    parser.add_argument("--seed", default=None, help="by default another one each time; it is told")
+    parser.add_argument("--seed", default=None, help="by default another one each time; it is printed")
     parser.add_argument("--processes", type=int, default=5, help="of a job, at most; 4 of them train at most")
-    parser.add_argument("--readers", type=int, default=2, help="dedicated ones, at most")
     parser.add_argument("--job", type=int, help="this job alone")
     parser.add_argument("--case", type=int, help="and this case of it alone")
     parser.add_argument("--out", type=Path, help="where the jobs' output is kept")
     arguments = parser.parse_args(argv)
     seed = arguments.seed or f"{random.SystemRandom().randrange(10**6)}"
     folder = Path(tempfile.mkdtemp(prefix="hvdata-soak-", dir=arguments.out))
-    begin, totals, found, handed_on = time.monotonic(), Totals(), [], ""
+    begin, totals, found = time.monotonic(), Totals(), []
     seconds = 60 * arguments.minutes
     # A job each: long enough for memory to show, and some jobs in the shortest run.
     each = 60 * arguments.job_minutes if arguments.job_minutes else min(240.0, seconds / 4)
     number = arguments.job or 0
     while not found and time.monotonic() - begin < seconds:
-        setting = draw(seed, number, arguments.processes, arguments.readers)
-        one_state = setting.readers < 2  # with two readers whose turn it is depends on the number of ranks
+        setting = draw(seed, number, arguments.processes)
         given = {
             "seed": seed,
             "job": number,
@@ -189,16 +204,12 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
             "horovod": setting.horovod,
             "folder": str(folder),
             "cases": [] if arguments.case is None else [arguments.case],
-            "goes_on": bool(one_state and handed_on),
-            "hands_on": f"{seed}/handed on by {number}" if one_state else "",
         }
         print(f"[soak] {(time.monotonic() - begin) / 60:5.1f} min, job {number}: {setting}", flush=True)
         (folder / f"job{number}").mkdir(exist_ok=True)
         found, told = run(setting, given, folder, program)
         totals.add(told)
-        summarize(totals, seed, time.monotonic() - begin)
-        if one_state:
-            handed_on = given["hands_on"]
+        totals.summarize(seed, time.monotonic() - begin)
         if arguments.job is not None or found:
             break
         shutil.rmtree(folder / f"job{number}")
@@ -208,8 +219,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     if found:
         print(
             f"[soak] to repeat it: python tests/soak/soak.py --seed {seed} --processes {arguments.processes} "
-            f"--readers {arguments.readers} --job {number} "
-            f"--minutes {max(1.0, each / 60):g}; a single case: with --case as well. Output of its ranks: {folder}"
+            f"--job {number} --minutes {max(1.0, each / 60):g}; a single case: with --case as well. Output of its ranks: {folder}"
         )
         return 1
     shutil.rmtree(folder)
@@ -217,21 +227,6 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
         print("[soak] nothing was delivered: give it more minutes")
         return 1
     return 0
-
-
-def summarize(totals: Totals, seed: str, seconds: float) -> None:
-    c = totals.counts
-    memory = ""
-    if totals.memory["private"][1]:
-        memory = "; memory of the process that grew most, from the first third of its job to the last: " + ", ".join(
-            f"{what} {begin / usage.MIB:.0f} to {end / usage.MIB:.0f} MiB"
-            for what, (begin, end) in totals.memory.items()
-        )
-    print(
-        f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {totals.jobs} jobs, {totals.cases:,} cases, {c['epochs']:,} epochs, "
-        f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
-        f"{c['restores']:,} restores, {c['resizes']:,} of them on another number of ranks{memory}"
-    )
 
 
 if __name__ == "__main__":

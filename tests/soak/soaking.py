@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of a job of `make soak` runs: case after case, until its time is over. Started by soak.py, told by JSON."""
+"""The program of a rank in a job of `make soak`: case after case, until its time is over. soak.py starts it, with JSON."""
 
 from __future__ import annotations
 
 import collections
+import ctypes
+import gc
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,18 +19,18 @@ import cases
 import numpy as np
 import oracle
 import tensorflow as tf
-import usage
 from cases import Case
+from heap import allocated
 from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
 
 import horovod_data as hvdata
 
-LET_GO = 10  # seconds: within them a reader has the memory of shares back that nobody uses
+LET_GO = 10  # seconds, in which a reader gets the memory of unused shares back
 NAP = 0.002
 
 
 class Found(AssertionError):
-    """Something was not as it is promised."""
+    """Something was not as promised."""
 
 
 def numpy_of(element: Any) -> Any:
@@ -44,7 +47,7 @@ def key(element: Any) -> tuple[Any, ...]:
 
 
 class Soak:
-    """One process's part. Tests make others of it, that go wrong."""
+    """One process's part. Tests derive classes from it that go wrong."""
 
     def __init__(self) -> None:
         self.given = json.loads(sys.argv[1])
@@ -60,21 +63,19 @@ class Soak:
         self.folder = Path(self.given["folder"])
         self.told: collections.Counter[str] = collections.Counter()
 
-    # ---- How the processes meet.
-
     def meet(self, mine: Any = None) -> list[Any]:
-        """What all of them say, in the order of their processes. Leaves the cores to others while it waits."""
+        """An allgather over all processes, which leaves the cores to others while it waits."""
         request = self.comm.Ibarrier()
         while not request.Test():
             time.sleep(NAP)
         return self.comm.allgather(mine)
 
-    def record(self, name: str) -> Optional[dict[str, Any]]:
+    def record(self) -> Optional[dict[str, Any]]:
         """The channel's last certificate, which reader 0's process has."""
         from horovod_data.certificate import last
 
         self.meet()  # all are at the end
-        return next((one for one in self.meet(last().get(name)) if one), None)
+        return next((one for one in self.meet(last().get("soak")) if one), None)
 
     # ---- Cases.
 
@@ -82,8 +83,6 @@ class Soak:
         begin = time.monotonic()
         wanted = self.given["cases"]
         numbers = iter(wanted) if wanted else iter(range(1 << 40))
-        if self.given["goes_on"]:
-            self.go_on_with_another_jobs()
         while True:
             number = next(numbers, None)
             if number is None or self.meet(time.monotonic() - begin)[0] > self.given["seconds"]:
@@ -91,18 +90,17 @@ class Soak:
             self.at = f"case {number}"
             self.case(number)
             self.tell(number)
-        if self.given["hands_on"]:
-            self.hand_on()
         self.meet()
         hvdata.shutdown()
 
     def case(self, number: int) -> None:
         case = cases.draw(f"{self.given['seed']}/{self.given['job']}", number, self.trainers)
         elements = case.elements()
-        want = self.want(case, elements)
-        rows = cases.rows_delivered(case, elements, self.readers, self.trainers)
-        name = "soak"
-        dataset = self.channel(case, elements, name)
+        shares = cases.shares(case, elements, self.readers, self.trainers)
+        want = [] if self.rank is None else shares[self.rank]
+        delivered = shares if case.schedule == "static" else shares[:1]
+        rows = sum(cases.rows(case, share) for mine in delivered for share in mine)
+        dataset = self.channel(case, elements)
         orders = set()
         for i, epoch in enumerate(case.epochs):
             self.at = f"case {number}, epoch {i + 1} of {case}"
@@ -120,13 +118,13 @@ class Soak:
                     del it
                     if epoch.how == "new channel":
                         del dataset
-                        dataset = self.channel(case, elements, name)
+                        dataset = self.channel(case, elements)
                     it = iter(dataset) if self.rank is not None else None
                     self.restore(it, state)
                 got += self.take(case, it, None)
                 del it
             self.compare(case, got, want, until, left=epoch.how == "break")
-            record = self.record(name)
+            record = self.record()
             whole = epoch.how != "break"
             if whole and (record is None or (record["verdict"], record["rows"]) != ("complete", rows)):
                 raise Found(f"{rows} rows, but the certificate says {record}")
@@ -141,19 +139,10 @@ class Soak:
             raise Found(f"epochs of the same rows have the digests {orders}")
         elements.clear()
 
-    def want(self, case: Case, elements: list[Any]) -> list[Any]:
-        """What this rank is to get."""
-        return [] if self.rank is None else cases.shares(case, elements, self.readers, self.trainers)[self.rank]
-
-    def channel(self, case: Case, elements: list[Any], name: str) -> tf.data.Dataset:
+    def channel(self, case: Case, elements: list[Any]) -> tf.data.Dataset:
+        options = {name: getattr(case, name) for name in ("batch", "schedule", "remainder", "prefetch")}
         return hvdata.distribute_dataset(
-            lambda context: source(case, elements, context),
-            batch=case.batch,
-            schedule=case.schedule,
-            remainder=case.remainder,
-            prefetch=case.prefetch,
-            name=name,
-            verify=True,
+            lambda context: source(case, elements, context), **options, name="soak", verify=True
         )
 
     def take(self, case: Case, iterator: Any, until: Optional[int]) -> list[Any]:
@@ -179,19 +168,15 @@ class Soak:
                 raise Found(f"{len(got)} steps, not {len(want)}")
             for step, (one, other) in enumerate(zip(got, want)):
                 if not oracle.equal(one, other):
-                    raise Found(
-                        f"step {step} of rank {self.rank} is not what it should be: {one!r:.500}, not {other!r:.500}"
-                    )
+                    differ = f"{one!r:.500}, not {other!r:.500}"
+                    raise Found(f"step {step} of rank {self.rank} is not what it should be: {differ}")
         else:
             all_got = collections.Counter(key(one) for mine in self.meet(got) for one in mine)
             due = collections.Counter(key(one) for one in next(w for w in self.meet(want) if w or not all_got))
-            if all_got - due or (not left and due - all_got):
-                raise Found(
-                    f"{sum((all_got - due).values())} elements too much, {sum((due - all_got).values())} too few"
-                )
-        self.told["rows"] += sum(
-            1 if not np.ndim(oracle.flatten(one)[0]) else len(oracle.flatten(one)[0]) for one in got
-        )
+            more, fewer = sum((all_got - due).values()), sum((due - all_got).values())
+            if more or (not left and fewer):
+                raise Found(f"{more} elements too much, {fewer} too few")
+        self.told["rows"] += sum(cases.rows(case, one) for one in got)
 
     # ---- Checkpoints.
 
@@ -210,67 +195,40 @@ class Soak:
         self.told["restores"] += 1
         self.meet()
 
-    def hand_on(self) -> None:
-        """Leaves an epoch in the middle, for a job of another number of ranks; rank 0 alone saves."""
-        name = self.given["hands_on"]
-        case = cases.draw_handed_on(name)
-        self.at = f"the case that is handed on, {case}"
-        elements = case.elements()
-        dataset = self.channel(case, elements, "handed-on")
-        want = self.want(case, elements)
-        self.compare(case, self.take(case, iter(dataset), None), want)
-        record = self.record("handed-on")
-        if record is None or record["verdict"] != "complete":
-            raise Found(f"a whole epoch, but the certificate says {record}")
-        steps = len(elements) if case.batch == "global" else len(elements) // self.trainers
-        at = hash(name.encode()[-1]) % steps + 1
-        it = iter(dataset) if self.rank is not None else None
-        self.compare(case, self.take(case, it, at), want[:at])
-        if self.rank == 0:
-            tf.train.Checkpoint(iterator=it).write(str(self.folder / "handed-on"))
-            done = at if case.batch == "global" else at * self.trainers
-            (self.folder / "handed-on.json").write_text(
-                json.dumps(
-                    {"name": name, "elements": done, **{part: record[part] for part in ("rows", "order", "any_order")}}
-                )
-            )
-        self.meet()
-
-    def go_on_with_another_jobs(self) -> None:
-        """The rest of that epoch; its certificate is that of the whole epoch, as the first job had it."""
-        said = json.loads((self.folder / "handed-on.json").read_text())
-        case = cases.draw_handed_on(said["name"])
-        self.at = f"a case of an earlier job, {case}"
-        elements = case.elements()
-        want = self.want(case, elements[said["elements"] :])
-        dataset = self.channel(case, elements, "handed-on")
-        it = iter(dataset) if self.rank is not None else None
-        if self.rank == 0:
-            tf.train.Checkpoint(iterator=it).read(str(self.folder / "handed-on")).assert_consumed()
-        self.meet()
-        self.compare(case, self.take(case, it, None), want)
-        record = self.record("handed-on")
-        if record is None or any(record[part] != said[part] for part in ("rows", "order", "any_order")):
-            raise Found(
-                f"on another number of ranks the rest of an epoch has the certificate {record}, the whole had {said}"
-            )
-        self.told["restores"] += 1
-        self.told["resizes"] += 1
-
     # ---- What soak.py reads.
 
     def tell(self, number: int) -> None:
         deadline = time.monotonic() + LET_GO
         while (arena := hvdata.stats().get("arena_bytes_in_use", 0)) and time.monotonic() < deadline:
-            time.sleep(0.02)  # ranks tell readers in the background what they have let go of
-        held = usage.now() | {"arena": arena}
+            time.sleep(0.02)  # ranks acknowledge in the background
+        held = held_now() | {"arena": arena}
         print("CASE " + json.dumps({"case": number, "rank": self.rank, **self.told, **held}), flush=True)
         self.told.clear()
 
 
+def held_now() -> dict[str, int]:
+    """The allocated, private and shared memory, the threads and the open files of this process, after a garbage collection."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return {
+        "allocated": allocated(),
+        "private": _field("/proc/self/status", "RssAnon"),
+        "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"),
+        "threads": _field("/proc/self/status", "Threads"),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def _field(path: str, name: str) -> int:
+    """Bytes, or a bare number; 0 where the kernel has no such line."""
+    with open(path) as file:
+        words = next((line.split()[1:] for line in file if line.startswith(name + ":")), ["0"])
+    return int(words[0]) << (10 if words[-1] == "kB" else 0)
+
+
 def source(case: Case, elements: list[Any], context: Any) -> tf.data.Dataset:
-    """A reader's part of the elements, made in the case's way. A generator finds none any more once `elements` is empty, for
-    TensorFlow keeps generators for ever, and what they refer to."""
+    """A reader's part of the elements, made in the case's way. TensorFlow keeps generators, and what they refer to, for ever. So
+    elements go when the caller empties `elements`."""
     mine = cases.of_readers(elements, context.num_input_pipelines)[context.input_pipeline_id]
     shapes = [shape if case.kind == "single" else (None, *shape) for _, shape in case.parts]
     dtypes = [tf.as_dtype(dtype) for dtype, _ in case.parts]

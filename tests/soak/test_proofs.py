@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs whose figures docs/guarantees.md publishes, with less to do: each still finds what it is to find, and says so."""
+"""The programs whose figures docs/evidence.md publishes, with less to do: each still finds what it must find, and prints it."""
 
 import re
 import shlex
@@ -25,18 +25,14 @@ PROGRAMS = {
 )
 def test_a_part_of_it(name, tmp_path):
     words, says = PROGRAMS[name]
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).with_name(f"{name}.py")),
-            *words,
-            "--mpirun",
-            shlex.join(launch.launcher()),
-        ],
-        env=launch.environment(tmp_path, 0, {}),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name(f"{name}.py")),
+        *words,
+        "--mpirun",
+        shlex.join(launch.launcher()),
+    ]
+    env = launch.environment(tmp_path, 0, {})
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(says, done.stdout), done.stdout + done.stderr

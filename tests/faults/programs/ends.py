@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job whose epoch a fault meets in the middle: `ends.py FAULT VICTIM`. VICTIM is "reader" or a trainer's rank.
+"""A verified job with a fault in the middle of an epoch: `ends.py FAULT VICTIM`. VICTIM is "reader" or a trainer's rank.
 
-On a reader the fault comes out of its pipeline, where a dedicated one runs the user's code.
+On a reader the fault happens in its pipeline, because a dedicated reader runs the user's code there.
 """
 
 import os

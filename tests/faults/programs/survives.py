@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job that a series of faults does not end: `survives.py STOPPED`. STOPPED is the process that is stopped for
-5 seconds, "reader" or a trainer's rank. It leaves in the middle of an epoch, with iterators alive. After each fault every process,
-also a dedicated reader, says which threads and files it has more than before."""
+"""A verified job that a series of faults does not end: `survives.py STOPPED`. STOPPED is the process that is stopped for 5 seconds,
+"reader" or a trainer's rank. The job ends in the middle of an epoch, with iterators alive. After each fault every process, also a
+dedicated reader, prints its new threads and files."""
 
 import collections
 import gc
@@ -55,7 +55,7 @@ def channel(name):
 
 
 def looks():
-    """A channel at each of whose epochs the reader, too, says what it has kept."""
+    """A channel. At each of its epochs the reader, too, prints its new threads and files."""
 
     def make(epoch):
         global reader_before
@@ -69,7 +69,7 @@ def looks():
 
 
 def take(ds, most=STEPS):
-    """The rank's own of each step, and what ended them."""
+    """Compares the rank's shares. Returns the number of steps, and the error that ended them."""
     step = 0
     try:
         for x in ds:
@@ -83,22 +83,21 @@ def take(ds, most=STEPS):
 
 
 def threads_and_files():
-    """Of this process: threads by their name, and what its descriptors lead to, as often as it is there."""
+    """The threads of this process by name, and the files of its descriptors, with their numbers."""
     found = collections.Counter()
-    for folder, read in (
-        ("/proc/self/task", lambda one: "thread " + open(f"/proc/self/task/{one}/comm").read().strip()),
-        ("/proc/self/fd", lambda one: "file " + os.readlink(f"/proc/self/fd/{one}").partition(":[")[0]),
-    ):
-        for one in os.listdir(folder):
+    for folder in "task", "fd":
+        for one in os.listdir(f"/proc/self/{folder}"):
+            path = f"/proc/self/{folder}/{one}"
             try:
-                found[read(one)] += 1
+                name = os.readlink(path).partition(":[")[0] if folder == "fd" else open(f"{path}/comm").read().strip()
             except OSError:  # it has just ended
-                pass
+                continue
+            found[f"{folder} {name}"] += 1
     return found
 
 
 def settled():
-    """What is there for longer than a moment."""
+    """The threads and files that are there for longer than a moment."""
     gc.collect()
     found = threads_and_files()
     for _ in range(10):
@@ -108,7 +107,7 @@ def settled():
 
 
 def say_what_is_kept(of, before):
-    """What a fault has left behind in this process: it may take a moment until that has ended."""
+    """Prints the threads and files that a fault has left behind. They may take a moment to end."""
     gc.collect()
     deadline = time.monotonic() + 10
     while (more := threads_and_files() - before) and time.monotonic() < deadline:
@@ -117,7 +116,7 @@ def say_what_is_kept(of, before):
 
 
 def stay(ds):
-    """Whole epochs, with which TensorFlow and MPI come to what they keep."""
+    """Whole epochs, after which TensorFlow and MPI have the threads and files that they keep."""
     for _ in range(AT_FIRST):
         assert take(ds, STEPS + 1) == (STEPS, "")
 
@@ -127,11 +126,8 @@ def kept(of):
     assert take(look, 2) == (1, "")
 
 
-train, valid, tiny = (
-    channel("train"),
-    channel("valid"),
-    hvdata.distribute_dataset(lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True),
-)
+train, valid = channel("train"), channel("valid")
+tiny = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True)
 look = looks()
 hvdata.serve()
 me = hvdata.rank()
