@@ -74,6 +74,13 @@ struct Filler {
     list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
     for (T& one : list) Int(field, one);
   }
+  void Real(const char*, double& value) const {
+    value = how == kRandom ? static_cast<double>(Number()) : how == kMost ? std::numeric_limits<double>::max() : 0;
+  }
+  void Reals(const char* field, std::vector<double>& list) const {
+    list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
+    for (double& one : list) Real(field, one);
+  }
 };
 
 // Describes a message: "TAKEN taken=3 limit=5". It has the members of Writer and Reader.
@@ -93,6 +100,8 @@ struct Teller {
   void Ints(const char* field, const std::vector<T>& list) const {
     for (const T& one : list) Int(field, one);
   }
+  void Real(const char* field, const double& value) const { Int(field, value); }
+  void Reals(const char* field, const std::vector<double>& list) const { Ints(field, list); }
 };
 
 inline Message Filled(size_t kind, const Filler& filler) {
