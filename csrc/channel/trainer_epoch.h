@@ -67,8 +67,8 @@ class TrainerEpoch {
   int NextReader() const;
   // Verified channels: acknowledges the last share of Take(). In other channels Take() acknowledges it.
   void Acknowledge(wire::Received received);
-  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the latest, without a
-  // hash if there is none: the other trainers may wait for that.
+  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the
+  // latest, without a hash if there is none, because the other trainers may wait for that.
   void HandedOut();
   // True if an iterator waits at this moment.
   void SetWaiting(bool waits);

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import keys, rows
+from horovod_data.auditing import keys
 
 
 def words(values):
@@ -35,47 +35,33 @@ BOTH_SIDES = [-1, 5, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
 
 
 @pytest.mark.parametrize("given", [
-    BOTH_SIDES, tuple(BOTH_SIDES), np.array(BOTH_SIDES, object),
-    [np.int64(-1), 5, np.int64(2**63 - 1), *map(np.uint64, BOTH_SIDES[3:])], [np.array(one) for one in BOTH_SIDES]],
-    ids=["list", "tuple", "objects", "numpy's numbers", "numpy's arrays"])  # fmt: skip
-def test_whole_numbers_that_no_dtype_holds_together(given):
+    BOTH_SIDES, tuple(BOTH_SIDES), set(BOTH_SIDES), np.array(BOTH_SIDES, object), range(2**63 - 2, 2**63 + 2),
+    [np.int64(-1), np.uint64(2**63)], [np.array(one) for one in BOTH_SIDES], 2**64, [-(2**63) - 1, 5]],
+    ids=["list", "tuple", "set", "objects", "range", "numpy's numbers", "numpy's arrays", "large", "small"])  # fmt: skip
+def test_whole_numbers_that_no_dtype_holds_together_are_refused(given):
     """numpy makes floats of them, and of neighbours the same."""
-    made = keys.given_keys(given).words
-    assert [keys.shown(*map(int, row)) for row in made] == BOTH_SIDES
-    alone = [keys.given_keys(one).words[0].tolist() for one in BOTH_SIDES]
-    assert made.tolist() == alone
+    with pytest.raises(TypeError, match="and no array of one kind"):
+        keys.given_keys(given)
 
 
-def test_sets_and_ranges_over_the_end_of_64_bits():
-    assert {keys.shown(*map(int, row)) for row in keys.given_keys(set(BOTH_SIDES)).words} == set(BOTH_SIDES)
-    across = range(2**63 - 2, 2**63 + 2)
-    assert [keys.shown(*map(int, row)) for row in keys.given_keys(across).words] == list(across)
+def test_ranges_are_whole_numbers():
     assert keys.given_keys(range(5, -4, -2)).words.tolist() == words([5, 3, 1, -1, -3]).tolist()
 
 
-def test_whole_numbers_of_more_than_64_bits():
-    large = [2**64, 2**64 + 1, 2**70, -(2**63) - 1, 2**127 - 1]
-    made = keys.given_keys([*large, 5])
-    assert len({tuple(row) for row in made.words.tolist()}) == 6 and made.words[5].tolist() == words([5])[0].tolist()
-    assert made.names[2] == b"1180591620717411303424"
-    for one, row in zip(large, made.words):
-        assert keys.given_keys(one).words.tolist() == [row.tolist()]
-
-
 def test_content_of_numbers_that_no_dtype_holds_is_refused():
-    for element in ([2**63, 5], {"x": [2**63 + 1, -1]}):
+    for element in ([2**63, -5], {"x": [2**63 + 1, -1]}):
         with pytest.raises(TypeError, match="whole numbers that no one dtype of numpy's holds.*Pass key="):
-            keys.content_keys(element)
+            keys.row_digests(element)
 
 
 @pytest.mark.parametrize("given, text", [
-    ([("a", 1), ("b", 2, 3)], "the key is a list of tuple, and"), (("a", 1), "the key is a tuple of str, int, and"),
-    (None, "the key is a NoneType, and"), ([[2**63, -1], [1, 2]], "the key is a list of list, and")],
-    ids=["tuples", "tuple", "None", "lists"])  # fmt: skip
+    ([("a", 1), ("b", 2, 3)], "the key is a list, and"), (("a", 1), "the key is a tuple, and"),
+    (None, "the key is a NoneType, and")],
+    ids=["tuples", "tuple", "None"])  # fmt: skip
 def test_what_is_no_key(given, text):
-    with pytest.raises(TypeError, match=f"{text} no array of one kind. Let it be a whole number or a text") as raised:
+    with pytest.raises(TypeError, match=f"{text} no array of one kind.*Let it be a whole number or a text") as raised:
         keys.given_keys(given)
-    assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
+    assert "Pass key=" not in str(raised.value)
 
 
 @pytest.mark.parametrize("element, made", [
@@ -103,8 +89,8 @@ FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
 
 @pytest.mark.parametrize("made", [
     (FILES, OFFSETS), (tuple(FILES), np.array(OFFSETS, np.int16)), (np.array(FILES), tf.constant(OFFSETS)),
-    (tf.constant(FILES), tuple(map(np.array, [OFFSETS]))), ((FILES,), np.array(OFFSETS, np.uint64))],
-    ids=["lists", "tuple of texts", "arrays", "tuple in it", "tuple of a list"])  # fmt: skip
+    (tf.constant(FILES), np.array(OFFSETS, np.uint64))],
+    ids=["lists", "tuple of texts", "arrays", "tensor"])  # fmt: skip
 def test_a_key_of_several_parts(made):
     element = np.zeros([4, 2]), np.zeros([4])
     found = keys.keys_of(element, lambda _: made).words
@@ -120,12 +106,12 @@ def test_a_key_of_one_part_is_that_part():
 
 
 @pytest.mark.parametrize("made, kind, text", [
-    ((3, 7), TypeError, "the key is a tuple of int: are they one key together, or the keys of 2 rows. Make one text of"),
-    (("train-1", "17"), TypeError, "the key is a tuple of str: are they one key together"),
+    ((3, 7), TypeError, "the key is a tuple: are its values one key together, or the keys of 2 rows. Make one text of"),
+    (("train-1", "17"), TypeError, "the key is a tuple: are its values one key together"),
     ((np.int64(3), tf.constant(7), "a"), TypeError, "or the keys of 3 rows"),
     ((FILES, [1, 2]), ValueError, "parts of different lengths: 4 rows, 2 rows. Let each part of a key have one entry"),
     ((FILES, 7), ValueError, "parts of different lengths: 4 rows, a single value"),
-    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list of NoneType, and no array of one kind")],
+    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list, and no array of one kind")],
     ids=["numbers", "texts", "all kinds", "lengths", "a single one", "no array"])  # fmt: skip
 def test_tuples_that_are_no_key(made, kind, text):
     for element in ({"x": np.zeros([4, 3]), "id": 5}, (np.zeros([4]), np.zeros([5])), (1, 2)):
@@ -174,13 +160,13 @@ def test_one_text_is_the_same_key_as_in_a_batch(form):
     batch = keys.given_keys(["a", "é"])
     assert made.words.tolist() == batch.words[1:].tolist() and made.names == ["é".encode()]
     assert keys.keys_of({"id": form("é")}, "id").words.tolist() == made.words.tolist()
-    content = keys.content_keys((np.arange(3), form("é")))
-    assert content.tolist() == keys.content_keys((np.arange(6).reshape(2, 3) % 3, ["é", "a"]))[:1].tolist()
+    content = keys.row_digests((np.arange(3), form("é")))
+    assert content.tolist() == keys.row_digests((np.arange(6).reshape(2, 3) % 3, ["é", "a"]))[:1].tolist()
 
 
 def test_texts_that_end_in_nul():
     for given in ("a\0", b"a\0", tf.constant("a\0")):
-        assert keys.content_keys((given, 1)).tolist() != keys.content_keys(("a", 1)).tolist()
+        assert keys.row_digests((given, 1)).tolist() != keys.row_digests(("a", 1)).tolist()
 
 
 def test_one_key_for_an_element():
@@ -204,16 +190,16 @@ ELEMENTS = {
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_a_rows_content_is_the_same_in_every_batch(name):
     element = ELEMENTS[name]
-    made = keys.content_keys(element)
+    made = keys.row_digests(element)
     assert made.shape == (4, 2) and len({tuple(row) for row in made.tolist()}) == 4
     again = tf.data.Dataset.from_tensor_slices(element).skip(1).batch(2)
-    rebatched = np.concatenate([keys.content_keys(part) for part in again])
+    rebatched = np.concatenate([keys.row_digests(part) for part in again])
     assert rebatched.tolist() == made[1:].tolist()
 
 
 def test_content_means_dtype_shape_and_bytes():
     made = [
-        keys.content_keys(element).tolist()
+        keys.row_digests(element).tolist()
         for element in (
             np.zeros([2, 4], np.int32),
             np.zeros([2, 4], np.float32),
@@ -234,31 +220,31 @@ def test_records_have_the_content_of_their_fields():
     aligned.view(np.uint8)[:] = 7
     aligned["a"], aligned["b"] = packed["a"], packed["b"]
     swapped = packed.astype([("a", "u1"), ("b", ">f8")])
-    want = keys.content_keys(packed).tolist()
-    assert want[0] != want[1] and keys.content_keys(aligned).tolist() == keys.content_keys(swapped).tolist() == want
-    assert keys.content_keys(packed[1]).tolist() == want[1:]
-    assert keys.content_keys(packed.view(np.recarray)).tolist() == want
+    want = keys.row_digests(packed).tolist()
+    assert want[0] != want[1] and keys.row_digests(aligned).tolist() == keys.row_digests(swapped).tolist() == want
+    assert keys.row_digests(packed[1]).tolist() == want[1:]
+    assert keys.row_digests(packed.view(np.recarray)).tolist() == want
     inner = np.dtype(fields, align=True)
     one, other = (np.zeros(2, np.dtype([("x", inner, (2,))])) for _ in range(2))
     one.view(np.uint8)[:], other.view(np.uint8)[:] = 7, 9
     for table in one, other:
         table["x"]["a"], table["x"]["b"] = 1, 2
-    assert keys.content_keys(one).tolist() == keys.content_keys(other).tolist()
+    assert keys.row_digests(one).tolist() == keys.row_digests(other).tolist()
     texts = np.array([(1, "a"), (2, "bc")], [("a", "i4"), ("s", "O")])
-    assert keys.content_keys(texts).tolist() == keys.content_keys((texts["a"], ["a", "bc"])).tolist()
+    assert keys.row_digests(texts).tolist() == keys.row_digests((texts["a"], ["a", "bc"])).tolist()
     with pytest.raises(TypeError, match=r"component \['s'\] of the element.*can't make an array"):
-        keys.content_keys(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
+        keys.row_digests(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
 
 
 def test_content_has_no_byte_order():
     numbers = np.array([1, 16777216], "<i4")
-    assert keys.content_keys(numbers.astype(">i4")).tolist() == keys.content_keys(numbers).tolist()
+    assert keys.row_digests(numbers.astype(">i4")).tolist() == keys.row_digests(numbers).tolist()
 
 
 def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
     batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
     alone = (batch[0][1], batch[1][1])
-    assert keys.content_keys(alone).tolist() == keys.content_keys(batch)[1:].tolist()
+    assert keys.row_digests(alone).tolist() == keys.row_digests(batch)[1:].tolist()
 
 
 TABLES = {  # rows that are tables
@@ -272,29 +258,14 @@ def test_a_sparse_tensor_whose_values_are_in_no_order():
     """As TensorFlow allows; within a row their order counts."""
     ordered = tf.SparseTensor([[0, 0], [1, 0], [1, 2]], [6, 5, 7], [3, 3])
     shuffled = tf.SparseTensor([[1, 0], [0, 0], [1, 2]], [5, 6, 7], [3, 3])
-    assert keys.content_keys(shuffled).tolist() == keys.content_keys(ordered).tolist()
+    assert keys.row_digests(shuffled).tolist() == keys.row_digests(ordered).tolist()
 
 
 @pytest.mark.parametrize("name", ["numbers", "texts", "bools", "tensors", "bfloat16", "sparse", *TABLES])
 def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()
-    made = np.concatenate([keys.content_keys(row) for row in rows])
-    assert made.tolist() == np.concatenate([keys.content_keys(batch) for batch in rows.batch(2)]).tolist()
-
-
-@pytest.mark.parametrize("name", [*ELEMENTS, *TABLES])
-def test_pieces_of_an_element_have_the_keys_of_the_whole(name, monkeypatch):
-    element = {**ELEMENTS, **TABLES}[name]
-    whole = keys.content_keys(element).tolist()
-    for limit in ("_PIECE", "_PIECE_ROWS", "_PIECE_TEXTS"):
-        monkeypatch.setattr(rows, limit, 1)
-    assert keys.content_keys(element).tolist() == whole
-
-
-def test_content_keys_are_what_they_were():
-    """Those of different versions may be compared."""
-    made = keys.content_keys((np.arange(4, dtype=np.int16).reshape(2, 2), ["a", "bc"]))
-    assert made.tolist() == [[10855408899590970872, 16802128893425702112], [8805656590741439502, 2904293266655040976]]
+    made = np.concatenate([keys.row_digests(row) for row in rows])
+    assert made.tolist() == np.concatenate([keys.row_digests(batch) for batch in rows.batch(2)]).tolist()
 
 
 @pytest.mark.parametrize("made", [
@@ -304,17 +275,17 @@ def test_keys_of_what_is_large_need_no_copy_of_it(made):
     element = made()
     tracemalloc.start()
     try:
-        keys.content_keys(element)
+        keys.row_digests(element)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_rows_need_an_axis_that_all_components_have():
-    assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
-    assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
-    assert len(keys.content_keys((1, 2))) == 1 and len(keys.content_keys([1, 2])) == 2
-    assert len(keys.content_keys((None, np.zeros([4])))) == 4
+    assert len(keys.row_digests((np.zeros([4, 2]), np.zeros([3])))) == 1
+    assert len(keys.row_digests({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
+    assert len(keys.row_digests((1, 2))) == 1 and len(keys.row_digests([1, 2])) == 2
+    assert len(keys.row_digests((None, np.zeros([4])))) == 4
 
 
 @pytest.mark.parametrize("form", [list, tuple])
@@ -324,8 +295,8 @@ def test_rows_need_an_axis_that_all_components_have():
 def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
     """A tuple of them, one for each row."""
     x = np.arange(12.0).reshape(4, 3)
-    made = keys.content_keys(nest(x, form("abcd")))
-    assert made.tolist() == keys.content_keys(nest(x, np.array(list("abcd"), object))).tolist() and len(made) == 4
+    made = keys.row_digests(nest(x, form("abcd")))
+    assert made.tolist() == keys.row_digests(nest(x, np.array(list("abcd"), object))).tolist() and len(made) == 4
     assert keys.keys_of(nest(x, form("abcd")), lambda _: range(4)).words.tolist() == words(range(4)).tolist()
     with pytest.raises(ValueError, match="returned 3 keys for an element of 4 rows"):
         keys.keys_of(nest(x, form("abcd")), lambda _: range(3))
@@ -333,25 +304,25 @@ def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
 
 def test_tuples_of_texts_alone():
     assert (
-        len(keys.content_keys([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.content_keys(("a", "b", "c"))) == 1
+        len(keys.row_digests([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.row_digests(("a", "b", "c"))) == 1
     )
-    assert len(keys.content_keys({"name": ("a", "b")})) == 2
+    assert len(keys.row_digests({"name": ("a", "b")})) == 2
 
 
 def test_a_row_with_a_tuple_of_texts_has_the_key_it_has_in_a_batch():
     """There each of its texts is a component."""
     batch = [np.arange(3), [("a", "b", "c"), ("d", "e", "f")]]
-    rows = [keys.content_keys((np.int64(i), ("abc"[i], "def"[i]))).tolist() for i in range(3)]
-    assert [[row] for row in keys.content_keys(batch).tolist()] == rows
+    rows = [keys.row_digests((np.int64(i), ("abc"[i], "def"[i]))).tolist() for i in range(3)]
+    assert [[row] for row in keys.row_digests(batch).tolist()] == rows
 
 
 @pytest.mark.parametrize("element", [[], ([], []), {"x": []}, [[], {"y": ([],)}], np.empty([0, 3])], ids=str)
 def test_a_batch_of_no_rows(element):
-    assert keys.content_keys(element).shape == (0, 2)
+    assert keys.row_digests(element).shape == (0, 2)
 
 
 def test_an_empty_list_beside_others_is_no_component():
-    assert len(keys.content_keys((np.zeros([4]), []))) == 4
+    assert len(keys.row_digests((np.zeros([4]), []))) == 4
 
 
 def test_components_by_name_and_place():
@@ -366,13 +337,13 @@ def test_components_by_name_and_place():
 
 def test_what_has_no_bytes_is_named():
     with pytest.raises(TypeError, match=r"^component \[1\] of the element is of type object, of which.*Pass key="):
-        keys.content_keys((np.zeros(2), object()))
+        keys.row_digests((np.zeros(2), object()))
     with pytest.raises(TypeError, match="^the element is of type object, of which"):
-        keys.content_keys(object())
+        keys.row_digests(object())
 
 
 def test_keys_are_spread_evenly():
-    for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.content_keys(np.arange(40000))):
+    for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.row_digests(np.arange(40000))):
         for ranks in (2, 3, 16):
             order, each = keys.in_parts(made, ranks)
             assert sorted(order.tolist()) == list(range(len(made)))
@@ -392,20 +363,18 @@ ARRAYS = {"ids": np.array([[1, 2, 3], [4, 5, 6]]), "label": np.array([0, 1])}
     ([["a", "b\0"], ["c", "d"]], np.array([["a", "b\0"], ["c", "d"]], object)),
     ({"ids": [[1, 2, 3], [4, 5, 6]], "label": [0, 1]}, ARRAYS),
     ({"ids": [[1, 2, 3], [4, 5, 6]], "label": np.array([0, 1])}, ARRAYS),
-    ([{"ids": [1, 2, 3], "label": 0}, {"ids": [4, 5, 6], "label": 1}], ARRAYS),
-    ([("a", 1), ("b", 2)], (np.array(["a", "b"], object), np.array([1, 2]))),
-], ids=["square", "vectors", "matrices", "texts", "components", "beside an array", "samples", "tuples"])  # fmt: skip
+], ids=["square", "vectors", "matrices", "texts", "components", "beside an array"])  # fmt: skip
 def test_batches_of_pythons_own_lists(lists, arrays):
     """Each entry is a row, and the same one as in an array."""
-    assert keys.content_keys(lists).tolist() == keys.content_keys(arrays).tolist()
+    assert keys.row_digests(lists).tolist() == keys.row_digests(arrays).tolist()
 
 
 def test_lists_of_other_lengths():
     """A row's key does not depend on those beside it."""
-    rows = keys.content_keys({"ids": [[1, 2, 3], [4], []], "label": [0, 1, 2]}).tolist()
+    rows = keys.row_digests({"ids": [[1, 2, 3], [4], []], "label": [0, 1, 2]}).tolist()
     assert len({tuple(row) for row in rows}) == 3
-    assert rows[:1] == keys.content_keys({"ids": np.array([[1, 2, 3]]), "label": np.array([0])}).tolist()
-    assert rows[1:2] == keys.content_keys({"ids": [[4]], "label": [1]}).tolist()
+    assert rows[:1] == keys.row_digests({"ids": np.array([[1, 2, 3]]), "label": np.array([0])}).tolist()
+    assert rows[1:2] == keys.row_digests({"ids": [[4]], "label": [1]}).tolist()
 
 
 TEXTS = ["a", "b", "c"]
@@ -428,7 +397,7 @@ TEXTS = ["a", "b", "c"]
     ({"t": [[["a"]], [[]]], "l": [0, 1]}, 2),
 ], ids=str)  # fmt: skip
 def test_what_lists_are(element, rows):
-    assert len(keys.content_keys(element)) == rows
+    assert len(keys.row_digests(element)) == rows
 
 
 def test_a_key_function_of_lists():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks: each problem gets its level and an advice that helps. What can be tried for real is."""
 
-import errno
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_data.doctor import children, environment, findings, libraries, machine, sharing
+from horovod_data.doctor import children, environment, findings, libraries, machine
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
 from horovod_data.job import cgroups
@@ -145,39 +144,19 @@ def test_little_memory():
 
 def test_this_machine():
     found = machine.check()
-    assert [one.name for one in found] == ["machine.host", "machine.cores", "machine.memory"]
+    assert [one.name for one in found] == ["machine.host", "machine.cores", "machine.memory", "shared memory./dev/shm"]
     assert f"of {os.cpu_count()}" in the(found, "machine.cores").value
 
 
 # ---- What processes may share.
 
 
-def test_our_shared_memory_works_here():
-    assert sharing.try_arena() == ""
-    assert sharing.arena("").level == "ok"
-
-
-def test_no_memfd(monkeypatch):
-    def refused(*_):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(os, "memfd_create", refused)
-    found = sharing.arena(sharing.try_arena())
-    assert found.level == "warning" and "Function not implemented" in found.value
-    assert "seccomp profile" in found.advice and "HOROVOD_DATA_PAYLOAD=message" in found.advice
-
-
-def test_memory_that_another_process_cannot_open(monkeypatch):
-    monkeypatch.setattr(sharing, "_attach", lambda path, size: errno.EPERM)
-    assert sharing.try_arena() == "the other process failed: Operation not permitted"
-
-
 def test_dev_shm(tmp_path):
-    (missing,) = sharing.dev_shm(str(tmp_path / "none"), 4)
+    missing = machine.dev_shm(str(tmp_path / "none"), 4)
     assert missing.level == "warning" and "mount a tmpfs" in missing.advice
-    (small,) = sharing.dev_shm(str(tmp_path), 1 << 40)
+    small = machine.dev_shm(str(tmp_path), 1 << 40)
     assert small.level == "warning" and "--shm-size=1g" in small.advice
-    assert sharing.dev_shm(str(tmp_path), 0)[0].level == "ok"
+    assert machine.dev_shm(str(tmp_path), 0).level == "ok"
 
 
 # ---- The environment.
@@ -266,12 +245,12 @@ def program(path, text) -> str:
 
 
 def test_launchers_in_path(tmp_path):
-    (found,) = environment.launcher_in_path({"PATH": str(tmp_path)}, OPEN_MPI)
+    found = environment.launcher_in_path({"PATH": str(tmp_path)}, OPEN_MPI)
     assert found.level == "error" and "put the bin folder of the MPI" in found.advice and OPEN_MPI in found.advice
-    (found,) = environment.launcher_in_path({"PATH": program(tmp_path / "srun", "")}, OPEN_MPI)
+    found = environment.launcher_in_path({"PATH": program(tmp_path / "srun", "")}, OPEN_MPI)
     assert found.level == "ok" and "srun is there" in found.value
     program(tmp_path / "mpirun", "echo 'HYDRA build details: Version: 4.0.2'")
-    (found,) = environment.launcher_in_path({"PATH": str(tmp_path)}, OPEN_MPI)
+    found = environment.launcher_in_path({"PATH": str(tmp_path)}, OPEN_MPI)
     assert found.level == "error" and f"{tmp_path}/mpirun (MPICH 4.0.2)" in found.value
 
 
@@ -355,16 +334,18 @@ def test_tensorflow_that_crashes():
         Told([{"step": "x"}], "by signal 4 (SIGILL)", ""),
         Told([{"installed": True, "version": "1"}], "", ""),
     )
-    found = the(libraries.tensorflow(crashed), "software.TensorFlow")
+    found = the([libraries.tensorflow(crashed)], "software.TensorFlow")
     assert found.level == "error" and "SIGILL" in found.value and "newer processor" in found.advice
-    assert the(libraries.ours(crashed), "software.horovod_data").advice == "Mend TensorFlow first"
-    assert libraries.horovod(horovod, crashed)[0].advice == "Mend TensorFlow first"
+    assert the([libraries.ours(crashed)], "software.horovod_data").advice == "Mend TensorFlow first"
+    assert libraries.horovod(horovod, crashed).advice == "Mend TensorFlow first"
 
 
 def test_a_core_that_crashes_or_has_another_abi():
     crashed = Told(GOOD.records[:1], "by signal 11 (SIGSEGV)", "")
-    assert the(libraries.ours(crashed), "software.horovod_data").advice.startswith("Rebuild it against this TensorFlow")
-    found = the(libraries.ours(changed(tensorflow_abi=0)), "software.horovod_data")
+    assert the([libraries.ours(crashed)], "software.horovod_data").advice.startswith(
+        "Rebuild it against this TensorFlow"
+    )
+    found = the([libraries.ours(changed(tensorflow_abi=0))], "software.horovod_data")
     assert found.level == "error" and "ABIs differ" in found.advice
 
 
@@ -380,19 +361,17 @@ def test_thread_levels_and_an_mpi_that_does_not_start():
 
 def test_horovod_without_mpi_or_broken():
     built = {"installed": True, "version": "0.28.1", "built": {"mpi": False, "gloo": True}}
-    (found,) = libraries.horovod(Told([built], "", ""), GOOD)
+    found = libraries.horovod(Told([built], "", ""), GOOD)
     assert found.level == "error" and "HOROVOD_WITH_MPI=1" in found.advice and "built with gloo" in found.value
-    (found,) = libraries.horovod(
-        Told([{"installed": True, "version": "0.28.1", "error": "ImportError: x"}], "", ""), GOOD
-    )
+    found = libraries.horovod(Told([{"installed": True, "version": "0.28.1", "error": "ImportError: x"}], "", ""), GOOD)
     assert found.level == "error" and "ImportError: x" in found.value
-    (found,) = libraries.horovod(Told([], "by signal 11 (SIGSEGV)", ""), GOOD)
+    found = libraries.horovod(Told([], "by signal 11 (SIGSEGV)", ""), GOOD)
     assert found.level == "error" and "SIGSEGV" in found.value
 
 
 def test_mpi4py_that_can_not_be_imported():
     told = Told([{"installed": True, "version": "4"}, {"error": "RuntimeError: cannot load MPI library"}], "", "")
-    (found,) = libraries.mpi4py(told)
+    found = libraries.mpi4py(told)
     assert found.level == "warning" and "--no-binary mpi4py" in found.advice
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horovod_data.job.layout import make_layout
 from horovod_data.launcher import LaunchError, hydra, open_mpi
-from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
+from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
 
@@ -124,11 +124,11 @@ def test_two_hosts():
     arrangement = arrange(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
     groups = Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)
     assert arrangement == Arrangement(groups, {"HOROVOD_DATA_READERS": "1"})
-    assert arrangement.describe() == "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"
+    assert arrangement.describe() == "3 trainers on a:2, b:1; dedicated readers on cpu:1"
     arrangement = arrange(Request(None, readers_per_node=1), TWO)
     assert ranks_of(arrangement) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
     assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
-    assert arrangement.describe() == "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"
+    assert arrangement.describe() == "4 trainers on a:2, b:2; dedicated readers on a:1, b:1"
     arrangement = arrange(Request(None, readers_per_node=1, embedded=True), TWO)
     assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
     assert arrangement.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
@@ -183,12 +183,6 @@ def test_a_short_name_and_a_long_one_of_one_host():
 
 def test_a_host_that_trains_nobody_has_no_reader():
     assert ranks_of(arrange(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
-
-
-def test_oversubscribed_counts_readers():
-    arrangement = arrange(Request(4, readers=1), (Host("a", 4),))
-    assert is_oversubscribed(arrangement, cores=4) and not is_oversubscribed(arrangement, cores=5)
-    assert not is_oversubscribed(arrange(Request(4), TWO), cores=2)
 
 
 @pytest.mark.parametrize("request_, text", [

@@ -189,7 +189,7 @@ def test_options_of_open_mpi_alone():
     for extras, text in (
         (Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
         (Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
-        (Extras(interfaces=["eth0", "eth1"]), "Several network interfaces (eth0,eth1) need Open MPI"),
+        (Extras(interfaces=["eth0", "eth1"]), "--network-interface eth0,eth1 needs Open MPI"),
     ):
         with pytest.raises(LaunchError, match=re.escape(text)):
             mpiexec(extras)
@@ -307,34 +307,6 @@ def test_the_version_of_open_mpi_is_looked_at(mpi):
     )
 
 
-@pytest.fixture
-def other_python(tmp_path):
-    """A Python that finds horovod_data only where the variable THERE says."""
-    path = tmp_path / "python3"
-    path.write_text(f'#!/bin/sh\ncd /\nPYTHONPATH=$THERE exec {sys.executable} -S "$@"\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_a_python_without_horovod_data_is_refused(mpi, other_python):
-    words = [*mpi(OPEN_MPI), "-np", "1", "--dry-run"]
-    done = ask_launcher(*words, other_python, "-u", "train.py")
-    assert done.returncode == 2 and not done.stdout, done
-    assert (
-        f"`{other_python} -u` can't import horovod_data (ModuleNotFoundError: No module named 'horovod_data'). Install "
-        f"horovod_data there, or start the program with a Python that has it, such as {sys.executable}"
-    ) in done.stderr
-    there = f"THERE={Path(horovod_data.__file__).parents[1]}"
-    for accepted in (
-        ["-x", there, other_python, "train.py"],
-        ["-H", "elsewhere:1", other_python, "train.py"],
-        ["sh", "-c", other_python],
-        [other_python, "-V"],
-        ["/no/such/python", "train.py"],
-    ):
-        assert ask_launcher(*words, *accepted).returncode == 0, accepted
-
-
 def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
     for cores, yields in ((0.5, True), (None, False)):
@@ -424,9 +396,9 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "--readers", "1", "--readers-per-node", "1", "true"], "contradict each other"),
     (["-np", "1", "--embedded", "true"], "--embedded says that each host's first trainer reads for its host"),
     (["-np", "1", "--readers", "1", "--embedded", "true"], "--embedded says that each host's first trainer reads for its host"),
-    (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts names no host"),
+    (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts ,: '' is not the name"),
     (["-np", "1", "--readers", "1", "--reader-hosts", "b,c", "true"], "--reader-hosts names 2 hosts, but --readers 1 leaves 1"),
-    (["-np", "1", "-H", "", "true"], "-H '' names no host. Name at least one, as in -H host1:4,host2:4"),
+    (["-np", "1", "-H", "", "true"], "-H : '' is not a host with its slots"),
     (["-np", "1", "--hostfile", "", "true"], "--hostfile '' names no file. Name one, as in --hostfile hosts.txt"),
     (["-np", "1", "-H", "", "--hostfile", "f", "true"], "-H  and --hostfile f contradict each other"),
     (["-np", "1", "--mpirun", "", "true"], "--mpirun '' names no command. Name one, as in --mpirun /path/to/mpirun"),
@@ -450,13 +422,7 @@ def test_a_command_that_is_too_long(mpi):
     words = [*mpi(OPEN_MPI), "-H", ",".join(f"n{index}" for index in range(300)), "--readers-per-node", "1", "true"]
     done = ask_launcher(*words, env={f"A_VARIABLE_OF_SOME_ENVIRONMENT_MODULE_{index}": "1" for index in range(500)})
     assert done.returncode == 2 and "Traceback" not in done.stderr, done
-    found = re.search(
-        r"horovod-data-run: error: /.*/mpirun can't be started: the command has (\d+) words, and with the environment "
-        r"(\d+) bytes; the system takes (\d+), and 131072 in one word",
-        done.stderr,
-    )
-    assert found and int(found[1]) > 600000 and int(found[2]) > int(found[3]) > 0, done.stderr
-    assert "unset those that ranks don't need" in done.stderr and "--embedded" in done.stderr and "srun" in done.stderr
+    assert "mpirun can't be started (Argument list too long). Unset variables that ranks don't need" in done.stderr
 
 
 def test_an_mpirun_that_does_not_start(tmp_path):
