@@ -55,32 +55,25 @@ class ResumeTest : public testing::Test {
   Resumption got_;
 };
 
-TEST_F(ResumeTest, AllAtOneStep) {
-  Resume({Running(0, 6), Running(1, 6), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{6, 6, 6}));
-  EXPECT_EQ(got_.first, 6u);
-  EXPECT_EQ(got_.turn.n, 6u);
-  EXPECT_TRUE(got_.has_state);
-  EXPECT_FALSE(got_.over);
-}
-
 TEST_F(ResumeTest, TheEpochResumesWhereTheLastOneStands) {
-  Resume({Running(0, 9), Running(1, 3), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{9, 3, 6}));
-  EXPECT_EQ(got_.first, 3u);
-  EXPECT_EQ(got_.turn.n, 3u);
-}
-
-TEST_F(ResumeTest, ATrainerThatRestoredNothingStandsWhereTheFirstOneDoes) {
-  Resume({Running(1, 6)});
-  EXPECT_EQ(Positions(), (Numbers{6, 6, 6}));
-}
-
-TEST_F(ResumeTest, OneThatHasEndedTakesNothing) {
-  Resume({Ended(0), Running(1, 6), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{kAllTaken.n, 6, 6}));
-  EXPECT_EQ(got_.first, 6u);
-  EXPECT_FALSE(got_.over);
+  const struct {
+    std::vector<Restored> all;
+    Numbers positions;
+    uint64_t first;
+  } cases[] = {
+      {{Running(0, 6), Running(1, 6), Running(2, 6)}, {6, 6, 6}, 6},
+      {{Running(0, 9), Running(1, 3), Running(2, 6)}, {9, 3, 6}, 3},
+      {{Running(1, 6)}, {6, 6, 6}, 6},  // who restored nothing stands where the first one does
+      {{Ended(0), Running(1, 6), Running(2, 6)}, {kAllTaken.n, 6, 6}, 6},
+  };
+  for (const auto& [all, positions, first] : cases) {
+    Resume(all);
+    EXPECT_EQ(Positions(), positions);
+    EXPECT_EQ(got_.first, first);
+    EXPECT_EQ(got_.turn.n, first);
+    EXPECT_TRUE(got_.has_state);
+    EXPECT_FALSE(got_.over);
+  }
 }
 
 TEST_F(ResumeTest, OverWhereAllHaveEnded) {
