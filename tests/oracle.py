@@ -86,7 +86,10 @@ def cut(element: Element, n: int, remainder: str) -> list[Element] | None:
         size = -(-rows // n)
         sizes = [size] * n
         missing = size * n - rows
-        element = map_nest(lambda a: np.concatenate([a, zeros((missing, *a.shape[1:]), a.dtype)]), element)
+        again = remainder == "repeat"
+        element = map_nest(
+            lambda a: np.concatenate([a, a[:missing] if again else zeros((missing, *a.shape[1:]), a.dtype)]), element
+        )
         element = add_weight(element, np.array([1] * rows + [0] * missing, np.float32))
     shares = []
     begin = 0
@@ -101,9 +104,11 @@ def fill(elements: list[Element], n: int, remainder: str) -> list[Element] | Non
     missing = n - len(elements)
     if missing > 0 and remainder == "drop":
         return None
-    if remainder == "pad":
+    if remainder in ("pad", "repeat"):
         ones = [add_weight(e, np.ones(weight_shape(e), np.float32)) for e in elements]
-        padding = map_nest(lambda array: zeros(array.shape, array.dtype), elements[0])
+        padding = elements[0]
+        if remainder == "pad":
+            padding = map_nest(lambda array: zeros(array.shape, array.dtype), padding)
         return ones + [add_weight(padding, np.zeros(weight_shape(padding), np.float32))] * missing
     if missing > 0:
         assert all(array.ndim > 0 for array in flatten(elements[0])), "a scalar has no empty share"

@@ -44,6 +44,8 @@ const char* Remainder(const proof::Report& report) {
       return "drop";
     case plan::Remainder::kPartial:
       return "partial";
+    case plan::Remainder::kRepeat:
+      return "repeat";
     default:
       return "pad";
   }

@@ -12,20 +12,21 @@
 
 namespace hvdata {
 
-// Python makes its structure of this list (engine/c_api.cc). So a new option needs only a line here, and its use.
-#define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                \
-  FIELD(uint32_t, number, 0) /* of the agreement that made the channel */                                            \
-  FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                    \
-  FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                                           \
-  FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                                          \
-  FIELD(int32_t, prefetch, 2)               /* steps; 0: as many as help */                                          \
-  FIELD(uint64_t, prefetch_bytes, 64 << 20) /* if prefetch is 0: limit of all trainers' windows together */          \
-  FIELD(bool, on_error_continue, false)     /* if a reader fails, the other readers continue */                      \
-  FIELD(bool, add_weight, false)            /* append a float32 weight for each row of component weight_component */ \
-  FIELD(int32_t, weight_component, 0)                                                                                \
-  FIELD(bool, verify, false)    /* hash every row, and certify every epoch */                                        \
-  FIELD(bool, is_source, false) /* this process is a reader of the channel */                                        \
-  FIELD(int64_t, elements, -2)  /* on a reader, of its dataset; -1: infinite, -2: unknown */
+// Python gives these values by name (engine/c_api.cc). So a new option needs only a line here, and its use.
+#define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                 \
+  FIELD(uint32_t, number, 0) /* of the agreement that made the channel */                                             \
+  FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                     \
+  FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                                            \
+  FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                                           \
+  FIELD(int32_t, prefetch, 2)               /* steps; 0: as many as help */                                           \
+  FIELD(uint64_t, prefetch_bytes, 64 << 20) /* if prefetch is 0: limit of all trainers' windows together */           \
+  FIELD(bool, on_error_continue, false)     /* if a reader fails, the other readers continue */                       \
+  FIELD(bool, weighed, false)               /* a share's last component is costs, which become exact weights */       \
+  FIELD(bool, has_costs, false)             /* weighed: the last component of an element is the costs of its rows */  \
+  FIELD(bool, add_weight, false)            /* append a float32 to a share for each row: 0 for filler rows, else 1 */ \
+  FIELD(bool, verify, false)                /* hash every row, and certify every epoch */                             \
+  FIELD(bool, is_source, false)             /* this process is a reader of the channel */                             \
+  FIELD(int64_t, elements, -2)              /* on a reader, of its dataset; -1: infinite, -2: unknown */
 
 struct ChannelOptions {
   HVDATA_CHANNEL_OPTIONS(HVDATA_MEMBER)

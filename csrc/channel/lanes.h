@@ -26,6 +26,7 @@ struct Step {
   std::vector<BundlePtr> elements;  // for a checkpoint
   uint64_t first = 0;               // number of the first of these elements in the epoch
   proof::StepHashes hashes;         // verified channels
+  double cost = 0;                  // weighed channels: of all rows of the shares
 
   Position position() const {
     return Position(first + elements.size());
@@ -100,6 +101,8 @@ class Lanes {
   virtual std::vector<int> WithoutCredit(uint64_t) const { return {}; }
   // The limit that such a lane needs, in its own steps.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
+  // Gated lanes: steps before this one are not sent any more.
+  virtual DealtStep Oldest() const { return {}; }
   // How many steps each lane may be sent beyond its taken steps. Returns the smallest of these numbers.
   virtual uint64_t Window() const { return 1; }
   // The other trainers that must take or open before `trainer` gets more steps.

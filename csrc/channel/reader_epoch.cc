@@ -45,15 +45,19 @@ void ReaderEpoch::Tell(int trainer, wire::Message message) const {
 void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) {
   const Share& share = dealt.ShareOf(trainer);
   send_(world_.audience[static_cast<size_t>(trainer)],
-        wire::Data{lane_step, TurnOf(step), dealt.position(), share.rows, share.hash}, &share);
+        wire::Data{lane_step, TurnOf(step), dealt.position(), share.rows, share.hash, CostOf(step, dealt)}, &share);
 }
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
   const TailStep tail_taken =
       resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
-  Tell(trainer, wire::End{lane_step, outcome.code, outcome.message, lost_, leftovers_.size(), tail_taken, no_filler_,
-                          all_dropped_});
+  wire::End end{lane_step,         outcome.code, outcome.message, lost_,
+                leftovers_.size(), tail_taken,   no_filler_,      all_dropped_};
+  for (const Leftover& leftover : leftovers_) {
+    if (config_.weighed) end.costs.push_back(leftover.share.cost);
+  }
+  Tell(trainer, std::move(end));
 }
 
 // Sends the number of dropped rows also to trainers that left before the end.
@@ -216,9 +220,10 @@ void ReaderEpoch::Deal(Step step) {
 
 void ReaderEpoch::DealNow(Step step) {
   if (account_) account_->Deal(step.first, step.hashes);
+  const double cost = config_.weighed ? step.cost : -1;
   lanes_->Deal(std::move(step));
   Settle();
-  SendReady(Progress::kHas, Dealt());
+  SendReady(Progress::kHas, Dealt(), {}, cost);
 }
 
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -154,7 +155,9 @@ class ReaderEpoch : private LaneOutput {
   void LeftOut(const Step& dealt) override;
 
   void Tell(int trainer, wire::Message message) const;
-  void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}) const;
+  void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}, double cost = -1) const;
+  void LearnCosts(DealtStep end, const std::vector<double>& costs);
+  double CostOf(DealtStep step, const Step& dealt) const;
   std::string Me() const { return world_.ReaderName(world_.me().reader); }
   std::string Where(Turn turn) const;
   DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }
@@ -209,8 +212,11 @@ class ReaderEpoch : private LaneOutput {
   bool lost_ = false;    // this reader's pipeline has failed, and the other readers continue
   std::string why_;      // the error that ended the epoch
   std::vector<Leftover> leftovers_;
-  std::string no_filler_;                  // the reason why this reader can't make fillers
-  std::optional<DealtStep> cut_short_;     // another reader has ended the epoch at this step
+  std::string no_filler_;               // the reason why this reader can't make fillers
+  std::optional<DealtStep> cut_short_;  // another reader has ended the epoch at this step
+  // Weighed channels of coordinated readers: the costs of all trainers' rows, from step costs_begin_ on.
+  uint64_t costs_begin_ = 0;
+  std::deque<double> costs_;
   uint64_t undealt_ = 0;                   // steps that came too late to be dealt
   int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the whole epoch
   uint64_t stepless_ = 0;

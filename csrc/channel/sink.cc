@@ -215,8 +215,8 @@ void Sink::Drop(SinkIterator* iterator) {
     if (restored_ == iterator) Withdraw();
     if (Runs(*iterator)) CloseEpoch();
   }
-  changed_
-      .Fetch();  // this process's reader may be inside the user's pipeline, for an epoch that no trainer wants any more
+  // This process's reader may be inside the user's pipeline, for an epoch that no trainer wants any more.
+  changed_.Fetch();
 }
 
 // ---- Waiting.

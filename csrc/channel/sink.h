@@ -51,6 +51,7 @@ class Sink {
        Doorbell door = {}, TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
+  int trainers() const { return static_cast<int>(world_->trainers.size()); }
 
   // ---- The iterator.
 

@@ -136,6 +136,8 @@ class StaticLanes : public Lanes {
     return LaneStep(dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped);
   }
 
+  DealtStep Oldest() const override { return DealtStep(dealt_ - window_.size()); }
+
   uint64_t Window() const override {
     uint64_t fewest = kAll;
     for (const Lane& lane : lanes_) {
@@ -213,8 +215,7 @@ class StaticLanes : public Lanes {
   }
 
   std::vector<Lane> lanes_;
-  size_t
-      at_oldest_;  // open lanes that have not taken the oldest step of the window; none leaves the window before they have
+  size_t at_oldest_;  // open lanes that have not taken the oldest step of the window, which therefore stays there
   std::deque<Step> window_;
   Position position_;  // after the last dealt step; at first after the steps of an earlier run
   Step filler_;

@@ -60,6 +60,14 @@ bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
                      [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas); });
 }
 
+// Takes the costs of the steps that are allowed now.
+std::vector<double> StepCoordinator::TakeCosts(Epoch* epoch) {
+  std::vector<double> costs;
+  const auto end = epoch->costs.lower_bound(epoch->allowed);
+  for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) costs.push_back(at->second);
+  return costs;
+}
+
 void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
@@ -142,6 +150,8 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   CheckBeginnings(&epoch, reader, ready);
   // A reader's end stays its end: a later READY does not change it. Except: the reader leaves.
   if (r.progress == Progress::kHas && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
+  if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch.allowed)
+    epoch.costs[ready.steps.n - 1] += ready.cost;
   const Outcome given{ready.code, ready.text};
   if ((progress == Progress::kLostEnds || progress == Progress::kLostFills) && r.progress == Progress::kHas) {
     r.progress = progress == Progress::kLostEnds ? Progress::kEnded : Progress::kFills;
@@ -156,7 +166,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   if (Advance(&epoch, &outcome)) {
     epoch.waiting.clear();
     const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome.code,
-                outcome.message};
+                outcome.message, TakeCosts(&epoch)};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
       if (epoch.readers[to].progress != Progress::kLeft) SendGo(static_cast<int>(to), key, go);
     }

@@ -42,6 +42,7 @@ class StepCoordinator {
   struct Epoch {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
+    std::map<uint64_t, double> costs;  // weighed channels: of steps that are not allowed yet, of all readers
     bool ended = false;
     std::set<int> waiting;  // readers that have asked which readers are behind
   };
@@ -49,6 +50,7 @@ class StepCoordinator {
 
   static bool Advance(Epoch* epoch, Outcome* outcome);
   static bool EndsWell(const Epoch& epoch, uint64_t end);
+  static std::vector<double> TakeCosts(Epoch* epoch);
   void SendGo(int reader, const Key& key, wire::Go go) const;
   void AskThoseBehind(Epoch* epoch, const Key& key, int reader) const;
   void CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;

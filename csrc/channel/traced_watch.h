@@ -30,10 +30,7 @@ class TracedWatch {
 
   // The next TurnTo begins a lap of this step and this lane. -1: the lap has no lane, or the lane is not known yet.
   void At(uint64_t epoch, uint64_t step, int lane = -1) {
-    if (log_ == nullptr) return;
-    epoch_.store(epoch, std::memory_order_relaxed);
-    step_.store(step, std::memory_order_relaxed);
-    lane_.store(lane, std::memory_order_relaxed);
+    if (log_ != nullptr) next_.Set(epoch, step, lane);
   }
 
   // Begins a lap. Returns the length of the last lap. `lane`: the lane of the last lap, if it becomes known only now.
@@ -42,9 +39,7 @@ class TracedWatch {
     if (log_ != nullptr) {
       Note(lap, lane);
       if (what == Does::kNothing && lap.what != what) Moment("epoch ends", lap.end);
-      begun_epoch_.store(epoch_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-      begun_step_.store(step_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-      begun_lane_.store(lane_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      begun_.Set(next_.epoch, next_.step, next_.lane);
       if (lap.what == Does::kNothing && lap.what != what) Moment("epoch begins", lap.end);
     }
     return lap.spent();
@@ -63,25 +58,28 @@ class TracedWatch {
  private:
   static constexpr bool kReads = std::is_same_v<Does, ReaderDoes>;
 
+  struct Place {
+    std::atomic<uint64_t> epoch{0}, step{0};
+    std::atomic<int> lane{-1};
+
+    void Set(uint64_t in_epoch, uint64_t at_step, int of_lane) {
+      epoch.store(in_epoch, std::memory_order_relaxed);
+      step.store(at_step, std::memory_order_relaxed);
+      lane.store(of_lane, std::memory_order_relaxed);
+    }
+  };
+
   void Note(const typename Stopwatch<Does>::Lap& lap, int lane) {
     const int64_t begin = std::max(lap.begin, noted_.exchange(lap.end, std::memory_order_relaxed));
     if (lap.what == Does::kNothing || lap.end - begin < least_) return;
-    if (lane < 0) lane = begun_lane_.load(std::memory_order_relaxed);
+    if (lane < 0) lane = begun_.lane;
     Add(NameOf(lap.what), begin, lap.end, lane < 0 ? TraceEvent::kNobody : others_[static_cast<size_t>(lane)], false);
   }
 
   void Moment(const char* name, int64_t now) { Add(name, now, now, TraceEvent::kNobody, true); }
 
   void Add(const char* name, int64_t begin, int64_t end, int32_t whom, bool moment) {
-    TraceEvent event{begin,
-                     end,
-                     begun_epoch_.load(std::memory_order_relaxed),
-                     begun_step_.load(std::memory_order_relaxed),
-                     channel_,
-                     whom,
-                     {},
-                     kReads,
-                     moment};
+    TraceEvent event{begin, end, begun_.epoch, begun_.step, channel_, whom, {}, kReads, moment};
     std::memcpy(event.name, name, strnlen(name, sizeof event.name));
     log_->Add(event);
   }
@@ -91,8 +89,7 @@ class TracedWatch {
   uint32_t channel_ = 0;
   int64_t least_ = 0;
   std::vector<int> others_;
-  std::atomic<uint64_t> epoch_{0}, step_{0}, begun_epoch_{0}, begun_step_{0};
-  std::atomic<int> lane_{-1}, begun_lane_{-1};
+  Place next_, begun_;             // of the next lap, and of the current one
   std::atomic<int64_t> noted_{0};  // the timeline has the laps up to this time
 };
 

@@ -158,6 +158,7 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   arrival->reader = reader;
   ++lane.taken;
   if (tail_) {
+    arrival->cost = TailCost(tail_taken_);
     ++tail_taken_.n;
     Claim();
   } else {
@@ -266,6 +267,18 @@ Outcome TrainerEpoch::NoFiller() const {
   return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_.n) + At(reader).no_filler};
 }
 
+// The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several.
+double TrainerEpoch::TailCost(TailStep step) const {
+  double cost = 0;
+  for (int t = 0; t < world_.audience_count(); ++t) {
+    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(step.n), t);
+    const std::vector<double>& costs = At(share.reader).costs;
+    if (!share.filler && static_cast<size_t>(share.element) < costs.size())
+      cost += costs[static_cast<size_t>(share.element)];
+  }
+  return cost;
+}
+
 // ---- Messages of the readers.
 
 void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
@@ -277,7 +290,7 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
     rotation_.Forward(reader, turn);
     SendLimits(-1);
   }
-  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash});
+  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash, data.cost});
   if (lane.on_demand) HandBack(reader);
 }
 
@@ -290,6 +303,7 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
     return;
   }
   lane.no_filler = end.no_filler;
+  lane.costs = end.costs;
   const auto trainers = static_cast<uint64_t>(world_.audience_count());
   lane.leftovers = static_cast<int64_t>(std::min(end.left, trainers));  // too few for a step
   lane.dropped = PeersCount(end.dropped);

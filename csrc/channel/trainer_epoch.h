@@ -46,6 +46,7 @@ struct Arrival {
   BundlePtr bundle;
   Position position;            // elements of the reader's epoch up to and including this step
   uint64_t rows = 0, hash = 0;  // as reported by its reader (wire::Data)
+  double cost = 0;              // weighed channels: of all rows of the step, of all trainers
   int reader = 0;
 };
 
@@ -66,8 +67,8 @@ class TrainerEpoch {
   int NextReader() const;
   // Verified channels: acknowledges the last share of Take(). In other channels Take() acknowledges it.
   void Acknowledge(wire::Received received);
-  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the latest, without a
-  // hash if there is none: the other trainers may wait for that.
+  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the
+  // latest, without a hash if there is none, because the other trainers may wait for that.
   void HandedOut();
   // True if an iterator waits at this moment.
   void SetWaiting(bool waits);
@@ -101,9 +102,10 @@ class TrainerEpoch {
     bool lost = false;  // the reader has failed, and the other readers continue
     Outcome outcome;
     int64_t dropped = 0;
-    int64_t missing = 0;    // shares that END counted and that have not come
-    int64_t leftovers = 0;  // elements
-    std::string no_filler;  // why no fillers of these shapes can be made
+    int64_t missing = 0;        // shares that END counted and that have not come
+    int64_t leftovers = 0;      // elements
+    std::vector<double> costs;  // weighed channels: of the leftovers
+    std::string no_filler;      // why no fillers of these shapes can be made
   };
 
   bool dynamic() const { return config_.schedule == plan::Schedule::kDynamic; }
@@ -121,6 +123,7 @@ class TrainerEpoch {
   void Claim();
   void HandBack(int reader);
   Outcome NoFiller() const;
+  double TailCost(TailStep step) const;
   void SendLimits(int taken_from, const wire::Received* received = nullptr);
   uint64_t Limit(int reader) const;
 

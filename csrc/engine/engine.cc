@@ -119,11 +119,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
-                                          MakeSend(), post_->sink_door(number), trace());
+                                          MakeSend(), Watched(post_->sink_door(number)), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
-                                              post_->source_door(number), trace());
+                                              Watched(post_->source_door(number)), trace());
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);

@@ -38,7 +38,7 @@
 
 namespace hvdata {
 
-// Python makes its own structure of this list, as of the list in channel/channel_config.h.
+// Python gives these values by name, as those of the list in channel/channel_config.h.
 #define HVDATA_SETTINGS(FIELD)                                                                                     \
   FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */                                  \
   FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                        \
@@ -129,6 +129,8 @@ class Engine : public Inbox {
   void FailAll(const Outcome& outcome);
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
+  // A door whose waiting threads call CheckDescriptors now and then.
+  Doorbell Watched(Doorbell door);
   void ResetReaders();
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);

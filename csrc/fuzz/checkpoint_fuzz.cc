@@ -41,9 +41,8 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t posi
   const plan::Remaining remaining = plan::Remain(holding, resumption, taken);
   proof::Bookmark mark;
   const bool verified = proof::Bookmark::Decode(state.mark, &mark);
-  plan::Account account{remaining.next, 0};
-  if (verified) account = {mark.first, mark.ahead.size()};
-  const std::optional<uint64_t> from = plan::ResumeAccount(account, holding, resumption, remaining);
+  const std::optional<uint64_t> from = plan::ResumeAccount(
+      verified ? mark.first : remaining.next, verified ? mark.ahead.size() : 0, holding, resumption, remaining);
   if (!from) return;
 
   proof::Account book({0, 1}, schedule);

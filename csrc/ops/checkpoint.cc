@@ -87,7 +87,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
   if (source_->config().schedule != plan::Schedule::kDynamic) {
     State state;
     TF_RETURN_IF_ERROR(Capture(&state));
-    return Encoded(state, text);
+    return Encoded(&state, trainer, text);
   }
   if (saved_.empty() || saved_.count(trainer) > 0) {
     saved_.clear();
@@ -96,16 +96,16 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
     snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
   }
   saved_.insert(trainer);
-  const size_t of_all = snapshot_.taken_since.size();
-  const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(trainer);
-  snapshot_.taken_since.insert(snapshot_.taken_since.end(), taken.begin(), taken.end());
-  const absl::Status status = Encoded(snapshot_, text);
-  snapshot_.taken_since.resize(of_all);
-  return status;
+  return Encoded(&snapshot_, trainer, text);
 }
 
-absl::Status Checkpoint::Encoded(const State& state, std::string* text) const {
-  *text = state.Encode();
+// Encodes the state, with the elements that the trainer has taken since it was made.
+absl::Status Checkpoint::Encoded(State* state, int trainer, std::string* text) const {
+  const size_t of_all = state->taken_since.size();
+  const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(trainer);
+  state->taken_since.insert(state->taken_since.end(), taken.begin(), taken.end());
+  *text = state->Encode();
+  state->taken_since.resize(of_all);
   if (text->size() <= kMostState) return absl::OkStatus();
   const uint64_t size = text->size();  // only this size includes tensors within tensors
   text->clear();
@@ -147,12 +147,8 @@ absl::Status Checkpoint::Capture(State* state) {
     for (const tensorflow::Tensor& tensor : tensors) of_elements += BytesOf(tensor);
   }
   if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
-  of_input = 0;
   for (auto& part : input) {
-    state->iterator.emplace_back();
-    if (!part->SerializeToString(&state->iterator.back())) return TooLarge(of_input + kMostState, of_elements);
-    of_input += state->iterator.back().size();
-    if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
+    if (!part->SerializeToString(&state->iterator.emplace_back())) return TooLarge(kMostState, of_elements);
     part.reset();
   }
   return absl::OkStatus();
@@ -174,12 +170,9 @@ void Checkpoint::KeepFinalStates() {
   state.iterator.clear();
   state.mark.clear();
   state.pulled = kAllTaken.n;  // so that no epoch resumes from it
-  const std::vector<uint64_t> of_all = std::move(state.taken_since);
   for (int t = 0; t < source_->world().audience_count(); ++t) {
-    state.taken_since = of_all;
-    const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(t);
-    state.taken_since.insert(state.taken_since.end(), taken.begin(), taken.end());
-    source_->KeepState(t, state.Encode());
+    std::string text;
+    if (Encoded(&state, t, &text).ok()) source_->KeepState(t, std::move(text));
   }
 }
 
@@ -288,11 +281,13 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   for (auto& element : state.elements) {
     if (remaining.again.count(element.first) > 0) elements.push_back(std::move(element));
   }
-  plan::Account account{remaining.next, 0};
-  if (past->verified) account = {past->mark.first, past->mark.ahead.size()};
   if (!past->verified) past->unverified = holding.pulled - elements.size() + remaining.skip.size();
   std::optional<uint64_t> from = remaining.next;  // a channel that is not verified keeps no account
-  if (source_->config().verify) from = plan::ResumeAccount(account, holding, resumption, remaining);
+  if (source_->config().verify) {
+    from = past->verified
+               ? plan::ResumeAccount(past->mark.first, past->mark.ahead.size(), holding, resumption, remaining)
+               : plan::ResumeAccount(remaining.next, 0, holding, resumption, remaining);
+  }
   if (!from) return Damaged("its account and its elements contradict each other");
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));

@@ -50,7 +50,7 @@ class Checkpoint {
 
   absl::Status StateFor(int trainer, std::string* text);
   absl::Status Capture(State* state);
-  absl::Status Encoded(const State& state, std::string* text) const;
+  absl::Status Encoded(State* state, int trainer, std::string* text) const;
   absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
 
   absl::Status ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,

@@ -8,6 +8,7 @@
 
 #include "ops/in_memory.h"
 #include "ops/take_rows.h"
+#include "ops/weights.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/errors.h"
@@ -109,12 +110,51 @@ absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* sha
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();
   std::vector<plan::Rows> parts;
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
+  const std::vector<plan::Rows> filled = parts;
+  if (config_.remainder == Remainder::kRepeat) {
+    for (plan::Rows& part : parts) part.padding = 0;
+  }
   shares->resize(parts.size());
   for (const Leaf& leaf : leaves_) TF_RETURN_IF_ERROR(CutLeaf(leaf, element, parts, shares));
-  for (size_t t = 0; config_.add_weight && t < parts.size(); ++t) {
-    (*shares)[t].push_back(Weights(parts[t].count, parts[t].padding));
+  for (size_t t = 0; t < parts.size(); ++t) {
+    Tensors* share = &(*shares)[t];
+    if (parts[t].padding != filled[t].padding) TF_RETURN_IF_ERROR(Repeat(element, filled[t].padding, share));
+    if (config_.add_weight) share->push_back(Weights(filled[t].count, filled[t].padding));
   }
   return absl::OkStatus();
+}
+
+// Adds copies of the element's first rows to the share, as filler rows.
+absl::Status Cutter::Repeat(const Tensors& element, int64_t rows, Tensors* share) const {
+  const auto own = static_cast<int64_t>(*RowsOf(leaves_[0], share->data()));
+  std::vector<Tensors> copies(1);
+  for (const Leaf& leaf : leaves_) {
+    TF_RETURN_IF_ERROR(CutLeaf(leaf, element, {{0, rows, 0}}, &copies));
+    TF_RETURN_IF_ERROR(AppendRows(leaf, copies[0], share));
+  }
+  ClearCosts(own, share);
+  return absl::OkStatus();
+}
+
+// The rows from `from` on are filler rows, which cost nothing.
+void Cutter::ClearCosts(int64_t from, Tensors* share) const {
+  if (!config_.has_costs) return;
+  Tensor costs = InMemory(tensorflow::tensor::DeepCopy(share->back()));  // the pipeline may hold the original
+  auto flat = costs.flat<float>();
+  for (int64_t row = from; row < flat.size(); ++row) flat(row) = 0;
+  share->back() = std::move(costs);
+}
+
+absl::Status Cutter::CheckCostsOf(const Tensors& element) const {
+  if (!config_.has_costs) return absl::OkStatus();
+  return CheckCosts(element.back(), RowsOf(leaves_[0], element.data()));
+}
+
+absl::Status Cutter::CutFiller(const Tensors& element, int trainer, Tensors* share) const {
+  if (config_.remainder != Remainder::kRepeat) return CutEmpty(ModelOf(element), trainer, share);
+  *share = element;
+  ClearCosts(0, share);
+  return AddWeight(true, share);
 }
 
 absl::Status Cutter::CutOne(const Tensors& element, Tensors* share) const {
@@ -132,7 +172,7 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
   for (int t = 0; t < trainers_; ++t) {
     Tensors share;
     TF_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share)
-                                 : CutEmpty(ModelOf(elements[0]), t, &share));
+                                 : CutFiller(elements[0], t, &share));
     shares->push_back(std::move(share));
   }
   return absl::OkStatus();
@@ -222,24 +262,18 @@ absl::Status Cutter::CutEmpty(const Model& model, int trainer, Tensors* share) c
 
 absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {
   if (!config_.add_weight) return absl::OkStatus();
-  const auto at = static_cast<size_t>(config_.weight_component);
-  const Tensor& counted = (*share)[at];
-  const auto rule = static_cast<EmptyRule>(config_.empty_rules[at]);
-  if (counted.dims() == 0) {
+  const std::optional<int64_t> rows = RowsOf(leaves_[0], share->data());
+  if (!rows) {
     Tensor weight(tensorflow::DT_FLOAT, TensorShape({}));
     weight.scalar<float>()() = padding ? 0.0f : 1.0f;
     share->push_back(std::move(weight));
     return absl::OkStatus();
   }
-  int64_t rows = counted.dim_size(0);
-  if (rule == EmptyRule::kRowSplits) rows -= 1;
-  if (rule == EmptyRule::kDenseShape) rows = counted.NumElements() > 0 ? counted.flat<int64_t>()(0) : 0;
-  if (rows < 0) {
-    return absl::InvalidArgumentError("remainder=\"pad\" can't give each row of " + Name(at) +
-                                      " its weight: it says that it has " + std::to_string(rows) +
-                                      " rows. Mend the stage of the pipeline that makes it");
+  if (*rows < 0) {
+    return absl::InvalidArgumentError("the rows of " + Name(0) + " can't get their weights: it says that it has " +
+                                      std::to_string(*rows) + " rows. Mend the stage of the pipeline that makes it");
   }
-  share->push_back(padding ? Weights(0, rows) : Weights(rows, 0));
+  share->push_back(padding ? Weights(0, *rows) : Weights(*rows, 0));
   return absl::OkStatus();
 }
 

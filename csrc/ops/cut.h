@@ -31,6 +31,9 @@ class Cutter {
   // gets.
   absl::Status Cut(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
 
+  // Checks the costs of an element's rows, if the channel has any (ops/weights.h).
+  absl::Status CheckCostsOf(const Tensors& element) const;
+
   // Makes a share of one per-rank batch.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
 
@@ -45,6 +48,8 @@ class Cutter {
   // The model before the first element, as far as the spec contains it.
   Model ModelOfSpec() const;
   // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
+  absl::Status CutFiller(const Tensors& element, int trainer, Tensors* share) const;
+  // The same without any element. Not for remainder="repeat", which copies one.
   absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;
 
  private:
@@ -55,6 +60,8 @@ class Cutter {
   absl::Status CutLeaf(const Leaf& leaf, const Tensors& element, const std::vector<plan::Rows>& parts,
                        std::vector<Tensors>* shares) const;
   absl::Status AddWeight(bool padding, Tensors* share) const;
+  void ClearCosts(int64_t from, Tensors* share) const;
+  absl::Status Repeat(const Tensors& element, int64_t rows, Tensors* share) const;
 
   const ChannelConfig& config_;
   const std::vector<Leaf> leaves_;

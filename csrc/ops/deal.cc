@@ -20,6 +20,7 @@
 #include "ops/fingerprints.h"
 #include "ops/input.h"
 #include "ops/status.h"
+#include "ops/weights.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
@@ -79,7 +80,7 @@ class Dealer {
     source_->clock.TurnTo(ReaderDoes::kPulls);
     absl::Status status = input_->Next(element, end);
     source_->clock.TurnTo(ReaderDoes::kDeals);
-    return status;
+    return status.ok() && !*end ? cutter_.CheckCostsOf(*element) : status;
   }
 
   // Pulls the elements of one step, and deals them.
@@ -128,7 +129,7 @@ class Dealer {
       std::vector<Tensors> share(1), filler(1);
       TF_RETURN_IF_ERROR(cutter_.CutOne(group[i], &share[0]));
       if (source_->config().remainder != plan::Remainder::kDrop) {
-        const absl::Status status = cutter_.CutEmpty(cutter_.ModelOf(group[i]), -1, &filler[0]);
+        const absl::Status status = cutter_.CutFiller(group[i], -1, &filler[0]);
         if (status.ok())
           leftovers[i].filler = MakeStep(first + i, {}, std::move(filler), {}, true);
         else
@@ -142,6 +143,11 @@ class Dealer {
 
   // Makes the shares for steps that only readers of other hosts have.
   void MakeFillers() {
+    if (source_->config().remainder == plan::Remainder::kRepeat) {
+      return source_->Epoch()->CannotFill(
+          "remainder=\"repeat\" copies rows of the same step, and this reader has none: its data have ended before "
+          "those of other hosts. Use remainder=\"pad\", or give the readers of all hosts as many steps");
+    }
     std::vector<Tensors> shares(static_cast<size_t>(source_->world().audience_count()));
     for (Tensors& share : shares) {
       const Cutter::Model& model = checkpoint_->model;
@@ -164,6 +170,7 @@ class Dealer {
     const World& world = source_->world();
     Step step;
     step.first = first;
+    for (size_t t = 0; source_->config().weighed && t < shares.size(); ++t) step.cost += SumOfCosts(shares[t]);
     step.hashes = prover_.HashStep(hashed, shares);
     const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());
     for (size_t t = 0; t < shares.size(); ++t) {

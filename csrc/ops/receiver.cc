@@ -14,6 +14,7 @@
 #include "ops/fingerprints.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"
+#include "ops/weights.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
@@ -208,12 +209,16 @@ class ReceiverOp : public DatasetOpKernel {
       absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
         absl::Status status = TakeTensors(arrival.bundle, out);
         if (status.ok()) status = Check(*out);
-        if (!status.ok() || !sink()->config().verify) return status;
-        return Here(Guarded([&] {
-          mu_.AssertHeld();
-          if (!fingerprints_) fingerprints_.emplace(sink()->config());
-          return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
-        }));
+        if (status.ok() && sink()->config().verify) {
+          status = Here(Guarded([&] {
+            mu_.AssertHeld();
+            if (!fingerprints_) fingerprints_.emplace(sink()->config());
+            return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
+          }));
+        }
+        if (status.ok() && sink()->config().weighed)
+          out->back() = WeightsOf(out->back(), sink()->trainers(), arrival.cost);
+        return status;
       }
 
       // TensorFlow does not check the tensors that a dataset yields, and the share comes from another process.

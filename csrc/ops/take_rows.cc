@@ -10,6 +10,7 @@
 #include "base/counters.h"
 #include "ops/in_memory.h"
 #include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace hvdata {
 
@@ -97,6 +98,42 @@ absl::Status JoinRows(const Tensors& parts, Tensor* whole) {
   }
   *whole = joined;
   return absl::OkStatus();
+}
+
+absl::Status AppendRows(const Leaf& leaf, const Tensors& more, Tensors* share) {
+  const auto join = [&](size_t part) {
+    const Tensors both{(*share)[part], more[part]};
+    return JoinRows(both, &(*share)[part]);
+  };
+  const auto shift = [&](size_t part, int64_t from, int64_t stride, int64_t by) {
+    Tensor* its = &(*share)[part];
+    for (int64_t i = from; i < its->NumElements(); i += stride) {
+      if (its->dtype() == tensorflow::DT_INT32)
+        its->flat<int32_t>()(i) += static_cast<int32_t>(by);
+      else
+        its->flat<int64_t>()(i) += by;
+    }
+  };
+  const int64_t rows = *RowsOf(leaf, share->data());
+  if (leaf.kind == Leaf::kSparse) {  // indices, values, dense shape
+    const int64_t entries = (*share)[leaf.first].NumElements(), rank = (*share)[leaf.first].dim_size(1);
+    const int64_t added = *RowsOf(leaf, more.data());
+    TF_RETURN_IF_ERROR(join(leaf.first));
+    shift(leaf.first, entries, rank, rows);
+    (*share)[leaf.first + 2] = tensorflow::tensor::DeepCopy((*share)[leaf.first + 2]);
+    (*share)[leaf.first + 2].flat<int64_t>()(0) = rows + added;
+    return join(leaf.first + 1);
+  }
+  // From the outermost splits to the innermost: what they divide is not joined yet. The values are the first part.
+  for (size_t part = leaf.first + 1; part < leaf.first + leaf.parts; ++part) {
+    const int64_t before = (*share)[part].NumElements();
+    const int64_t below =
+        part + 1 < leaf.first + leaf.parts ? (*share)[part + 1].NumElements() - 1 : (*share)[leaf.first].dim_size(0);
+    const Tensors both{(*share)[part], more[part].Slice(1, more[part].NumElements())};
+    TF_RETURN_IF_ERROR(JoinRows(both, &(*share)[part]));
+    shift(part, before, 1, below);
+  }
+  return join(leaf.first);
 }
 
 SparseRows::SparseRows(const Tensor* parts) : indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {

@@ -27,6 +27,9 @@ bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& othe
 // Joins the rows of all parts, in order. They can be joined, and there is at least one part.
 absl::Status JoinRows(const Tensors& parts, tensorflow::Tensor* whole);
 
+// Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.
+absl::Status AppendRows(const Leaf& leaf, const Tensors& more, Tensors* share);
+
 // Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order. The share has them in the same
 // order.
 class SparseRows {

@@ -13,9 +13,12 @@ enum class Batch : uint8_t {
   kPerRank = 1,  // an element is one trainer's whole batch; N elements make one step
 };
 enum class Schedule : uint8_t { kStatic = 0, kDynamic = 1 };
-enum class Remainder : uint8_t { kDrop = 0, kPartial = 1, kPad = 2 };
+enum class Remainder : uint8_t { kDrop = 0, kPartial = 1, kPad = 2, kRepeat = 3 };
 
-// One trainer's rows of a global batch: rows [begin, begin + count), then `padding` rows of zeros.
+// True if a trainer without enough rows gets filler rows: zeros, or copies of rows of the same step.
+inline bool FillsUp(Remainder remainder) { return remainder == Remainder::kPad || remainder == Remainder::kRepeat; }
+
+// One trainer's rows of a global batch: rows [begin, begin + count), then `padding` filler rows.
 struct Rows {
   int64_t begin = 0;
   int64_t count = 0;
@@ -26,7 +29,8 @@ struct Rows {
 // The rows of a global batch that go to trainer `trainer` of `trainers`. The batch has `rows` rows.
 //   kDrop     every trainer gets floor(rows / trainers)
 //   kPartial  the first rows % trainers trainers get one row more; shares may be empty
-//   kPad      every trainer gets ceil(rows / trainers); the missing rows are padding at the end of the step
+//   kPad      every trainer gets ceil(rows / trainers); the missing rows are zeros at the end of the step
+//   kRepeat   as kPad, but the missing rows are copies of the first rows of the step
 Rows RowsOf(int64_t rows, int trainers, int trainer, Remainder remainder);
 
 // False when a global batch makes no step: kDrop with fewer rows than trainers.

@@ -113,11 +113,11 @@ Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<
   return remaining;
 }
 
-std::optional<uint64_t> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
-                                      const Remaining& remaining) {
-  const uint64_t from = std::max(resumption.first, account.first);
+std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
+                                      const Resumption& resumption, const Remaining& remaining) {
+  const uint64_t from = std::max(resumption.first, first);
   if (from > remaining.next) return std::nullopt;
-  if (holding.pulled - from > account.known + remaining.again.size() + kMostUnknown) return std::nullopt;
+  if (holding.pulled - from > known + remaining.again.size() + kMostUnknown) return std::nullopt;
   return from;
 }
 

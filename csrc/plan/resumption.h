@@ -62,14 +62,10 @@ struct Remaining {
 // `taken`: elements that trainers have taken since the state was made.
 Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken);
 
-// A verified channel's account in a state. It covers the elements before number `first`, and the next `known` elements.
-struct Account {
-  uint64_t first = 0;
-  uint64_t known = 0;
-};
-// The element at which the account resumes. It is after `resumption.first` if the elements between make no step. None:
-// the account and the elements contradict each other.
-std::optional<uint64_t> ResumeAccount(const Account& account, const Holding& holding, const Resumption& resumption,
-                                      const Remaining& remaining);
+// The element at which a verified channel's account resumes. In the state, the account covers the elements before number
+// `first`, and the next `known` elements. The result is after `resumption.first` if the elements between make no step.
+// None: the account and the elements contradict each other.
+std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
+                                      const Resumption& resumption, const Remaining& remaining);
 
 }  // namespace hvdata::plan

@@ -17,15 +17,6 @@ using Clock = std::chrono::steady_clock;
 // Longer than any sleep below should last. A sleep of this length has missed its ring.
 constexpr auto kTooLong = seconds(20);
 
-TEST(Bell, WhatWasRungBeforeTheSleepEndsIt) {
-  Bell bell;
-  const uint32_t seen = bell.rung;
-  bell.Ring();
-  const auto begun = Clock::now();
-  bell.Sleep(seen, kTooLong);
-  EXPECT_LT(Clock::now() - begun, kTooLong / 2);
-}
-
 TEST(Bell, ASleepEndsInTime) {
   Bell bell;
   const auto begun = Clock::now();

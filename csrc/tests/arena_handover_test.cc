@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <poll.h>
 
-#include <cstddef>
-#include <cstring>
 #include <thread>
 
 #include "arena/handover.h"
+#include "tests/arena_calls.h"
 #include "tests/arena_process.h"
 
 namespace hvdata {
@@ -67,22 +65,6 @@ TEST(Handover, PassesBytesAndDescriptorsBothWays) {
     EXPECT_TRUE(back.empty());
   }
   EXPECT_EQ(OpenFds(), open);
-}
-
-TEST(Handover, CallersAreServedInTheOrderInWhichTheyCalled) {
-  Listener listener;
-  std::vector<Handover> callers;
-  for (char c = 'a'; c < 'a' + 20; ++c) {
-    callers.push_back(Handover::To(listener.name(), Later()));
-    ASSERT_TRUE(callers.back().Send(&c, 1, {}));
-  }
-  for (char c = 'a'; c < 'a' + 20; ++c) {
-    Handover handover = listener.Accept(Later());
-    char got = 0;
-    std::vector<int> fds;
-    ASSERT_TRUE(handover.Receive(&got, 1, 0, &fds));
-    EXPECT_EQ(got, c);
-  }
 }
 
 // As on systems that let at most 128 callers wait, whatever backlog the listener asks for.
@@ -179,12 +161,10 @@ TEST(HandoverBetweenProcesses, AnotherUserIsTurnedAway) {
     Process stranger([&] {
       ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
       EXPECT_FALSE(Handover::To(listener.name(), Later()).ok()) << "nor does it trust another user";
-      const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-      sockaddr_un address{};
-      address.sun_family = AF_UNIX;
-      std::memcpy(address.sun_path + 1, listener.name().data(), listener.name().size());
-      const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + listener.name().size());
-      ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
+      const int fd = Call(listener.name());
+      ASSERT_GE(fd, 0);
+      pollfd until{fd, POLLIN, 0};
+      ASSERT_EQ(poll(&until, 1, 60000), 1);
       char byte;
       EXPECT_EQ(read(fd, &byte, 1), 0) << "it was not told";
     });

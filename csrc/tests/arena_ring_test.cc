@@ -2,11 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "arena/ring.h"
 #include "tests/arena_checksum.h"
@@ -27,21 +28,6 @@ std::optional<std::string> Oldest(RingT* ring) {
   return record;
 }
 
-TEST(Ring, JoinsThePartsOfARecord) {
-  const auto ring = std::make_unique<Small>();
-  EXPECT_TRUE(ring->Empty());
-  EXPECT_EQ(Oldest(ring.get()), std::nullopt);
-  ASSERT_TRUE(ring->Put({"ab", "", "c", std::string_view()}));
-  ASSERT_TRUE(ring->Put({}));
-  ASSERT_TRUE(ring->Put({"d"}));
-  EXPECT_FALSE(ring->Empty());
-  EXPECT_EQ(Oldest(ring.get()), "abc");
-  EXPECT_EQ(Oldest(ring.get()), "");
-  EXPECT_EQ(Oldest(ring.get()), "d");
-  EXPECT_EQ(Oldest(ring.get()), std::nullopt);
-  EXPECT_TRUE(ring->Empty());
-}
-
 TEST(Ring, TakesRecordsUpToAQuarterOfItself) {
   const auto ring = std::make_unique<Small>();
   const std::string most(Small::kMostInRecord, 'x');
@@ -51,19 +37,6 @@ TEST(Ring, TakesRecordsUpToAQuarterOfItself) {
     ASSERT_EQ(Oldest(ring.get()), most);
     ASSERT_TRUE(ring->Put({"shift"}));
     ASSERT_EQ(Oldest(ring.get()), "shift");
-  }
-}
-
-TEST(Ring, FullMeansFalseAndNothingIsLost) {
-  const auto ring = std::make_unique<Small>();
-  for (int round = 0; round < 50; ++round) {
-    int count = 0;
-    while (ring->Put({std::to_string(count), std::string(static_cast<size_t>(round), '.')})) ++count;
-    EXPECT_GT(count, 10);
-    for (int i = 0; i < count; ++i) {
-      ASSERT_EQ(Oldest(ring.get()), std::to_string(i) + std::string(static_cast<size_t>(round), '.'));
-    }
-    EXPECT_TRUE(ring->Empty());
   }
 }
 
@@ -94,67 +67,31 @@ TEST(Ring, KeepsOrderAndBytesAcrossItsEdge) {
 }
 
 // Any bytes that a broken writer may leave. In memory the ring is begin, end and bytes, each on its own cache line.
-class BrokenRing : public testing::Test {
- protected:
-  void Begin(uint64_t value) { Write(0, value); }
-  void End(uint64_t value) { Write(64, value); }
-  void Length(uint64_t at, uint32_t value) { Write(128 + at, value); }
-  Small::Taken Take() {
-    return ring_->Take([](std::string_view record) { FAIL() << "visited " << record.size() << " bytes"; });
+TEST(Ring, BytesWithoutSenseAreBroken) {
+  using Lengths = std::vector<std::pair<uint64_t, uint32_t>>;  // where, and how much
+  const struct {
+    const char* what;
+    uint64_t begin, end;
+    Lengths lengths;
+  } cases[] = {
+      {"more than fits into it", 0, 1032, {}},
+      {"less than nothing", 16, 8, {}},
+      {"a record longer than allowed", 0, 1024, {{0, Small::kMostInRecord + 1}}},
+      {"a record beyond the end", 0, 16, {{0, 20}}},
+      {"a skip with nothing behind it", 1000, 1008, {{1000, ~0u}}},
+      {"a skip behind a skip", 1000, 2024, {{1000, ~0u}, {0, ~0u}}},
+      {"a record over the edge", 1000, 2000, {{1000, 200}}},
+  };
+  for (const auto& one : cases) {
+    const auto ring = std::make_unique<Small>();
+    const auto write = [&ring](size_t at, auto value) {
+      std::memcpy(reinterpret_cast<char*>(ring.get()) + at, &value, sizeof value);
+    };
+    write(0, one.begin);
+    write(64, one.end);
+    for (const auto& [at, length] : one.lengths) write(128 + at, length);
+    EXPECT_EQ(ring->Take([](std::string_view) { FAIL() << "visited"; }), Small::Taken::kBroken) << one.what;
   }
-
-  const std::unique_ptr<Small> ring_ = std::make_unique<Small>();
-
- private:
-  template <typename T>
-  void Write(size_t at, T value) {
-    std::memcpy(reinterpret_cast<char*>(ring_.get()) + at, &value, sizeof value);
-  }
-};
-
-TEST_F(BrokenRing, MoreThanFitsIntoIt) {
-  End(1032);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, LessThanNothing) {
-  Begin(16);
-  End(8);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, ARecordLongerThanAllowed) {
-  End(1024);
-  Length(0, Small::kMostInRecord + 1);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, ARecordBeyondTheEnd) {
-  End(16);
-  Length(0, 20);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, ASkipWithNothingBehindIt) {
-  Begin(1000);
-  End(1008);
-  Length(1000, ~0u);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, ASkipBehindASkip) {
-  Begin(1000);
-  End(2024);
-  Length(1000, ~0u);
-  Length(0, ~0u);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
-}
-
-TEST_F(BrokenRing, ARecordOverTheEdge) {
-  Begin(1000);
-  End(2000);
-  Length(1000, 200);
-  EXPECT_EQ(Take(), Small::Taken::kBroken);
 }
 
 using Wide = Ring<64 << 10>;

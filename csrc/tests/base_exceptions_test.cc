@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <new>
@@ -26,20 +27,22 @@ TEST(Guarded, GivesWhatTheBodyGives) {
   EXPECT_EQ(outcome.message, "no such thing");
 }
 
-TEST(Guarded, SaysWhatTheProcessIsShortOf) {
-  const Outcome memory = Guarded([]() -> Outcome { throw std::bad_alloc(); });
-  EXPECT_EQ(memory.code, kResourceExhausted);
-  EXPECT_NE(memory.message.find("no more memory"), std::string::npos);
-  const Outcome threads = Guarded(
-      []() -> Outcome { throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)); });
-  EXPECT_EQ(threads.code, kResourceExhausted);
-  EXPECT_NE(threads.message.find("no more threads"), std::string::npos);
-}
-
-TEST(Guarded, SaysWhatElseWasThrown) {
-  const Outcome outcome = Guarded([]() -> Outcome { throw std::runtime_error("MPI_Test failed"); });
-  EXPECT_EQ(outcome.code, kInternal);
-  EXPECT_EQ(outcome.message, "MPI_Test failed");
+TEST(Guarded, SaysWhatWasThrown) {
+  const auto no_threads = std::make_error_code(std::errc::resource_unavailable_try_again);
+  const struct {
+    std::function<Outcome()> body;
+    int code;
+    const char* text;
+  } cases[] = {
+      {[]() -> Outcome { throw std::bad_alloc(); }, kResourceExhausted, "no more memory"},
+      {[&]() -> Outcome { throw std::system_error(no_threads); }, kResourceExhausted, "no more threads"},
+      {[]() -> Outcome { throw std::runtime_error("MPI_Test failed"); }, kInternal, "MPI_Test failed"},
+  };
+  for (const auto& one : cases) {
+    const Outcome outcome = Guarded(one.body);
+    EXPECT_EQ(outcome.code, one.code);
+    EXPECT_NE(outcome.message.find(one.text), std::string::npos) << outcome.message;
+  }
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)

@@ -12,12 +12,6 @@ namespace {
 
 using Numbers = std::vector<int>;
 
-TEST(AfterUnlock, RunsAtOnceWhereNoLockIsHeld) {
-  int ran = 0;
-  AfterUnlock([&] { ++ran; });
-  EXPECT_EQ(ran, 1);
-}
-
 TEST(AfterUnlock, WaitsForTheLastOfNestedLocksAndKeepsTheOrder) {
   Mutex outer(Mutex::kState), inner(Mutex::kMail);
   Numbers ran;

@@ -17,7 +17,7 @@
 
 #include "base/writer.h"
 #include "channel/certificate.h"
-#include "channel_readers_job.h"
+#include "channel_any_job.h"
 
 namespace hvdata {
 namespace {
@@ -175,10 +175,11 @@ TEST_P(Injected, IsFoundOnEveryRank) {
 INSTANTIATE_TEST_SUITE_P(Seeds, Injected, testing::Range(0u, 10u));
 
 // Every shape of a job, left alone: no false alarm, and the record says what there was.
-class LeftAlone : public ReadersJob {};
+class LeftAlone : public AnyJob {};
 
 TEST_P(LeftAlone, IsCertified) {
   Job::Options options = Shape();
+  options.batch = plan::Batch::kPerRank;
   options.seed = 2 * options.seed + 1;  // verified
   const Lengths lengths = RandomLengths(options.readers, 40);
   Job job(options, Of({lengths}));
@@ -204,23 +205,6 @@ TEST_P(LeftAlone, IsCertified) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, LeftAlone, testing::Range(0u, 48u));
 
-// An error of Python's has its traceback with it.
-TEST(Certificate, IsOneLine) {
-  proof::Report report;
-  report.channel = "train";
-  report.number = 2;
-  report.mode = {0, 0, 0};
-  report.ranks = {0}, report.trainers = 1, report.rows = {1}, report.steps = {1};
-  report.why = "ValueError: bad row\nTraceback (most recent call last):\n  ...";
-  const Certificate certificate({{0, report}});
-  EXPECT_EQ(certificate.Line(),
-            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
-            "0 altered");
-  const std::string record = certificate.Record(true);
-  EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
-  EXPECT_EQ(record.find('\n'), std::string::npos) << record;
-}
-
 proof::Report OfReader(uint64_t rank, const std::string& why) {
   proof::Report report;
   report.channel = "train";
@@ -230,6 +214,38 @@ proof::Report OfReader(uint64_t rank, const std::string& why) {
   report.why = why;
   report.complete = why.empty();
   return report;
+}
+
+std::string TextOf(const std::string& file) {
+  EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+// A reader 0 alone, whose records are appended to a file.
+class CertifierTest : public testing::Test {
+ protected:
+  ~CertifierTest() override { std::filesystem::remove(file_); }
+  void Report(const proof::Report& report, uint64_t epoch = 1, uint32_t channel = 1) {
+    certifier_.OnReport(0, MakeHeader(channel, epoch, wire::Report{report.Encode()}));
+  }
+
+  const std::string file_ = testing::TempDir() + "certificate_" + std::to_string(getpid());
+  const World world_ = World::Of(0, {{"a", 0, 0, 0, 0}});
+  int told_ = 0;
+  Certifier certifier_{&world_, [this](int, wire::Header, const Share*) { ++told_; }, file_};
+};
+
+// An error of Python's has its traceback with it.
+TEST(Certificate, IsOneLine) {
+  const Certificate certificate({{0, OfReader(0, "ValueError: bad row\nTraceback (most recent call last):\n  ...")}});
+  EXPECT_EQ(certificate.Line(),
+            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
+            "0 altered");
+  const std::string record = certificate.Record(true);
+  EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
+  EXPECT_EQ(record.find('\n'), std::string::npos) << record;
 }
 
 // It breaks off what the others deal, whichever of them it is.
@@ -249,54 +265,38 @@ TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
 }
 
 // What a killed job or a full disk has left of a line takes no other one with it.
-TEST(Certifier, BeginsALineOfItsOwn) {
-  const std::string file = testing::TempDir() + "certificate_" + std::to_string(getpid());
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
-  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, file);
-  certifier.OnChannel(true);
+TEST_F(CertifierTest, BeginsALineOfItsOwn) {
+  certifier_.OnChannel(true);
   for (const char* before : {"", "{\"certificate\": 2}\n", "{\"certif"}) {
-    std::ofstream(file) << before;
-    for (uint64_t epoch : {1, 2}) certifier.OnReport(0, MakeHeader(1, epoch, wire::Report{OfReader(0, "").Encode()}));
-    ASSERT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
-    std::ostringstream text;
-    text << std::ifstream(file).rdbuf();
+    std::ofstream(file_) << before;
+    for (uint64_t epoch : {1, 2}) Report(OfReader(0, ""), epoch);
+    const std::string text = TextOf(file_);
     const bool cut = before[0] != '\0' && std::string(before).back() != '\n';
     const std::string begin = std::string(before) + (cut ? "\n" : "") + "{\"certificate\": 2, \"channel\": \"train\"";
-    EXPECT_EQ(text.str().substr(0, begin.size()), begin);
-    const std::string all = text.str();
-    EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2 + (before[0] != '\0'));
+    EXPECT_EQ(text.substr(0, begin.size()), begin);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2 + (before[0] != '\0'));
   }
-  std::filesystem::remove(file);
 }
 
 // Opening a pipe that nobody reads takes for ever, as does any file of a file system that hangs. No thread that delivers a report
 // waits for it: trainers hear that the epochs were right, and the records are there.
-TEST(Certifier, NobodyWaitsForAFileThatHangs) {
-  const std::string file = testing::TempDir() + "certificate_pipe_" + std::to_string(getpid());
-  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
-  int told = 0;
-  Certifier certifier(&world, [&](int, wire::Header, const Share*) { ++told; }, file);
-  certifier.OnChannel(true);
-  for (uint64_t epoch = 1; epoch <= 10; ++epoch)
-    certifier.OnReport(0, MakeHeader(1, epoch, wire::Report{OfReader(0, "").Encode()}));
-  EXPECT_EQ(told, 10);
-  EXPECT_NE(certifier.Last().at(0).find("\"verdict\": \"complete\""), std::string::npos);
+TEST_F(CertifierTest, NobodyWaitsForAFileThatHangs) {
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  certifier_.OnChannel(true);
+  for (uint64_t epoch = 1; epoch <= 10; ++epoch) Report(OfReader(0, ""), epoch);
+  EXPECT_EQ(told_, 10);
+  EXPECT_NE(certifier_.Last().at(0).find("\"verdict\": \"complete\""), std::string::npos);
   EXPECT_FALSE(FileWriter().Flush(std::chrono::milliseconds(10)));
-  const int in = open(file.c_str(), O_RDWR);  // now the file system works again
+  const int in = open(file_.c_str(), O_RDWR);  // now the file system works again
   EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
   std::string text(100000, '\0');
   text.resize(static_cast<size_t>(read(in, text.data(), text.size())));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
   close(in);
-  std::filesystem::remove(file);
 }
 
 // The record of millions of elements takes a second, in which nothing would be delivered.
-TEST(Certifier, AThreadThatDeliversMakesNoRecord) {
-  const std::string file = testing::TempDir() + "certificate_large_" + std::to_string(getpid());
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
-  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, file);
+TEST_F(CertifierTest, AThreadThatDeliversMakesNoRecord) {
   proof::Report report = OfReader(0, "");
   report.listed.assign(1 << 20, 7);
   const auto seconds = [](auto what) {
@@ -307,16 +307,12 @@ TEST(Certifier, AThreadThatDeliversMakesNoRecord) {
   const wire::Header header = MakeHeader(1, 1, wire::Report{report.Encode()});
   std::string record;
   const double whole = seconds([&] { record = Certificate({{0, report}}).Record(true) + "\n"; });
-  EXPECT_LT(seconds([&] { certifier.OnReport(0, header); }), whole / 2);
-  ASSERT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  EXPECT_EQ(text.str(), record);
-  std::filesystem::remove(file);
+  EXPECT_LT(seconds([&] { certifier_.OnReport(0, header); }), whole / 2);
+  EXPECT_EQ(TextOf(file_), record);
 }
 
 // A job that makes a channel for each epoch, say, makes millions.
-TEST(Certifier, ForgetsChannels) {
+TEST(CertifierOfTwo, ForgetsChannels) {
   const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
   Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
   for (uint32_t channel = 1; channel <= 50; ++channel) {
@@ -344,22 +340,18 @@ TEST(Certificate, ItsTextsAreQuoted) {
 }
 
 // A channel of the same name may have followed, and have come further, when an old one's iterator goes.
-TEST(Certifier, TheLastRecordIsTheNewestChannels) {
-  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
-  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
-  const auto report = [&](uint32_t channel, uint64_t epoch, uint64_t number) {
-    proof::Report said;
-    said.channel = "train";
-    said.number = number;
-    said.mode = {0, 0, 0};
-    said.ranks = {0}, said.trainers = 1, said.rows = {1}, said.steps = {1};
-    certifier.OnReport(0, MakeHeader(channel, epoch, wire::Report{said.Encode()}));
-    return certifier.Last().at(0);
+TEST_F(CertifierTest, TheLastRecordIsTheNewestChannels) {
+  const auto last = [&](uint32_t channel, uint64_t epoch, uint64_t number) {
+    proof::Report report = OfReader(0, "");
+    report.number = number;
+    Report(report, epoch, channel);
+    const std::string record = certifier_.Last().at(0);
+    return record.substr(record.find("\"epoch\": "), 11);
   };
-  EXPECT_NE(report(1, 1, 1).find("\"epoch\": 1,"), std::string::npos);
-  EXPECT_NE(report(2, 1, 7).find("\"epoch\": 7,"), std::string::npos);
-  EXPECT_NE(report(1, 2, 2).find("\"epoch\": 7,"), std::string::npos) << "an old channel's";
-  EXPECT_NE(report(2, 2, 8).find("\"epoch\": 8,"), std::string::npos);
+  EXPECT_EQ(last(1, 1, 1), "\"epoch\": 1,");
+  EXPECT_EQ(last(2, 1, 7), "\"epoch\": 7,");
+  EXPECT_EQ(last(1, 2, 2), "\"epoch\": 7,") << "an old channel's";
+  EXPECT_EQ(last(2, 2, 8), "\"epoch\": 8,");
 }
 
 // Who reads a report makes lists as long as its highest rank.
@@ -374,7 +366,7 @@ TEST(Report, ARankThatNoJobHasIsRefused) {
 }
 
 // On one host all ranks had come to their end when they saved, on the other they had not: nothing is left of the first one's account.
-TEST(Certifier, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
+TEST(CertifierOfTwo, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
   for (const int over : {0, 1}) {
     const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
     Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
-#include <thread>
 
 #include "captured_lines.h"
 #include "channel_source_fixture.h"
@@ -19,20 +17,26 @@ class CountedStepsTest : public SourceTest {
     config.elements = elements;
     SourceTest::Make(std::move(config), MakeWorld(0, 2, 1, true));
   }
-  // Both trainers take two steps of two elements each, and leave; of one that goes, too, when it has.
-  void TakeTwoAndLeave(uint64_t epoch, bool go = false) {
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 9);
+  void Open(uint64_t epoch) {
+    OpenAll(epoch, 9);
     ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
     cancelled_ = std::make_shared<std::promise<void>>();
     source_->Begin(epoch, [cancelled = cancelled_] { cancelled->set_value(); });
-    source_->Start({});
-    Deal();
-    Deal();
-    Sent();
+  }
+  void Leave(uint64_t epoch, bool go = false) {
     for (int t = 0; t < 2; ++t) {
       source_->OnClose(t, epoch, 2);
       if (go) source_->Depart(t);
     }
+  }
+  // Both trainers take two steps of two elements each, and leave; of one that goes, too, when it has.
+  void TakeTwoAndLeave(uint64_t epoch, bool go = false) {
+    Open(epoch);
+    source_->Start({});
+    Deal();
+    Deal();
+    Sent();
+    Leave(epoch, go);
   }
   bool IsCancelled(int milliseconds) {
     return cancelled_->get_future().wait_for(std::chrono::milliseconds(milliseconds)) == std::future_status::ready;
@@ -71,12 +75,12 @@ TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
   TakeTwoAndLeave(1);
   EXPECT_EQ(source_->Await(), Task::kStop) << "nobody knows";
   source_->End();
-  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 2, 9);
-  Begin(2);
+  Open(2);
+  source_->Start({});
   Deal();
   Deal();
   source_->Finish({});
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 2);
+  Leave(2);
   source_->End();
   TakeTwoAndLeave(3);
   EXPECT_EQ(source_->Await(), Task::kPull);
@@ -102,21 +106,19 @@ TEST_F(CountedStepsTest, WhoWaitsForTheNextEpochDoesNotWaitForTheEndForEver) {
 
 TEST_F(CountedStepsTest, WhoHasWaitedBeforeTheOthersLeftDoesNotAskAgain) {
   Make(4);
-  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
-  ASSERT_EQ(NextEpoch(), 1);
-  std::atomic<bool> cancelled{false};
-  source_->Begin(1, [&cancelled] { cancelled = true; });
+  Open(1);
+  std::future<void> cancelled = cancelled_->get_future();
   source_->Start({});
   Deal();
   Deal();
   source_->OnClose(1, 1, 2);
   source_->OnOpen(1, 2, 9);
   source_->OnWhy(1, 2, 0);
-  EXPECT_FALSE(cancelled) << "the other one may want more";
+  EXPECT_EQ(cancelled.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout)
+      << "the other one may want more";
   source_->OnClose(0, 1, 2);
   EXPECT_EQ(source_->Await(), Task::kStop);
-  for (int i = 0; i < 1000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_TRUE(cancelled);
+  EXPECT_EQ(cancelled.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   source_->End();
 }
 
@@ -127,7 +129,7 @@ TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
     config.elements = schedule == plan::Schedule::kStatic ? 4 : 2;
     config.schedule = schedule;
     SourceTest::Make(std::move(config), MakeWorld(0, 2, 1, true));
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+    OpenAll(1, 9);
     Begin(1);
     const int shares = schedule == plan::Schedule::kStatic ? 2 : 1;
     Deal(shares);
@@ -143,18 +145,14 @@ TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
 
 TEST_F(CountedStepsTest, AnEpochThatWasSavedWithMoreRanksEndsWhereItsElementsEnd) {
   Make(12);
-  source_->OnRestore(0, 1, {"words", 8, 1, 2}, 1);  // two steps of four ranks
-  source_->OnRestore(1, 1, {"words", 8, 1, 2}, 1);
-  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
-  ASSERT_EQ(NextEpoch(), 1);
-  cancelled_ = std::make_shared<std::promise<void>>();
-  EXPECT_EQ(source_->Begin(1, [cancelled = cancelled_] { cancelled->set_value(); }).size(), 2U);
+  for (int t = 0; t < 2; ++t) source_->OnRestore(t, 1, {"words", 8, 1, 2}, 1);  // two steps of four ranks
+  Open(1);
   source_->Start({8, 8}, 2);
   for (int step = 0; step < 2; ++step) {
     ASSERT_EQ(source_->Await(), Task::kPull);
     source_->Deal(MakeStep(4 + static_cast<uint64_t>(step), 2));
   }
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 2);
+  Leave(1);
   EXPECT_EQ(source_->Await(), Task::kPull) << "its end is near";
   source_->Finish({});
   source_->End();
@@ -172,7 +170,7 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
 
 TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {
   Make(6);
-  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+  OpenAll(1, 9);
   Begin(1);
   Deal();
   source_->Epoch()->Dropped(1, 0);

@@ -157,28 +157,5 @@ TEST(CreditTest, ANumberOfStepsIsForSlowOnesToo) {
   EXPECT_EQ(counter.sent[1], 64u);
 }
 
-// However trainers and sizes go, a lane holds its bytes, or one share more than it knew of, or two.
-TEST(CreditTest, RandomSizes) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
-    Credit credit({1, false, 0, 1000});
-    std::deque<uint64_t> held;
-    for (int i = 0; i < 300; ++i) {
-      const uint64_t bytes = random() % 400;
-      if (random() % 2 == 0 && credit.Allows(0, 1)) {
-        credit.Hold(0, bytes);
-        held.push_back(bytes);
-        uint64_t sum = 0;
-        for (const uint64_t one : held) sum += one;
-        EXPECT_EQ(credit.bytes(0), sum);
-        EXPECT_TRUE(held.size() <= 2 || sum <= 1000 + 400) << sum;
-      } else if (!held.empty()) {
-        credit.Take(0, held.front());
-        held.pop_front();
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace hvdata

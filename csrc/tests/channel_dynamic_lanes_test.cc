@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <random>
+#include <utility>
 
+#include "channel/trainer_epoch.h"
+#include "channel_job.h"
 #include "channel_lanes_recorder.h"
 
 namespace hvdata {
@@ -37,17 +41,6 @@ TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
   EXPECT_FALSE(lanes_->HasCredit(1));
 }
 
-TEST_F(DynamicLanesTest, OneOpenLaneIsEnough) {
-  Make(2);
-  EXPECT_FALSE(lanes_->HasCredit(1));
-  lanes_->Open(1, LaneStep(1));
-  EXPECT_TRUE(lanes_->HasCredit(1));
-  Deal();
-  lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  Deal();
-  EXPECT_EQ(Out(), (Texts{"1<0:0", "1 took 0", "1<1:1"}));
-}
-
 TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
   Make(2);
   lanes_->Open(0, LaneStep(3));
@@ -59,20 +52,6 @@ TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
   EXPECT_TRUE(lanes_->HasCredit(1));
 }
 
-TEST_F(DynamicLanesTest, WhatAClosedLaneHeldWaitsForALaneThatOpensLater) {
-  Make(2);
-  lanes_->Open(0, LaneStep(2));
-  Deal(2);
-  lanes_->Finish({});
-  lanes_->Close(0, LaneStep(0));
-  EXPECT_EQ(lanes_->Untaken().size(), 2u);
-  Out();
-  lanes_->Open(1, LaneStep(2));
-  EXPECT_EQ(Out(), (Texts{"1<0:0", "1<1:1"}));
-  lanes_->Taken(1, LaneStep(2), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"1 took 0", "1 took 1", "1<end@2"}));
-}
-
 TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
   Make(2);
   lanes_->Open(0, LaneStep(2));
@@ -80,140 +59,6 @@ TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
   lanes_->Open(1, LaneStep(1));
   lanes_->Close(0, LaneStep(0));
   EXPECT_FALSE(lanes_->HasCredit(1)) << "element 1 has no lane yet";
-}
-
-TEST_F(DynamicLanesTest, AnIdleLaneHasTheOthersRecalledOnce) {
-  Make(3);
-  for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(2));
-  Deal(4);
-  Out();
-  lanes_->Finish({});
-  EXPECT_EQ(Out(), Texts()) << "nobody is idle yet";
-  lanes_->Taken(2, LaneStep(1), LaneStep(3));
-  EXPECT_EQ(Out(), (Texts{"2 took 2", "0<recall", "1<recall"}));
-  lanes_->Taken(0, LaneStep(1), LaneStep(3));  // sent before it saw the recall
-  EXPECT_EQ(Out(), (Texts{"0 took 0"}));
-  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"2<1:3"}));
-  lanes_->Recalled(1, LaneStep(0), LaneStep(1));  // hands back, and asks for one
-  EXPECT_EQ(Out(), (Texts{"1<0:1"})) << "it holds nothing, lane 2 has one";
-  lanes_->Taken(2, LaneStep(2), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"2 took 3"})) << "what is held now has been asked for: no second recall";
-  lanes_->Taken(1, LaneStep(1), LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"1 took 1", "0<end@1", "1<end@1", "2<end@2"}));
-}
-
-TEST_F(DynamicLanesTest, TheTailEndsThoughOneLaneHoldsElementsAndNeverTakes) {
-  Make(2);
-  lanes_->Open(0, LaneStep(4));
-  Deal(3);
-  lanes_->Open(1, LaneStep(1));
-  lanes_->Finish({});
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<2:2", "0<recall"}));
-  EXPECT_EQ(lanes_->WaitsFor(1), std::vector<int>{0});
-  lanes_->Recalled(0, LaneStep(0), LaneStep(0));  // takes nothing: no demand
-  EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  lanes_->Taken(1, LaneStep(2), LaneStep(3));
-  lanes_->Taken(1, LaneStep(3), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"1 took 0", "1<1:1", "1 took 1", "1<2:2", "1 took 2", "0<end@0", "1<end@3"}));
-}
-
-TEST_F(DynamicLanesTest, ALaneThatTookAllBeforeTheRecallCame) {
-  Make(2);
-  lanes_->Open(0, LaneStep(1));
-  lanes_->Open(1, LaneStep(1));
-  Deal();
-  lanes_->Finish({});
-  Out();
-  lanes_->Taken(0, LaneStep(1), LaneStep(2));
-  EXPECT_EQ(Out(), (Texts{"0 took 0", "0<end@1", "1<end@0"}));
-  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
-  EXPECT_EQ(Out(), Texts());
-}
-
-TEST_F(DynamicLanesTest, CloseAnswersARecallToo) {
-  Make(2);
-  lanes_->Open(0, LaneStep(2));
-  lanes_->Open(1, LaneStep(2));
-  Deal();
-  lanes_->Finish({});
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<recall"}));
-  lanes_->Close(0, LaneStep(0));
-  EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Recalled(0, LaneStep(0), LaneStep(0));
-  EXPECT_EQ(Out(), Texts());
-}
-
-TEST_F(DynamicLanesTest, ALateOpenerIsEnded) {
-  Make(2);
-  lanes_->Open(0, LaneStep(1));
-  lanes_->Finish({});
-  lanes_->Open(1, LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"0<end@0", "1<end@0"}));
-}
-
-TEST_F(DynamicLanesTest, AnErrorComesAfterEverythingBeforeIt) {
-  Make(3);
-  lanes_->Open(0, LaneStep(2));
-  lanes_->Open(1, LaneStep(2));
-  Deal(3);
-  lanes_->Finish({kInternal, "broken"});
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "0<1:2"}));
-  lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_EQ(Out(), (Texts{"1 took 1", "0<recall"})) << "one that is idle takes over from one that is slow";
-  lanes_->Close(0, LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"0 took 0", "1<1:2"}));
-  lanes_->Taken(1, LaneStep(2), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"1 took 2", "1<end@2!13 broken"}));
-  lanes_->Open(2, LaneStep(2));
-  EXPECT_EQ(Out(), (Texts{"2<end@0!13 broken"}));
-}
-
-TEST_F(DynamicLanesTest, WhatAClosedLaneGaveBackBeforeTheErrorIsDelivered) {
-  Make(2);
-  lanes_->Open(0, LaneStep(2));
-  lanes_->Open(1, LaneStep(1));
-  Deal(3);
-  Out();
-  lanes_->Close(0, LaneStep(0));  // while the pull is under way that will fail, and the other lane is full
-  lanes_->Finish({kInternal, "broken"});
-  EXPECT_EQ(Out(), Texts());
-  lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  EXPECT_EQ(Out(), (Texts{"1 took 1", "1<1:0"}));
-  lanes_->Taken(1, LaneStep(2), LaneStep(3));
-  lanes_->Taken(1, LaneStep(3), LaneStep(4));
-  EXPECT_EQ(Out(), (Texts{"1 took 0", "1<2:2", "1 took 2", "1<end@3!13 broken"}));
-}
-
-// Whoever waited for it may have been cancelled in that moment, or gone.
-TEST_F(DynamicLanesTest, AShareThatIsKeptIsNotTakenYet) {
-  Make(2);
-  lanes_->Open(0, LaneStep(2));
-  Deal(2);
-  lanes_->Open(1, LaneStep(1));
-  lanes_->Finish({});
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<recall"}));
-  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"1<0:1"}));
-  lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  EXPECT_EQ(Out(), (Texts{"1 took 1"})) << "not the end: there is one to come, from lane 0 perhaps";
-  lanes_->Close(0, LaneStep(0));
-  EXPECT_EQ(Out(), (Texts{"1<1:0"}));
-  lanes_->Taken(1, LaneStep(2), LaneStep(3));
-  EXPECT_EQ(Out(), (Texts{"1 took 0", "1<end@2"}));
-}
-
-TEST_F(DynamicLanesTest, AShareThatIsKeptCanBeGivenBack) {
-  Make(2);
-  lanes_->Open(0, LaneStep(1));
-  Deal();
-  lanes_->Open(1, LaneStep(1));
-  lanes_->Finish({});
-  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
-  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<recall"}));
-  lanes_->Recalled(0, LaneStep(0), LaneStep(0));
-  EXPECT_EQ(Out(), (Texts{"1<0:0"}));
 }
 
 // What a trainer says is not believed beyond what was sent to it.
@@ -238,8 +83,8 @@ TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
   EXPECT_EQ(lanes->Untaken().size(), 0u);
 }
 
-// Trainers behind queues of messages in both directions, as TrainerEpoch and the network behave, at random speeds; some close
-// early, be it while they wait, one never takes anything once the source is exhausted.
+// Trainers behind queues of messages in both directions, at random speeds. Some close early, be it while they wait, or stop waiting.
+// One never takes anything once the source is exhausted.
 class DynamicSimulation : public testing::TestWithParam<unsigned> {};
 
 TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
@@ -247,31 +92,25 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   const auto below = [&](uint64_t n) { return static_cast<uint64_t>(random() % n); };
   const size_t n = 1 + below(5);
   const uint64_t prefetch = 1 + below(4), elements = below(60);
-  struct Message {
-    enum { kData, kEnd, kRecall, kTaken, kRecalled, kClose } kind;
-    uint64_t a = 0, b = 0;
-  };
+  const Outcome outcome = GetParam() % 2 == 1 ? Outcome(kInternal, "broken") : Outcome();
+  ChannelConfig config;
+  config.schedule = plan::Schedule::kDynamic;
   struct Trainer {
-    bool open = false, closed = false, ended = false, on_demand = false, waiting = false;
+    explicit Trainer(int prefetch) : window(prefetch, 0, true) {}
+    World world;
+    Window window;
+    std::unique_ptr<TrainerEpoch> epoch;
+    bool waiting = false, over = false;
     bool sleeps = false;  // stops taking when the source is exhausted
     bool leaves_waiting = false;
-    uint64_t taken = 0, leaves_after = ~0ull;
-    std::deque<uint64_t> queue;
-    std::deque<Message> in, out;
+    uint64_t leaves_after = ~0ull;
+    std::deque<std::pair<wire::Message, BundlePtr>> in;
+    std::deque<wire::Message> out;
   };
-  std::vector<Trainer> trainers(n);
-  std::vector<int> seen(elements, 0);
-  LaneCalls output;
-  const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
-  output.data = [&](int t, LaneStep, DealtStep, const Step& step_dealt) {
-    at(t).in.push_back({Message::kData, TokenOf(step_dealt.ShareOf(t).bundle).element, 0});
-  };
-  output.end = [&](int t, LaneStep step, const Outcome&) { at(t).in.push_back({Message::kEnd, step.n, 0}); };
-  output.recall = [&](int t) { at(t).in.push_back({Message::kRecall, 0, 0}); };
-  std::vector<int> told(elements, 0);
-  output.taken = [&](int, uint64_t element) { ++told[element]; };
-  const std::shared_ptr<Lanes> lanes = DynamicLanesOf(static_cast<int>(n), &output);
-  for (Trainer& trainer : trainers) {
+  std::deque<Trainer> trainers;
+  for (size_t t = 0; t < n; ++t) {
+    Trainer& trainer = trainers.emplace_back(static_cast<int>(prefetch));
+    trainer.world = MakeWorld(static_cast<int>(t) + 1, static_cast<int>(n), 1, true);
     if (below(4) == 0) trainer.leaves_after = below(elements + 1);
     trainer.leaves_waiting = below(4) == 0;
   }
@@ -279,90 +118,76 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   Trainer& stays = trainers[n > 1 ? 1 : 0];  // somebody is there to the end
   stays.leaves_after = ~0ull;
   stays.leaves_waiting = false;
-  const auto limit = [&](const Trainer& t) {
-    return t.on_demand ? t.taken + (t.waiting && t.queue.empty() ? 1 : 0) : t.taken + prefetch;
+  std::vector<int> seen(elements, 0), told(elements, 0);
+  LaneCalls output;
+  const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
+  output.data = [&](int t, LaneStep step, DealtStep, const Step& dealt) {
+    at(t).in.emplace_back(DataAt(step.n), dealt.ShareOf(t).bundle);
   };
-  const auto all_ended = [&] {
-    return std::all_of(trainers.begin(), trainers.end(), [](const Trainer& t) { return t.ended || t.closed; });
+  output.end = [&](int t, LaneStep step, const Outcome& end) {
+    at(t).in.emplace_back(EndAt(step.n, end.code, end.message), nullptr);
   };
-  for (int round = 0; !all_ended(); ++round) {
+  output.recall = [&](int t) { at(t).in.emplace_back(wire::Recall(), nullptr); };
+  output.taken = [&](int, uint64_t element) { ++told[element]; };
+  const std::shared_ptr<Lanes> lanes = DynamicLanesOf(static_cast<int>(n), &output);
+  const auto all_over = [&] {
+    return std::all_of(trainers.begin(), trainers.end(), [](const Trainer& t) { return t.over; });
+  };
+  for (int round = 0; !all_over() && !HasFailure(); ++round) {
     ASSERT_LT(round, 200000) << "no progress";
-    if (!lanes->finished() && lanes->HasCredit(1) && below(2)) {
-      if (lanes->dealt() < elements) {
+    if (!lanes->finished() && lanes->HasCredit(1) && below(2) == 0) {
+      if (lanes->dealt() < elements)
         lanes->Deal(MakeStep(lanes->dealt(), 0));
-      } else {
-        lanes->Finish(GetParam() % 2 ? Outcome(kInternal, "broken") : Outcome());
-      }
+      else
+        lanes->Finish(outcome);
     }
-    const size_t pick = below(n);
-    const int t = static_cast<int>(pick);
-    Trainer& me = trainers[pick];
-    if (!me.open) {
-      me.open = true;
-      lanes->Open(t, LaneStep(limit(me)));
+    const int t = static_cast<int>(below(n));
+    Trainer& me = at(t);
+    if (!me.epoch) {
+      me.epoch =
+          std::make_unique<TrainerEpoch>(config, me.world, 1, SinkState(), &me.window,
+                                         [&me](int, wire::Message message) { me.out.push_back(std::move(message)); });
       continue;
     }
-    switch (below(3)) {
-      case 0:  // to the source
-        if (me.out.empty()) break;
-        switch (me.out.front().kind) {
-          case Message::kTaken:
-            lanes->Taken(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b));
-            break;
-          case Message::kRecalled:
-            lanes->Recalled(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b));
-            break;
-          default:
-            lanes->Close(t, LaneStep(me.out.front().a));
-        }
-        me.out.pop_front();
-        break;
-      case 1: {  // from the source
-        if (me.in.empty()) break;
-        const Message message = me.in.front();
-        me.in.pop_front();
-        if (me.closed) break;
-        if (message.kind == Message::kData) {
-          me.queue.push_back(message.a);
-          ASSERT_LE(me.queue.size(), prefetch);
-          if (me.on_demand && !me.waiting) {
-            me.queue.clear();
-            me.out.push_back({Message::kRecalled, me.taken, me.taken});
-          }
-        } else if (message.kind == Message::kEnd) {
-          ASSERT_FALSE(me.ended);
-          me.ended = true;
-          ASSERT_EQ(message.a, me.taken + me.queue.size());
+    const uint64_t turn = below(3);
+    if (turn == 0 && !me.out.empty()) {
+      const wire::Message message = std::move(me.out.front());
+      me.out.pop_front();
+      if (const auto* open = std::get_if<wire::Open>(&message)) lanes->Open(t, open->limit);
+      if (const auto* taken = std::get_if<wire::Taken>(&message)) lanes->Taken(t, taken->taken, taken->limit);
+      if (const auto* back = std::get_if<wire::Recalled>(&message)) lanes->Recalled(t, back->from, back->limit);
+      if (const auto* close = std::get_if<wire::Close>(&message)) lanes->Close(t, close->taken);
+    } else if (turn == 1 && !me.in.empty()) {
+      const auto [message, bundle] = std::move(me.in.front());
+      me.in.pop_front();
+      if (me.over) continue;
+      if (const auto* data = std::get_if<wire::Data>(&message)) me.epoch->On(0, *data, bundle);
+      if (const auto* end = std::get_if<wire::End>(&message)) me.epoch->On(0, *end);
+      if (std::holds_alternative<wire::Recall>(message)) me.epoch->OnRecall(0);
+      ASSERT_LE(me.epoch->Queued(), prefetch);
+    } else if (turn == 2 && !me.over) {
+      const bool gives_up = me.waiting && below(16) == 0, sleeps = me.sleeps && lanes->finished();
+      if (me.epoch->taken().n >= me.leaves_after || (me.waiting && me.leaves_waiting && below(8) == 0)) {
+        me.over = true;
+        me.epoch->Close();
+      } else if (gives_up || (sleeps && me.waiting)) {
+        me.waiting = false;
+        me.epoch->GiveUp();
+      } else if (me.epoch->HasNext() && (!sleeps || me.epoch->Queued() == 0)) {
+        if (std::exchange(me.waiting, false)) me.epoch->SetWaiting(false);
+        Arrival arrival;
+        Outcome end;
+        if (me.epoch->Take(&arrival, &end) == TrainerEpoch::Next::kShare) {
+          ++seen[TokenOf(arrival.bundle).element];
         } else {
-          ASSERT_FALSE(me.on_demand) << "recalled twice";
-          me.on_demand = true;
-          const size_t keep = me.waiting && !me.queue.empty() ? 1 : 0;
-          me.queue.resize(keep);
-          me.out.push_back({Message::kRecalled, me.taken + keep, me.taken + (me.waiting ? 1 : 0)});
+          EXPECT_EQ(end.message, outcome.message);
+          me.over = true;
+          me.epoch->Close();
         }
-        break;
+      } else if (!me.waiting && !sleeps) {
+        me.waiting = true;
+        me.epoch->SetWaiting(true);
       }
-      default:  // the user
-        if (me.closed || (me.ended && me.queue.empty())) break;
-        if (me.sleeps && lanes->finished()) {
-          me.waiting = false;
-          if (!me.on_demand || me.queue.empty()) break;
-          me.queue.clear();
-          me.out.push_back({Message::kRecalled, me.taken, me.taken});
-        } else if (me.taken >= me.leaves_after || (me.waiting && me.leaves_waiting && below(8) == 0)) {
-          me.closed = true;
-          me.queue.clear();
-          me.out.push_back({Message::kClose, me.taken, 0});
-        } else if (!me.queue.empty()) {
-          ++seen[me.queue.front()];
-          me.queue.pop_front();
-          ++me.taken;
-          me.waiting = false;
-          me.out.push_back({Message::kTaken, me.taken, limit(me)});
-        } else if (!me.waiting) {
-          me.waiting = true;
-          if (me.on_demand) me.out.push_back({Message::kTaken, me.taken, limit(me)});
-        }
     }
   }
   EXPECT_EQ(seen, std::vector<int>(elements, 1));

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readers with trainers of their own, which keep in step.
-#include "channel_readers_job.h"
+#include "channel_any_job.h"
 
 namespace hvdata {
 namespace {
 
-class GroupedJob : public ReadersJob {
+class GroupedJob : public AnyJob {
  protected:
-  Job::Options Groups() {
+  // Two or three groups.
+  static Job::Options Groups() {
     Job::Options options = Shape();
     options.grouped = true;
+    options.readers = std::max(options.readers, 2);
+    options.batch = plan::Batch::kPerRank;
     options.trainers =
         options.readers * (1 + static_cast<int>(GetParam() / 4 % 2)) + static_cast<int>(GetParam() / 8 % 2);
     if (options.remainder == plan::Remainder::kPartial) options.batch = plan::Batch::kGlobal;
@@ -24,7 +27,7 @@ class GroupedJob : public ReadersJob {
     return members;
   }
   // Trainer t's shares: those of its own reader, as far as the shortest goes (drop) or the longest (fillers).
-  static std::vector<Numbers> Shares(uint64_t epoch, const Job::Options& options, const Lengths& lengths) {
+  static std::vector<Numbers> SharesOf(uint64_t epoch, const Job::Options& options, const Lengths& lengths) {
     std::vector<Numbers> shares(static_cast<size_t>(options.trainers));
     const auto members = Members(options);
     const bool drop = options.remainder == plan::Remainder::kDrop;
@@ -50,19 +53,7 @@ class GroupedJob : public ReadersJob {
 
 TEST_P(GroupedJob, AllEndInTheSameStep) {
   const Job::Options options = Groups();
-  std::vector<Lengths> epochs;
-  for (int e = 0; e < 4; ++e) epochs.push_back(RandomLengths(options.readers, 10));
-  Job job(options, Of(epochs));
-  job.RunTrainers([&](int t) {
-    std::mt19937 mine(GetParam() * 8 + static_cast<unsigned>(t));
-    for (uint64_t epoch = 1; epoch <= epochs.size(); ++epoch) {
-      Iteration iteration(&job, t);
-      while (iteration.Take(1)) Dawdle(&mine);
-      EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-      EXPECT_EQ(iteration.numbers, Shares(epoch, options, epochs[epoch - 1])[static_cast<size_t>(t)])
-          << "trainer " << t;
-    }
-  });
+  RunEpochs(options, [&](uint64_t epoch, const Lengths& lengths) { return SharesOf(epoch, options, lengths); }, false);
 }
 
 TEST_P(GroupedJob, AnErrorOfOneReaderEndsAllInTheSameStepAndTheNextEpochWorks) {
@@ -86,7 +77,7 @@ TEST_P(GroupedJob, AnErrorOfOneReaderEndsAllInTheSameStepAndTheNextEpochWorks) {
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
     EXPECT_TRUE(second.outcome.ok()) << second.outcome.message;
-    EXPECT_EQ(second.numbers, Shares(2, options, lengths)[static_cast<size_t>(t)]);
+    EXPECT_EQ(second.numbers, SharesOf(2, options, lengths)[static_cast<size_t>(t)]);
   });
 }
 
@@ -111,7 +102,7 @@ TEST_P(GroupedJob, AHostThatLeavesHoldsNobody) {
       EXPECT_FALSE(iteration.Take());
       EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
       if (epoch != 1 && (epoch == 2 || for_good)) continue;  // how far it goes depends on who has left
-      EXPECT_EQ(iteration.numbers, Shares(epoch, options, lengths)[static_cast<size_t>(t)]) << "trainer " << t;
+      EXPECT_EQ(iteration.numbers, SharesOf(epoch, options, lengths)[static_cast<size_t>(t)]) << "trainer " << t;
     }
   });
 }
@@ -119,7 +110,7 @@ TEST_P(GroupedJob, AHostThatLeavesHoldsNobody) {
 TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   Job::Options options = Groups();
   const Lengths lengths = RandomLengths(options.readers, 10);
-  const std::vector<Numbers> expected = Shares(1, options, lengths);
+  const std::vector<Numbers> expected = SharesOf(1, options, lengths);
   const auto members = Members(options);
   uint64_t shortest = ~0ull;  // fillers of a reader's own have no position: uneven ranks are saved before them
   for (size_t r = 0; r < lengths.size(); ++r) {
@@ -129,13 +120,14 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   const uint64_t base = random_() % (expected[0].size() + 1);
   const auto window = static_cast<uint64_t>(options.prefetch);
   const uint64_t spread = base + window <= shortest ? window : 1;
-  SaveAndGoOn(options, options, lengths, expected, [&](size_t t) {
+  const auto taken = [&](size_t t) {
     const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
     // A reader begins when one of its ranks does, one that trains when its own does: a rank that takes nothing keeps others from
     // seeing that there is nothing.
     return sees_the_end ? ~0ull
                         : std::max<uint64_t>(base + t % spread, options.dedicated && !expected[t].empty() ? 0 : 1);
-  });
+  };
+  GoOn(options, lengths, Save(options, lengths, taken), expected);
 }
 
 TEST_P(GroupedJob, DynamicHostsServeTheirOwn) {

@@ -44,6 +44,8 @@ inline World MakeWorld(int self, int trainers, int readers, bool dedicated, bool
   return World::Of(self, std::move(members));
 }
 
+class Iteration;
+
 class Job {
  public:
   struct Options {
@@ -127,6 +129,8 @@ class Job {
   }
 
   Sink& sink(int trainer) { return *NodeOf(trainer).sink; }
+  // An iteration for each trainer.
+  std::vector<std::unique_ptr<Iteration>> Iterations();
   // What reader 0 has certified last.
   std::string record() const {
     const auto records = nodes_[static_cast<size_t>(nodes_[0]->world.readers[0])]->certifier->Last();
@@ -238,6 +242,8 @@ class Iteration {
   Iteration(Job* job, int trainer) : sink_(&job->sink(trainer)), trainer_(trainer) {}
   ~Iteration() { sink_->Drop(&iterator); }
 
+  Outcome Restore(const SinkState& state) { return sink_->Restore(&iterator, state); }
+
   // Takes up to `most` elements; all that were taken so far are in `numbers`. True when more may come.
   bool Take(uint64_t most = ~0ull) {
     for (uint64_t i = 0; i < most; ++i) {
@@ -264,5 +270,11 @@ class Iteration {
   Sink* const sink_;
   const int trainer_;
 };
+
+inline std::vector<std::unique_ptr<Iteration>> Job::Iterations() {
+  std::vector<std::unique_ptr<Iteration>> iterations;
+  for (int t = 0; t < options_.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(this, t));
+  return iterations;
+}
 
 }  // namespace hvdata

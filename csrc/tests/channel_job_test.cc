@@ -1,104 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel_job.h"
-
 #include "captured_lines.h"
+#include "channel_any_job.h"
 
 namespace hvdata {
 namespace {
 
-using Numbers = std::vector<uint64_t>;
-
-// Epoch `epoch` of readers with these lengths: in round k every reader that has a k-th step deals it.
-Numbers InRounds(uint64_t epoch, const std::vector<uint64_t>& lengths) {
-  Numbers numbers;
-  for (uint64_t k = 0; k < *std::max_element(lengths.begin(), lengths.end()); ++k) {
-    for (size_t r = 0; r < lengths.size(); ++r) {
-      if (k < lengths[r]) numbers.push_back(Number(epoch, static_cast<int>(r), k));
-    }
+class OneShape : public AnyJob {
+ protected:
+  // Every reader's epoch has `length` global batches.
+  explicit OneShape() : options_(Shape()) {
+    options_.batch = plan::Batch::kGlobal;
+    options_.fits_itself = GetParam() % 4 == 3;
   }
-  return numbers;
-}
-
-void Dawdle(std::mt19937* random) {
-  if ((*random)() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds((*random)() % 300));
-}
-
-// Every shape of a job in turn: readers that train, dedicated ones, one to three of them.
-Job::Options Shape(unsigned seed) {
-  Job::Options options;
-  options.seed = seed;
-  options.dedicated = seed % 2 == 0;
-  options.readers = 1 + static_cast<int>(seed / 2 % 3);
-  options.trainers = 1 + static_cast<int>(seed % 4);
-  if (!options.dedicated) options.trainers = std::max(options.trainers, options.readers);
-  options.prefetch = 1 + static_cast<int>(seed % 3);
-  options.fits_itself = seed % 4 == 3;
-  return options;
-}
-
-class AnyJob : public testing::TestWithParam<unsigned> {};
-
-TEST_P(AnyJob, StaticEpochsBackToBackWithEarlyCloses) {
-  const Job::Options options = Shape(GetParam());
-  std::mt19937 random(GetParam());
-  std::vector<std::vector<uint64_t>> lengths(5, std::vector<uint64_t>(static_cast<size_t>(options.readers)));
-  for (auto& epoch : lengths) {
-    for (uint64_t& length : epoch) length = random() % 12;
+  Numbers All(uint64_t epoch, uint64_t length) const {
+    return Expected(options_, epoch, Whole(Lengths(static_cast<size_t>(options_.readers), length)))[0];
   }
-  Job job(options, [&](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
-    *end = k >= lengths[epoch - 1][static_cast<size_t>(reader)];
-    return Outcome();
-  });
-  job.RunTrainers([&](int t) {
-    std::mt19937 mine(GetParam() * 8 + static_cast<unsigned>(t));
-    for (uint64_t epoch = 1; epoch <= lengths.size(); ++epoch) {
-      Numbers expected = InRounds(epoch, lengths[epoch - 1]);
-      const uint64_t most = mine() % 3 == 0 ? 1 + mine() % 6 : ~0ull;
-      Iteration iteration(&job, t);
-      for (uint64_t i = 0; i < most && iteration.Take(1); ++i) Dawdle(&mine);
-      EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-      if (most < expected.size()) expected.resize(most);
-      EXPECT_EQ(iteration.numbers, expected) << "trainer " << t << ", epoch " << epoch;
-    }
-  });
-}
+  Job::Options options_;
+};
 
-TEST_P(AnyJob, DynamicEpochsWithEarlyCloses) {
-  Job::Options options = Shape(GetParam());
-  options.readers = 1;
-  options.schedule = plan::Schedule::kDynamic;
-  Job job(options, Job::Elements(25));
+TEST_P(OneShape, DynamicEpochsWithEarlyCloses) {
+  options_.schedule = plan::Schedule::kDynamic;
+  Job job(options_, Job::Elements(25));
   constexpr uint64_t kEpochs = 4;
-  std::vector<std::vector<Numbers>> got(static_cast<size_t>(options.trainers), std::vector<Numbers>(kEpochs));
+  std::vector<Numbers> got[kEpochs];
+  for (auto& epoch : got) epoch.resize(static_cast<size_t>(options_.trainers));
   job.RunTrainers([&](int t) {
     std::mt19937 mine(GetParam() * 8 + static_cast<unsigned>(t));
-    for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    for (auto& epoch : got) {
       const uint64_t most = t > 0 && mine() % 3 == 0 ? 1 + mine() % 6 : ~0ull;
       Iteration iteration(&job, t);
       for (uint64_t i = 0; i < most && iteration.Take(1); ++i) Dawdle(&mine);
       EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-      got[static_cast<size_t>(t)][epoch] = iteration.numbers;
+      epoch[static_cast<size_t>(t)] = iteration.numbers;
     }
   });
   for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    Numbers all;
-    for (const auto& mine : got) all.insert(all.end(), mine[epoch].begin(), mine[epoch].end());
+    Numbers all, expected = All(epoch + 1, 25);
+    for (const Numbers& mine : got[epoch]) Append(&all, mine);
     std::sort(all.begin(), all.end());
-    EXPECT_EQ(all, InRounds(epoch + 1, {25})) << "epoch " << epoch + 1;
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(all, expected) << "epoch " << epoch + 1;
   }
 }
 
-TEST_P(AnyJob, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
-  const Job::Options options = Shape(GetParam());
+TEST_P(OneShape, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
   const uint64_t failing = GetParam() % 5;
-  const int culprit = options.readers - 1;
-  Job job(options, [&](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
+  const int culprit = options_.readers - 1;
+  Job job(options_, [&](int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>&, bool* end) {
     if (epoch == 1 && reader == culprit && k == failing) return Outcome(15, "record 7 is corrupt");
     *end = k >= 6;
     return Outcome();
   });
-  const auto readers = static_cast<uint64_t>(options.readers);
-  const std::string host = (options.dedicated ? "host" : "node") + std::to_string(culprit);
+  const auto readers = static_cast<uint64_t>(options_.readers);
+  const std::string host = (options_.dedicated ? "host" : "node") + std::to_string(culprit);
   job.RunTrainers([&](int t) {
     Iteration first(&job, t);
     EXPECT_FALSE(first.Take());
@@ -110,13 +64,12 @@ TEST_P(AnyJob, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
     EXPECT_TRUE(second.outcome.ok()) << second.outcome.message;
-    EXPECT_EQ(second.numbers, InRounds(2, std::vector<uint64_t>(readers, 6)));
+    EXPECT_EQ(second.numbers, All(2, 6));
   });
 }
 
-TEST_P(AnyJob, ANewerIteratorTakesOver) {
-  Job job(Shape(GetParam()), Job::Elements(5));
-  const auto readers = static_cast<size_t>(Shape(GetParam()).readers);
+TEST_P(OneShape, ANewerIteratorTakesOver) {
+  Job job(options_, Job::Elements(5));
   job.RunTrainers([&](int t) {
     Iteration older(&job, t), newer(&job, t);
     EXPECT_TRUE(older.Take(2));
@@ -126,14 +79,13 @@ TEST_P(AnyJob, ANewerIteratorTakesOver) {
     EXPECT_NE(older.outcome.message.find("this iterator was superseded"), std::string::npos);
     EXPECT_FALSE(newer.Take());
     EXPECT_TRUE(newer.outcome.ok()) << newer.outcome.message;
-    EXPECT_EQ(newer.numbers, InRounds(2, std::vector<uint64_t>(readers, 5)));
+    EXPECT_EQ(newer.numbers, All(2, 5));
   });
 }
 
 // As zip((ds.prefetch(1), ds.prefetch(1))) does it on every rank.
-TEST_P(AnyJob, TwoIteratorsAskAtTheSameMoment) {
-  Job job(Shape(GetParam()), Job::Elements(3));
-  const auto readers = static_cast<size_t>(Shape(GetParam()).readers);
+TEST_P(OneShape, TwoIteratorsAskAtTheSameMoment) {
+  Job job(options_, Job::Elements(3));
   for (int round = 0; round < 4; ++round) {
     job.RunTrainers([&](int t) {
       Iteration a(&job, t), b(&job, t);
@@ -142,22 +94,18 @@ TEST_P(AnyJob, TwoIteratorsAskAtTheSameMoment) {
       other.join();
       const bool a_won = a.outcome.ok();
       EXPECT_TRUE(a_won || b.outcome.ok()) << a.outcome.message << "\n" << b.outcome.message;
-      EXPECT_EQ((a_won ? a : b).numbers.size(), readers * 3);
+      EXPECT_EQ((a_won ? a : b).numbers.size(), static_cast<size_t>(options_.readers) * 3);
     });
     if (HasFailure()) return;
   }
 }
 
-TEST_P(AnyJob, ATrainerThatLeavesHoldsNobody) {
-  Job::Options options = Shape(GetParam());
-  options.trainers = std::max(2, options.trainers);
-  if (GetParam() % 3 == 0) {
-    options.readers = 1;
-    options.schedule = plan::Schedule::kDynamic;
-  }
-  Job job(options, Job::Elements(8));
-  const int leaver = options.trainers - 1;
-  const bool dynamic = options.schedule == plan::Schedule::kDynamic;
+TEST_P(OneShape, ATrainerThatLeavesHoldsNobody) {
+  options_.trainers = std::max(2, options_.trainers);
+  if (GetParam() % 3 == 0) options_.schedule = plan::Schedule::kDynamic;
+  Job job(options_, Job::Elements(8));
+  const int leaver = options_.trainers - 1;
+  const bool dynamic = options_.schedule == plan::Schedule::kDynamic;
   std::atomic<size_t> total{0};
   job.RunTrainers([&](int t) {
     for (int epoch = 0; epoch < 3; ++epoch) {
@@ -177,100 +125,59 @@ TEST_P(AnyJob, ATrainerThatLeavesHoldsNobody) {
     }
     job.Leave(t);
   });
-  const auto n = static_cast<size_t>(options.trainers), readers = static_cast<size_t>(options.readers);
-  EXPECT_EQ(total, dynamic ? 3 * 8 : readers * 8 * (3 * (n - 1) + 1) + 1);
-}
-
-TEST_P(AnyJob, SaveAndRestoreContinueTheOrder) {
-  Job::Options options = Shape(GetParam());
-  options.readers = 1;
-  const bool everyone = GetParam() % 2;  // or rank 0 alone, where all stand at the same step
-  std::vector<SinkState> states(static_cast<size_t>(options.trainers));
-  std::vector<Numbers> numbers(states.size());
-  {
-    Job job(options, Job::Elements(9));
-    job.RunTrainers([&](int t) {
-      Iteration iteration(&job, t);
-      const auto ahead = everyone ? static_cast<uint64_t>(t % options.prefetch) : 0;
-      EXPECT_TRUE(iteration.Take(3 + ahead));
-      const Outcome saved = job.sink(t).Save(&iteration.iterator, &states[static_cast<size_t>(t)]);
-      EXPECT_TRUE(saved.ok()) << saved.message;
-      ASSERT_EQ(states[static_cast<size_t>(t)].lanes.size(), 1u);
-      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].position.n, 3 + ahead);
-      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].turn.n, 3 + ahead);
-      EXPECT_EQ(states[static_cast<size_t>(t)].kind, SinkState::kRunning);
-      numbers[static_cast<size_t>(t)] = iteration.numbers;
-    });
-  }
-  Job job(options, Job::Elements(9));
-  if (!everyone) states.resize(1);
-  std::vector<std::unique_ptr<Iteration>> iterations;
-  for (int t = 0; t < options.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
-  for (size_t t = 0; t < states.size(); ++t) {
-    const Outcome restored = job.sink(static_cast<int>(t)).Restore(&iterations[t]->iterator, states[t]);
-    EXPECT_TRUE(restored.ok()) << restored.message;
-  }
-  job.RunTrainers([&](int t) {
-    Iteration& iteration = *iterations[static_cast<size_t>(t)];
-    EXPECT_FALSE(iteration.Take());
-    EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-    Numbers& all = numbers[static_cast<size_t>(t)];
-    all.insert(all.end(), iteration.numbers.begin(), iteration.numbers.end());
-    EXPECT_EQ(all, InRounds(1, {9}));
-    SinkState after;
-    EXPECT_TRUE(job.sink(t).Save(&iteration.iterator, &after).ok());
-    EXPECT_EQ(after.kind, SinkState::kExhausted);
-  });
+  const auto n = static_cast<size_t>(options_.trainers), readers = static_cast<size_t>(options_.readers);
+  EXPECT_EQ(total, dynamic ? readers * 3 * 8 : readers * 8 * (3 * (n - 1) + 1) + 1);
 }
 
 // Some have seen the end, the others took the last step and have not asked again, or are further behind.
-TEST_P(AnyJob, SomeAreExhaustedWhenAllSave) {
-  Job::Options options = Shape(GetParam());
-  options.readers = 1;
-  options.verify =
-      options.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
-  options.fits_itself = false;
+TEST_P(OneShape, SomeAreExhaustedWhenAllSave) {
+  options_.readers = 1;
+  options_.verify =
+      options_.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
+  options_.fits_itself = false;
   const uint64_t length =
-      static_cast<uint64_t>(options.prefetch++);  // the end can be seen though a rank has taken nothing
-  std::vector<SinkState> states(static_cast<size_t>(options.trainers));
+      static_cast<uint64_t>(options_.prefetch++);  // the end can be seen though a rank has taken nothing
+  std::vector<SinkState> states(static_cast<size_t>(options_.trainers));
   std::vector<Numbers> numbers(states.size());
   const auto exhausted = [&](int t) { return (static_cast<unsigned>(t) + GetParam()) % 2 == 0; };
   std::atomic<int> out{0};
-  Job before(options, Job::Elements(length));
+  Job before(options_, Job::Elements(length));
   before.RunTrainers([&](int t) {
     Iteration iteration(&before, t);
-    iteration.Take(exhausted(t) ? ~0ull : GetParam() % (length + 1));
+    // A reader that trains begins when its own rank does.
+    const uint64_t least = options_.dedicated ? 0 : 1;
+    iteration.Take(exhausted(t) ? ~0ull : std::max(least, GetParam() % (length + 1)));
     SinkState& state = states[static_cast<size_t>(t)];
     EXPECT_TRUE(before.sink(t).Save(&iteration.iterator, &state).ok());
     EXPECT_EQ(state.kind == SinkState::kExhausted, exhausted(t));
     numbers[static_cast<size_t>(t)] = iteration.numbers;
-    for (++out; out < options.trainers;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (++out; out < options_.trainers;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
-  Job job(options, Job::Elements(length));
+  Job job(options_, Job::Elements(length));
   job.RunTrainers([&](int t) {
     {
       Iteration rest(&job, t);
-      EXPECT_TRUE(job.sink(t).Restore(&rest.iterator, states[static_cast<size_t>(t)]).ok());
+      EXPECT_TRUE(rest.Restore(states[static_cast<size_t>(t)]).ok());
       EXPECT_FALSE(rest.Take());
       EXPECT_TRUE(rest.outcome.ok()) << rest.outcome.message;
       Numbers& all = numbers[static_cast<size_t>(t)];
-      all.insert(all.end(), rest.numbers.begin(), rest.numbers.end());
-      EXPECT_EQ(all, InRounds(1, {length}));
+      Append(&all, rest.numbers);
+      EXPECT_EQ(all, All(1, length));
     }
     Iteration next(&job, t);
     EXPECT_FALSE(next.Take());
-    EXPECT_EQ(next.numbers, InRounds(2, {length})) << next.outcome.message;
+    EXPECT_EQ(next.numbers, All(2, length)) << next.outcome.message;
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, AnyJob, testing::Range(0u, 12u));
+INSTANTIATE_TEST_SUITE_P(Seeds, OneShape, testing::Range(0u, 12u));
 
 TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   Job job({}, Job::Elements(100));
   Iteration first(&job, 0), second(&job, 1);
   EXPECT_TRUE(first.Take(1));
-  const Outcome restored = job.sink(1).Restore(
-      &second.iterator, {SinkState::kRunning, 1, 1, 2, TailStep(0), {{Position(3), Turn(3), "0 3 0"}}});
+  const Outcome restored =
+      second.Restore({SinkState::kRunning, 1, 1, 2, TailStep(0), {{Position(3), Turn(3), "0 3 0"}}});
   EXPECT_EQ(restored.code, kFailedPrecondition);
   EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
             std::string::npos)
@@ -295,9 +202,8 @@ TEST(OneJob, EpochsAreNumberedOverRuns) {
     });
   }
   Job job({}, Job::Elements(4));
-  std::vector<std::unique_ptr<Iteration>> rest;
-  for (int t = 0; t < 2; ++t) rest.push_back(std::make_unique<Iteration>(&job, t));
-  EXPECT_TRUE(job.sink(0).Restore(&rest[0]->iterator, state).ok());
+  const auto rest = job.Iterations();
+  EXPECT_TRUE(rest[0]->Restore(state).ok());
   job.RunTrainers([&](int t) {  // rank 1 has restored nothing
     EXPECT_TRUE(rest[static_cast<size_t>(t)]->Take(1));
     SinkState running;
@@ -331,23 +237,9 @@ TEST(OneJob, ClosingEverywhereCancelsThePull) {
     }
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
-    EXPECT_EQ(second.numbers, InRounds(2, {2}));
+    EXPECT_EQ(second.numbers, (Numbers{Number(2, 0, 0), Number(2, 0, 1)}));
   });
   EXPECT_TRUE(was_cancelled);
-}
-
-TEST(OneJob, ADynamicRankThatStopsTakingHoldsNobody) {
-  Job::Options options;
-  options.schedule = plan::Schedule::kDynamic;
-  options.prefetch = 4;
-  Job job(options, Job::Elements(20));
-  Iteration idle(&job, 0), busy(&job, 1);
-  EXPECT_TRUE(idle.Take(1));
-  EXPECT_FALSE(busy.Take());
-  EXPECT_TRUE(busy.outcome.ok()) << busy.outcome.message;
-  EXPECT_EQ(busy.numbers.size(), 19u);
-  EXPECT_FALSE(idle.Take());
-  EXPECT_TRUE(idle.outcome.ok() && idle.numbers.size() == 1);
 }
 
 TEST(OneJob, WhoWaitsForWhom) {

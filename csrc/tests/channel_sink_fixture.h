@@ -42,7 +42,7 @@ class SinkTest : public testing::Test {
       std::lock_guard<std::mutex> lock(mu_);
       sent_.push_back("r" + std::to_string(world_.SourceIndex(member)) + " " + h.name() + " e" +
                       std::to_string(h.epoch) + " " + std::to_string(plain.step) + "," + std::to_string(plain.a));
-      claims_ += KindOf(h) == Kind::kClaim ? 1 : 0;
+      claims_ += Is<wire::Claim>(h) ? 1 : 0;
       if (on_sent_) AfterUnlock([this, h] { on_sent_(h); });
     });
   }
@@ -50,14 +50,11 @@ class SinkTest : public testing::Test {
     std::lock_guard<std::mutex> lock(mu_);
     return std::exchange(sent_, {});
   }
-  static Header Make(Kind kind, uint64_t epoch, uint64_t step, int64_t a = 0, std::string text = "") {
-    return MakeMessage(kind, epoch, step, a, 0, std::move(text));
+  // A reader's message without a share.
+  void Say(int reader, uint64_t epoch, wire::Message message) {
+    sink_->Handle(reader, MakeHeader(7, epoch, std::move(message)), nullptr);
   }
-  // A reader's word without a share.
-  void Say(int reader, Header header) { sink_->Handle(reader, std::move(header), nullptr); }
-  void Data(uint64_t epoch, uint64_t step, int reader = 0) {
-    Say(reader, Make(Kind::kData, epoch, step, static_cast<int64_t>(step) + 1));
-  }
+  void Data(uint64_t epoch, uint64_t step, int reader = 0) { Say(reader, epoch, DataAt(step, step + 1)); }
   Outcome Next(SinkIterator* iterator) { return sink_->Next(iterator, &arrival_, &end_); }
   // Runs `wait` on a thread and, once that has sent a message and had time to begin its wait, `then` beside it.
   Outcome Beside(const std::function<Outcome()>& wait, const std::function<void()>& then) {
@@ -72,7 +69,7 @@ class SinkTest : public testing::Test {
   // Restores an iterator; the reader agrees.
   void Restore(SinkIterator* iterator, const SinkState& state) {
     const Outcome outcome =
-        Beside([&] { return sink_->Restore(iterator, state); }, [&] { Say(0, Make(Kind::kState, 1, 0, ++restores_)); });
+        Beside([&] { return sink_->Restore(iterator, state); }, [&] { Say(0, 1, wire::State{++restores_, 0, ""}); });
     EXPECT_TRUE(outcome.ok()) << outcome.message;
   }
 

@@ -20,9 +20,6 @@ class GroupedTest : public SourceTest {
     ASSERT_TRUE(world_.grouped);
     ASSERT_EQ(world_.audience_count(), 2);
   }
-  void OpenAll(uint64_t epoch, uint64_t limit = 2) {
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
-  }
   void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
     source_->Handle(world_.readers[0],
                     MakeHeader(0, epoch, wire::Go{notice, Turn(step), outcome.code, outcome.message}));
@@ -34,26 +31,6 @@ class GroupedTest : public SourceTest {
   }
 };
 
-TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
-  OpenAll(1);
-  Begin(1);
-  Deal();
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,0,0"}));
-  Go(1, 1);
-  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0"}));
-  EXPECT_EQ(source_->Await(), Task::kPull);
-  source_->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,1,0"}));
-  EXPECT_EQ(source_->Await(), Task::kStop);
-  EXPECT_EQ(LogOf([&] { Go(1, 1, Notice::kEndsThere); }), "") << "nothing is left out";
-  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
-  Go(1, 5);  // overtaken
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Task::kStop);
-  source_->End();
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,4,0"}));
-}
-
 TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Go(1, 1);
   Go(2, 0, Notice::kEndsThere);  // the next one is over before it has begun
@@ -62,9 +39,7 @@ TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Begin(1);
   Deal();
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0", "r0 READY e1 1,0,0"}));
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Task::kStop);
-  source_->End();
+  CloseAll(1, 1);
   Sent();
   OpenAll(2);
   Begin(2);
@@ -98,16 +73,6 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
       "would still have yielded\n");
 }
 
-TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
-  OpenAll(1);
-  Begin(1);
-  source_->Finish({kInternal, "broken"});
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,3,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-  EXPECT_EQ(LogOf([&] { Go(1, 0, Notice::kEndsThere, {kInternal, "[reader 0 on host0] broken too"}); }), "");
-  EXPECT_EQ(Sent(), (Texts{"2 END e1 0,13,0 [reader 0 on host0] broken too",
-                           "3 END e1 0,13,0 [reader 0 on host0] broken too"}));
-}
-
 TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
   Make(plan::Remainder::kPartial);
   OpenAll(1);
@@ -137,20 +102,6 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
             (Texts{"r0 READY e1 0,9,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
   EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
             (Texts{"r0 READY e1 0,10,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-}
-
-TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
-  Make(plan::Remainder::kPad);
-  ASSERT_TRUE(source_->sends_fillers());
-  OpenAll(1);
-  Begin(1);
-  source_->Epoch()->Fill(MakeStep(9, 2));
-  source_->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,0"}));
-  Go(1, 1);
-  EXPECT_EQ(Sent().size(), 2u);
-  Go(1, 1, Notice::kEndsThere);
-  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
 // A state that can't be used: the dealer finishes before it has pulled anything, and must not begin to.
@@ -221,27 +172,6 @@ TEST_F(GroupedTest, WhoLeavesForGoodSaysSo) {
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), Texts()) << "nothing follows, so that the coordinator may forget the channel";
-}
-
-// Hosts whose ranks saved at different steps go on from different steps: all are told in steps of the epoch.
-TEST_F(GroupedTest, StepsAreCountedOverRuns) {
-  for (int t = 0; t < 2; ++t) source_->OnRestore(t, 1, {"words", 6, 1, 3, 0}, t + 1);
-  OpenAll(1);
-  ASSERT_EQ(NextEpoch(), 1);
-  source_->Begin(1, nullptr);
-  source_->Start({6, 6}, 3);
-  Sent();
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(6, 2, 2));
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,0,0"}));
-  Go(1, 2);
-  EXPECT_EQ(Sent(), Texts()) << "another host is further back";
-  Go(1, 4);
-  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,8,3", "3 DATA e1 0,8,3"}));
-  source_->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,1,0"}));
-  Go(1, 4, Notice::kEndsThere);
-  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
 TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {

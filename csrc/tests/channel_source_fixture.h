@@ -97,7 +97,7 @@ class SourceTest : public testing::Test {
     config.batch = plan::Batch::kPerRank;
     source_ = std::make_unique<PlainSource>(
         config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
-          EXPECT_EQ(share != nullptr, KindOf(h) == Kind::kData);
+          EXPECT_EQ(share != nullptr, Is<wire::Data>(h));
           EXPECT_TRUE(HoldsLocks()) << "what is sent is sent in the order in which it was decided upon";
           const Member& to = world_.members[static_cast<size_t>(member)];
           sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
@@ -110,6 +110,15 @@ class SourceTest : public testing::Test {
     ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
     EXPECT_TRUE(source_->Begin(epoch, nullptr).empty());
     source_->Start({});
+  }
+  void OpenAll(uint64_t epoch, uint64_t limit = 2) {
+    for (int t = 0; t < world_.audience_count(); ++t) source_->OnOpen(t, epoch, limit);
+  }
+  // All trainers have taken so many steps and leave the epoch, which ends.
+  void CloseAll(uint64_t epoch, uint64_t taken = 0) {
+    for (int t = 0; t < world_.audience_count(); ++t) source_->OnClose(t, epoch, taken);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
+    source_->End();
   }
   void Deal(int shares = 2) {
     ASSERT_EQ(source_->Await(), Task::kPull);

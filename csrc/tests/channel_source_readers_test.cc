@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader that takes turns with others.
-#include <deque>
-
 #include "captured_lines.h"
 #include "channel_source_fixture.h"
 
@@ -13,16 +11,13 @@ class TurnsTest : public SourceTest {
  protected:
   void SetUp() override { Make(plan::Schedule::kStatic, 2); }
   void Make(plan::Schedule schedule, int readers) { SourceTest::Make(schedule, readers); }
-  // One of two readers, which the other would go on without, and whose epochs have 10 elements.
-  void MakeOneThatMayFail(plan::Schedule schedule = plan::Schedule::kStatic) {
+  // The last of `readers` readers, which the others would go on without.
+  void MakeOneThatMayFail(int64_t elements, plan::Schedule schedule = plan::Schedule::kStatic, int readers = 2) {
     ChannelConfig config;
     config.on_error_continue = true;
     config.schedule = schedule;
-    config.elements = 10;
-    SourceTest::Make(config, MakeWorld(1, 2, 2, true));
-  }
-  void OpenAll(uint64_t epoch, uint64_t limit) {
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
+    config.elements = elements;
+    SourceTest::Make(config, MakeWorld(readers - 1, 2, readers, true));
   }
   // Elements `first` and so on, too few for a step.
   void Leave(uint64_t first, uint64_t count, bool fillers, std::string no_filler = "") {
@@ -105,9 +100,7 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   source_->OnClaim(0, 1, 0, -1, false);
   source_->OnClaim(0, 2, 0, 0, false);  // of another epoch
   EXPECT_EQ(Sent(), Texts());
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Task::kStop);
-  source_->End();
+  CloseAll(1, 1);
   source_->OnClaim(0, 1, 0, 0, false);
   EXPECT_EQ(Sent(), Texts());
 }
@@ -136,16 +129,8 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
             "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
 }
 
-TEST_F(TurnsTest, OnlyPerRankStaticBatchesHaveATail) {
-  EXPECT_TRUE(source_->shares_tail());
-  Make(plan::Schedule::kDynamic, 2);
-  EXPECT_FALSE(source_->shares_tail());
-  Make(plan::Schedule::kStatic, 1);
-  EXPECT_FALSE(source_->shares_tail());
-}
-
 TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
-  MakeOneThatMayFail();
+  MakeOneThatMayFail(10);
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; k += 2) {
@@ -165,9 +150,7 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
 }
 
 TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail(-1);
   OpenAll(1, 9);
   Begin(1);
   Sent();
@@ -180,9 +163,7 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
 }
 
 TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  SourceTest::Make(config, MakeWorld(0, 2, 1, true));
+  MakeOneThatMayFail(-1, plan::Schedule::kStatic, 1);
   OpenAll(1, 9);
   Begin(1);
   Sent();
@@ -190,50 +171,8 @@ TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
   EXPECT_EQ(Sent()[0].substr(0, 16), "0 END e1 0,13,0 ");
 }
 
-// What was delivered before a checkpoint is not lost.
-TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
-  MakeOneThatMayFail();
-  for (int t = 0; t < 2; ++t) source_->OnRestore(t, 1, {"words", 4, 1, 2, 0}, t + 1);
-  OpenAll(1, 9);
-  ASSERT_EQ(NextEpoch(), 1);
-  source_->Begin(1, nullptr);
-  source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Deal(MakeStep(4, 2, 2));
-  CaptureLines();
-  source_->Finish({kInternal, "broken"}, true);
-  const std::string log = CapturedLines();
-  EXPECT_NE(log.find("step 3 of its own] broken. "), std::string::npos) << log;
-  EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
-}
-
-TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
-  MakeOneThatMayFail();
-  OpenAll(1, 9);
-  Begin(1);
-  for (int i = 0; i < 4; ++i) source_->Epoch()->Dropped(i, 1);
-  Deal();
-  CaptureLines();
-  source_->Finish({kInternal, "broken"}, true);
-  const std::string log = CapturedLines();
-  EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
-}
-
-TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
-  MakeOneThatMayFail(plan::Schedule::kDynamic);
-  OpenAll(1, 9);
-  Begin(1);
-  for (uint64_t k = 0; k < 4; ++k) Deal(0);
-  CaptureLines();
-  source_->Finish({kInternal, "broken"}, true);
-  const std::string log = CapturedLines();
-  EXPECT_NE(log.find("6 of its 10 elements are lost"), std::string::npos) << log;
-}
-
 TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail(-1);
   OpenAll(1, 9);
   Begin(1);
   ASSERT_EQ(source_->Await(), Task::kPull);
@@ -243,99 +182,58 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   EXPECT_EQ(CapturedLines(), "");
 }
 
-TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
-  OpenAll(1, 9);
-  Begin(1);
-  CaptureLines();
-  source_->Finish({kInternal, "broken"}, true);
-  const std::string log = CapturedLines();
-  EXPECT_NE(log.find("at least 1 of its elements is lost"), std::string::npos) << log;
-}
-
-// Where a lane goes on from a checkpoint, its turns and the last steps that were had are those of the whole epoch.
-TEST_F(TurnsTest, TurnsAreCountedOverRuns) {
-  source_->OnRestore(0, 1, {"words", 4, 1, 2, 1}, 1);
-  OpenAll(1, 2);
-  ASSERT_EQ(NextEpoch(), 1);
-  const auto handed = source_->Begin(1, nullptr);
-  ASSERT_EQ(handed.size(), 1u);
-  EXPECT_EQ(handed.at(0).turn.n, 2u);
-  EXPECT_EQ(handed.at(0).tail_taken.n, 1u);
-  source_->Start({4, 4}, 2, 1);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  Sent();
-  source_->Deal(MakeStep(4, 2, 2));
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  source_->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,4294967296"}))
-      << "rank 0 has its own count of the last steps; rank 1, which restored nothing, stands where it stands";
-}
-
-// A rank that restored nothing may think that another reader comes first, and has no room for this one: the reader's first
-// step goes to it nevertheless, and tells it where the lane begins.
-TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
-  source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
-  source_->OnOpen(0, 1, 1);
-  source_->OnOpen(1, 1, 0);
-  ASSERT_EQ(NextEpoch(), 1);
-  source_->Begin(1, nullptr);
-  source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  Sent();
-  source_->Deal(MakeStep(4, 2, 2));
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
-}
-
-// A trainer in our own process answers once the call that sent it a share has returned: with room for more, and at once.
-TEST_F(TurnsTest, AShareIsAnsweredAfterItWasSent) {
-  ChannelConfig config;
-  config.batch = plan::Batch::kPerRank;
-  const World world = MakeWorld(1, 2, 2, false);
-  Texts sent;
-  std::deque<Header> queue;
-  PlainSource source(config, &world, 60, [&](int member, Header h, const Share*) {
-    sent.push_back(std::to_string(member) + " " + h.name() + " " + std::to_string(PlainOf(h.message).step));
-    if (KindOf(h) == Kind::kData && member == 1) queue.push_back(std::move(h));
-  });
-  const auto answer = [&] {
-    for (; !queue.empty(); queue.pop_front()) {
-      const uint64_t epoch = queue.front().epoch, step = PlainOf(queue.front().message).step;
-      source.OnTaken(1, epoch, step + 1, step + 2);
-      source.OnWhy(1, epoch, step + 1);
-    }
+TEST_F(TurnsTest, WhatAFailedReaderLosesIsCounted) {
+  using plan::Schedule;
+  const struct {
+    int64_t elements;
+    Schedule schedule;
+    uint64_t restored, dealt, dropped;
+    const char* text;
+  } cases[] = {
+      {10, Schedule::kStatic, 4, 2, 0, "step 3 of its own] broken. "},  // it was restored in its third step
+      {10, Schedule::kStatic, 4, 2, 0, "4 of its 10 elements are lost"},
+      {10, Schedule::kStatic, 0, 2, 4, "4 of its 10 elements are lost"},  // those that made no step are not
+      {10, Schedule::kDynamic, 0, 4, 0, "6 of its 10 elements are lost"},
+      {-1, Schedule::kStatic, 0, 0, 0, "at least 1 of its elements is lost"},
   };
-  for (int t = 0; t < 2; ++t) source.OnOpen(t, 1, 1);
-  source.Begin(1, nullptr);
-  source.Start({});
-  for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source.Await(), Task::kPull);
-    source.Deal(MakeStep(k, 2, 2));  // the second one is in hand until there is room for it on rank 0
-    answer();
+  for (const auto& one : cases) {
+    MakeOneThatMayFail(one.elements, one.schedule);
+    const uint64_t each = one.schedule == Schedule::kStatic ? 2 : 1;
+    for (int t = 0; t < 2 && one.restored > 0; ++t)
+      source_->OnRestore(t, 1, {"words", one.restored, 1, one.restored / 2, 0}, t + 1);
+    OpenAll(1, 9);
+    ASSERT_EQ(NextEpoch(), 1);
+    source_->Begin(1, nullptr);
+    source_->Start(std::vector<uint64_t>(one.restored > 0 ? 2 : 0, one.restored), one.restored / 2);
+    for (uint64_t k = 0; k < one.dropped; ++k) source_->Epoch()->Dropped(static_cast<int64_t>(k), 1);
+    for (uint64_t k = 0; k < one.dealt; k += each) {
+      ASSERT_EQ(source_->Await(), Task::kPull);
+      source_->Deal(MakeStep(one.restored + k, each == 2 ? 2 : 0, each));
+    }
+    CaptureLines();
+    source_->Finish({kInternal, "broken"}, true);
+    const std::string log = CapturedLines();
+    EXPECT_NE(log.find(one.text), std::string::npos) << log;
   }
-  EXPECT_EQ(sent, (Texts{"0 DATA 0", "1 DATA 0", "1 BECAUSE 0"}));
-  sent.clear();
-  source.OnTaken(0, 1, 1, 2);
-  ASSERT_EQ(source.Await(), Task::kPull);
-  answer();
-  EXPECT_EQ(sent, (Texts{"0 DATA 1", "1 DATA 1", "1 BECAUSE 0"}));
 }
 
-// Rank 0 alone has restored a state, in which the other reader has dealt a step and this one none: rank 1 may have given it no room.
-TEST_F(TurnsTest, AFirstStepGoesOutInTheFirstRoundToo) {
-  source_->OnRestore(0, 1, {"words", 0, 1, 0, 0}, 1);
-  source_->OnOpen(0, 1, 1);
-  source_->OnOpen(1, 1, 0);
-  ASSERT_EQ(NextEpoch(), 1);
-  source_->Begin(1, nullptr);
-  source_->Start({0, 0}, 0);
-  ASSERT_EQ(source_->Await(), Task::kPull);
-  Sent();
-  source_->Deal(MakeStep(0, 2, 2));
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
+// Rank 0 alone has restored a state. Rank 1 may think that another reader comes first, and has no room for this one: the reader's
+// first step goes to it nevertheless, and tells it where the lane begins. In the first round too.
+TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
+  for (const uint64_t turn : {2, 0}) {
+    SetUp();
+    source_->OnRestore(0, 1, {"words", 2 * turn, 1, turn, 0}, 1);
+    source_->OnOpen(0, 1, 1);
+    source_->OnOpen(1, 1, 0);
+    ASSERT_EQ(NextEpoch(), 1);
+    source_->Begin(1, nullptr);
+    source_->Start({2 * turn, 2 * turn}, turn);
+    ASSERT_EQ(source_->Await(), Task::kPull);
+    Sent();
+    source_->Deal(MakeStep(2 * turn, 2, 2));
+    const std::string data = " DATA e1 0," + std::to_string(2 * turn + 2) + "," + std::to_string(turn);
+    EXPECT_EQ(Sent(), (Texts{"0" + data, "1" + data}));
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for a source whoever speaks to it, in whatever order, on however many threads.
+// What holds for a source whoever speaks to it, in whatever order.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "channel_source_fixture.h"
+#include "wire_samples.h"
 
 namespace hvdata {
 namespace {
@@ -57,30 +58,6 @@ TEST_F(SourceTest, AnEpochThatCouldNotBeginAnswersSaves) {
   dealer.join();
 }
 
-TEST_F(SourceTest, EpochsAreNumberedOverRuns) {
-  source_->OnRestore(0, 1, {"words", 4, 5, 2, 0, 5}, 1);
-  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 2);
-  ASSERT_EQ(NextEpoch(), 1);
-  EXPECT_EQ(number_, 5u);
-  source_->Begin(1, nullptr);
-  Sent();
-  source_->Start({4, 4}, 2);
-  EXPECT_EQ(Sent(), (Texts{"0 NUMBERED e1 0,5,0", "1 NUMBERED e1 0,5,0"})) << "rank 1 has restored nothing";
-  for (const uint64_t epoch : {1, 2}) {
-    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
-    EXPECT_EQ(source_->Linger(), Task::kStop);
-    source_->End();
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch + 1, 2);
-    ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch + 1));
-    EXPECT_EQ(number_, epoch + 5);
-    source_->Begin(epoch + 1, nullptr);
-    source_->Start({});
-    const Texts sent = Sent();
-    ASSERT_FALSE(sent.empty());
-    EXPECT_EQ(sent[0], "0 NUMBERED e" + std::to_string(epoch + 1) + " 0," + std::to_string(epoch + 5) + ",0");
-  }
-}
-
 TEST_F(SourceTest, ASaveOfOneEpochIsNotAnsweredInAnother) {
   source_->OnOpen(0, 1, 1);
   source_->OnClose(0, 1, 0);
@@ -100,66 +77,6 @@ TEST_F(SourceTest, ASaveOfOneEpochIsNotAnsweredInAnother) {
   ASSERT_EQ(requests.size(), 1u) << "the other one has gone with its epoch";
   EXPECT_EQ(requests[0].request, 7);
   EXPECT_EQ(requests[0].epoch, 2u);
-}
-
-// Trainers speak from threads of their own while the dealer deals: each hears everything in its order, and nothing that it
-// had not given room for.
-TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
-  for (const plan::Schedule schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
-    const World world = MakeWorld(0, 2, 1, true);
-    ChannelConfig config;
-    config.schedule = schedule;
-    constexpr uint64_t kSteps = 2000;
-    std::atomic<bool> ended[2] = {};
-    std::atomic<uint64_t> sent[2] = {}, recalls[2] = {};
-    std::atomic<int> inside{0};
-    PlainSource source(config, &world, 60, [&](int member, Header h, const Share*) {
-      EXPECT_EQ(++inside, 1) << "one at a time";
-      EXPECT_TRUE(HoldsLocks());
-      const auto t = static_cast<size_t>(world.AudienceIndex(member));
-      EXPECT_TRUE(!ended[t] || KindOf(h) == Kind::kBecause) << "nothing but an answer comes after an end: " << h.name();
-      if (KindOf(h) == Kind::kData) {
-        EXPECT_EQ(PlainOf(h.message).step, sent[t]++);
-      } else if (KindOf(h) == Kind::kEnd) {
-        EXPECT_EQ(PlainOf(h.message).step, sent[t]);
-        ended[t] = true;
-      } else if (KindOf(h) == Kind::kRecall) {
-        ++recalls[t];
-      }
-      --inside;
-    });
-    std::vector<std::thread> trainers;
-    for (int t = 0; t < 2; ++t) source.OnOpen(t, 1, 4);
-    for (int t = 0; t < 2; ++t) {
-      trainers.emplace_back([&, t] {
-        const auto at = static_cast<size_t>(t);
-        uint64_t answered = 0;
-        while (!ended[at]) {
-          const bool recalled =
-              recalls[at] > answered;       // looked at first: nothing is sent between a recall and its answer
-          const uint64_t taken = sent[at];  // all of it, so that a recall takes nothing back
-          if (recalled)
-            source.OnRecalled(t, 1, taken, taken + 1), ++answered;
-          else
-            source.OnTaken(t, 1, taken, taken + 4);
-          if (taken % 7 == 0) source.OnWhy(t, 1, taken);
-          std::this_thread::yield();
-        }
-        source.OnClose(t, 1, sent[at]);
-      });
-    }
-    source.Begin(1, nullptr);
-    source.Start({});
-    for (uint64_t k = 0; k < kSteps; ++k) {
-      ASSERT_EQ(source.Await(), Task::kPull);
-      source.Deal(MakeStep(k, schedule == plan::Schedule::kStatic ? 2 : 0));
-    }
-    source.Finish({});
-    EXPECT_EQ(source.Linger(), Task::kStop);
-    source.End();
-    for (std::thread& thread : trainers) thread.join();
-    EXPECT_EQ(sent[0] + sent[1], schedule == plan::Schedule::kStatic ? 2 * kSteps : kSteps);
-  }
 }
 
 // Any message of any kind with any numbers, from any trainer, in any state.
@@ -225,23 +142,15 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       source.End();
     }
   });
+  const wire::Filler filler{wire::Filler::kRandom, &random, 300, 24};
   for (int step = 0; step < 2500; ++step) {
     const auto below = [&](uint64_t n) { return random() % n; };
-    const auto any = [&] { return below(6) == 0 ? random() : below(6) == 0 ? ~0ull : below(24); };
     uint64_t epoch = epoch_now + below(3);
     if (below(4) == 0 && epoch > 0) --epoch;
-    if (below(500) == 0) epoch = any();
-    auto kind = static_cast<Kind>(below(static_cast<uint64_t>(Kind::kBye) + 1));
-    if (kind == Kind::kRelease && below(20) > 0) kind = Kind::kOpen;  // not everybody is to be gone at once
-    wire::Message message =
-        MessageOf(kind, {any(), static_cast<int64_t>(any()), static_cast<int64_t>(below(3)), "text"});
-    if (kind == Kind::kGo)
-      message = wire::Go{static_cast<wire::Go::Notice>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
-    if (auto* restore = std::get_if<wire::Restore>(&message)) {
-      restore->number = any();
-      restore->turn = Turn(any());
-      restore->tail_taken = TailStep(any());
-    }
+    if (below(500) == 0) epoch = filler.Number();
+    wire::Message message = wire::Filled(below(wire::kKinds), filler);
+    if (std::holds_alternative<wire::Release>(message) && below(20) > 0)  // not everybody is to be gone at once
+      message = wire::Open{LaneStep(below(24))};
     source.Handle(static_cast<int>(below(world.members.size())), MakeHeader(0, epoch, std::move(message)));
     if (step % 16 == 0) std::this_thread::yield();
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <future>
 #include <thread>
 
@@ -10,27 +9,6 @@
 
 namespace hvdata {
 namespace {
-
-TEST_F(SourceTest, TheFirstOpenStartsAnEpochAndTheLastCloseEndsIt) {
-  EXPECT_EQ(NextEpoch(), 0);
-  source_->OnOpen(1, 1, 1);
-  Begin(1);
-  Deal();
-  EXPECT_EQ(Sent(), (Texts{"1 DATA e1 0,1,0"}));
-  source_->OnOpen(0, 1, 1);
-  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0"}));
-  source_->Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,0"}));
-  EXPECT_EQ(source_->Await(), Task::kStop);
-  source_->OnClose(0, 1, 1);
-  source_->OnOpen(0, 2, 1);
-  EXPECT_EQ(NextEpoch(), 0);
-  source_->OnClose(1, 1, 1);
-  EXPECT_EQ(source_->Linger(), Task::kStop);
-  EXPECT_EQ(NextEpoch(), 0) << "the dealer has not put the input away";
-  source_->End();
-  EXPECT_EQ(NextEpoch(), 2);
-}
 
 // A wait for the first element that is cut short on every rank while the reader is busy with something else.
 TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
@@ -52,8 +30,7 @@ TEST_F(SourceTest, RoomForOneStepOfManyIsEnoughInTheEnd) {
   ChannelConfig config;
   config.prefetch = 16;
   Make(std::move(config), MakeWorld(0, 2, 1, true));
-  source_->OnOpen(0, 1, 16);
-  source_->OnOpen(1, 1, 16);
+  OpenAll(1, 16);
   Begin(1);
   for (int step = 0; step < 16; ++step) Deal();
   for (uint64_t step = 1; step <= 3; ++step) {
@@ -131,69 +108,37 @@ TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
 }
 
 TEST_F(SourceTest, WhatIsDroppedIsLogged) {
-  source_->OnOpen(0, 1, 2);
-  Begin(1);
-  source_->Epoch()->Dropped(1, 1);
-  CaptureLines();
-  source_->Finish({});
-  EXPECT_EQ(CapturedLines(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
-            "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n"
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
-            "element(s) of this epoch\n");
-}
-
-TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
-  source_->OnOpen(0, 1, 2);
-  Begin(1);
-  source_->Epoch()->Dropped(0, 1);
-  CaptureLines();
-  source_->Finish({});
-  EXPECT_EQ(CapturedLines(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
-            "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n");
+  for (const int elements : {1, 0}) {  // too few for a step, or without rows
+    SetUp();
+    source_->OnOpen(0, 1, 2);
+    Begin(1);
+    source_->Epoch()->Dropped(elements, 1);
+    CaptureLines();
+    source_->Finish({});
+    const std::string where = "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] ";
+    EXPECT_EQ(CapturedLines(),
+              where +
+                  "there were fewer elements than trainers, so the epoch had no step; use remainder=\"partial\" or "
+                  "\"pad\", or more elements\n" +
+                  (elements > 0 ? where + "remainder=\"drop\" left out 1 element(s) of this epoch\n" : ""));
+  }
 }
 
 // However the epoch ends: with an error, or because everybody leaves it.
 TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
   for (const bool fails : {true, false}) {
     const uint64_t epoch = fails ? 1 : 2;
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 2);
+    OpenAll(epoch, 2);
     Begin(epoch);
     Deal();
     source_->Epoch()->Dropped(1, 0);
     source_->Epoch()->Dropped(1, 0);
     CaptureLines();
     if (fails) source_->Finish({kInternal, "broken"});
-    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
-    EXPECT_EQ(source_->Linger(), Task::kStop);
-    source_->End();
+    CloseAll(epoch, 1);
     EXPECT_EQ(CapturedLines(), "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
                                    ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
   }
-}
-
-TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
-  source_->OnOpen(0, 1, 1);
-  source_->OnOpen(1, 1, 1);
-  Begin(1);
-  Deal();
-  source_->OnTaken(0, 1, 1, 2);
-  Sent();
-  source_->OnSave(0, 1, 41);
-  ASSERT_EQ(source_->Await(), Task::kSave) << "also while there is no room";
-  EXPECT_EQ(source_->Epoch()->UntakenElements().size(), 1u);
-  for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
-  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,41,0 state"}));
-  source_->OnTaken(1, 1, 1, 2);
-  EXPECT_EQ(source_->Await(), Task::kPull);
-  EXPECT_EQ(source_->Epoch()->UntakenElements().size(), 0u);
-  source_->Finish({});
-  Sent();
-  source_->OnSave(1, 1, 42);
-  ASSERT_EQ(source_->Linger(), Task::kSave);
-  for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {kInternal, "no"}, "");
-  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,42,13 no"}));
 }
 
 TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
@@ -211,19 +156,6 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   sent = Sent();
   ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
   EXPECT_EQ(sent[0], "0 STATE e1 0,6,0") << "its sink knows whether it has seen the end";
-}
-
-// Another reader was quicker, and the trainer has had a step of that one.
-TEST_F(SourceTest, ASaveThatComesBeforeTheEpochBeginsHereWaits) {
-  source_->OnOpen(0, 1, 1);
-  source_->OnSave(0, 1, 5);
-  EXPECT_EQ(Sent(), Texts());
-  Begin(1);
-  ASSERT_EQ(source_->Await(), Task::kSave);
-  const auto requests = source_->TakeSaveRequests();
-  ASSERT_EQ(requests.size(), 1u);
-  source_->AnswerSave(requests[0], {}, "words");
-  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0 words"}));
 }
 
 TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
@@ -322,86 +254,28 @@ TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0", "1 STATE e1 0,6,0 words"}));
 }
 
-TEST_F(SourceTest, DynamicKnowsWhatEachHasTakenSinceASnapshot) {
-  Make(plan::Schedule::kDynamic);
-  source_->OnOpen(0, 1, 2);
-  source_->OnOpen(1, 1, 2);
-  Begin(1);
-  Deal(0);
-  Deal(0);
-  Deal(0);
-  source_->OnTaken(0, 1, 1, 3);
-  source_->Epoch()->UntakenElements();
-  source_->OnTaken(0, 1, 2, 4);
-  source_->OnClose(1, 1, 1);
-  EXPECT_EQ(source_->Epoch()->TakenSince(0), (std::vector<uint64_t>{2}));
-  EXPECT_EQ(source_->Epoch()->TakenSince(1), (std::vector<uint64_t>{1}));
-}
-
-// A trainer in our own process is told through the queue of the post, as any other: its answer comes later, and in turn.
-TEST_F(SourceTest, ARecallIsAnsweredAfterItWasSent) {
-  world_ = MakeWorld(0, 2, 1, false);
-  std::deque<std::pair<int, Header>> queue;
-  ChannelConfig config;
-  config.schedule = plan::Schedule::kDynamic;
-  PlainSource source(config, &world_, 60, [&](int trainer, Header h, const Share*) {  // as members here
-    sent_.push_back(std::to_string(trainer) + " " + h.name());
-    if (KindOf(h) == Kind::kRecall) queue.emplace_back(trainer, std::move(h));
-  });
-  source.OnOpen(0, 1, 2);
-  source.Begin(1, nullptr);
-  source.Start({});
-  ASSERT_EQ(source.Await(), Task::kPull);
-  source.Deal(MakeStep(0, 0));
-  source.OnOpen(1, 1, 2);
-  source.Finish({});
-  EXPECT_EQ(Sent(), (Texts{"0 DATA", "0 RECALL"}));
-  ASSERT_EQ(queue.size(), 1u);
-  source.OnRecalled(queue[0].first, queue[0].second.epoch, 0, 0);
-  EXPECT_EQ(Sent(), (Texts{"1 DATA"}));
-}
-
-// Who waits may do so in another library, where nobody asks why.
+// Who waits may do so in another library, where nobody asks why. That all ranks alike are busy is no stall.
 TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
   stall_seconds_ = 0.1;
-  Make(plan::Schedule::kStatic);
-  source_->OnOpen(0, 1, 1);
-  source_->OnOpen(1, 1, 1);
-  Begin(1);
-  Deal();
-  const auto log_of_a_wait = [this] {
+  for (const bool one_takes : {true, false}) {
+    Make(plan::Schedule::kStatic);
+    OpenAll(1, 1);
+    Begin(1);
+    Deal();
+    if (one_takes) source_->OnTaken(0, 1, 1, 2);
     CaptureLines();
-    std::thread then([this] {
-      std::this_thread::sleep_for(std::chrono::seconds(3));
-      source_->OnTaken(1, 1, source_->Steps(), source_->Steps() + 1);
+    std::thread then([this, one_takes] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(one_takes ? 3000 : 400));
+      for (int t = 0; t < 2; ++t) source_->OnTaken(t, 1, 1, 2);
     });
     EXPECT_EQ(source_->Await(), Task::kPull);
     then.join();
-    return CapturedLines();
-  };
-  source_->OnTaken(0, 1, 1, 2);
-  EXPECT_EQ(AnySeconds(log_of_a_wait()),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 1] nothing has moved for N s: reader 0 on "
-            "host0 has dealt "
-            "1 steps and waits until rank 1 on node1 has taken more of them\n");
-}
-
-TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
-  stall_seconds_ = 0.1;
-  Make(plan::Schedule::kStatic);
-  source_->OnOpen(0, 1, 1);
-  source_->OnOpen(1, 1, 1);
-  Begin(1);
-  Deal();
-  CaptureLines();
-  std::thread then([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
-    source_->OnTaken(0, 1, 1, 2);
-    source_->OnTaken(1, 1, 1, 2);
-  });
-  EXPECT_EQ(source_->Await(), Task::kPull);
-  then.join();
-  EXPECT_EQ(CapturedLines(), "");
+    EXPECT_EQ(AnySeconds(CapturedLines()),
+              one_takes
+                  ? "horovod_data: [reader 0 on host0, channel train, epoch 1, step 1] nothing has moved for N s: "
+                    "reader 0 on host0 has dealt 1 steps and waits until rank 1 on node1 has taken more of them\n"
+                  : "");
+  }
 }
 
 TEST_F(SourceTest, TheReaderSaysWhy) {
@@ -429,8 +303,7 @@ TEST_F(SourceTest, TheReaderSaysWhy) {
 
 TEST_F(SourceTest, AReaderWithoutAPlaceInTheWindowWaitsForItsTurn) {
   Make(plan::Schedule::kStatic, 3);  // this is reader 2, and the window is 2 steps
-  source_->OnOpen(0, 1, 0);
-  source_->OnOpen(1, 1, 0);
+  OpenAll(1, 0);
   Begin(1);
   source_->OnTaken(0, 1, 0, 1);
   source_->OnSave(0, 1, 1);

@@ -12,9 +12,6 @@ class VerifiedTest : public SourceTest {
     config.verify = true;
     SourceTest::Make(std::move(config), std::move(world));
   }
-  void OpenAll(uint64_t limit = 9) {
-    for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, limit);
-  }
   static Step Hashed(Step step) {
     for (size_t i = 0; i < step.elements.size(); ++i) step.hashes.elements.emplace_back();
     for (auto& share : step.shares) {
@@ -51,21 +48,6 @@ class VerifiedTest : public SourceTest {
   }
 };
 
-TEST_F(VerifiedTest, TheEpochIsReportedWhenAllHaveTakenAllOfIt) {
-  OpenAll();
-  Begin(1);
-  Deal();
-  Take(0, 0);
-  EXPECT_EQ(source_->Await(), Task::kPull);
-  source_->Finish({});
-  EXPECT_EQ(Reports().size(), 0u);
-  Take(1, 0);
-  const auto reports = Reports();
-  ASSERT_EQ(reports.size(), 1u);
-  EXPECT_TRUE(reports[0].complete);
-  EXPECT_EQ(reports[0].rows, (std::vector<uint64_t>{1, 1}));
-}
-
 // Shares that were not sent, and places that no share has.
 TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
   const struct {
@@ -78,7 +60,7 @@ TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
   };
   for (const auto& one : cases) {
     SetUp();
-    OpenAll();
+    OpenAll(1, 9);
     Begin(1);
     Deal();
     Deal();
@@ -99,7 +81,7 @@ TEST_F(VerifiedTest, NoNumberOfAPeersLeadsOutside) {
 }
 
 TEST_F(VerifiedTest, AShareOfAnotherRankIsCalledSwapped) {
-  OpenAll();
+  OpenAll(1, 9);
   Begin(1);
   Deal();
   Deal();
@@ -116,7 +98,7 @@ TEST_F(VerifiedTest, AShareOfAnotherRankIsCalledSwapped) {
 TEST_F(VerifiedTest, SharesThatNeverCameAreCounted) {
   for (const int64_t missing : {int64_t{2}, int64_t{-1}, INT64_MIN}) {
     SetUp();
-    OpenAll();
+    OpenAll(1, 9);
     Begin(1);
     for (int step = 0; step < 3; ++step) Deal();
     Take(1, 0);
@@ -141,7 +123,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   ChannelConfig config;
   config.remainder = plan::Remainder::kPad;
   Make(config, MakeWorld(1, 4, 2, true, true));
-  OpenAll();
+  OpenAll(1, 9);
   Begin(1);
   Deal();
   Step filler = MakeStep(9, 2);

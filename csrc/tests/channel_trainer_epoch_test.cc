@@ -42,20 +42,6 @@ class DynamicTrainerEpochTest : public testing::Test {
   Texts told_;
 };
 
-// The share has come, and who waits for it has not been woken yet.
-TEST_F(DynamicTrainerEpochTest, ARecallLeavesTheShareThatIsWaitedFor) {
-  Open(1);
-  epoch_->SetWaiting(true);
-  Data(0);
-  Data(0);
-  epoch_->OnRecall(0);
-  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
-  epoch_->SetWaiting(false);
-  EXPECT_TRUE(Takes());
-  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,1"}));
-  EXPECT_FALSE(Takes());
-}
-
 // verified: without its acknowledgement the other trainers would wait for the end, as long as the program keeps the iterator.
 TEST_F(DynamicTrainerEpochTest, AShareThatCantBeHashedIsAcknowledgedAllTheSame) {
   config_.verify = true;
@@ -67,22 +53,6 @@ TEST_F(DynamicTrainerEpochTest, AShareThatCantBeHashedIsAcknowledgedAllTheSame) 
   EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,3"}));
   epoch_->HandedOut();
   EXPECT_EQ(Told(), Texts());
-}
-
-// A cancelled GetNext: perhaps its iterator never asks again, and the others wait for that share.
-TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatWasKept) {
-  Open(1);
-  epoch_->SetWaiting(true);
-  Data(0);
-  epoch_->OnRecall(0);
-  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
-  epoch_->GiveUp();
-  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 0,0"}));
-  EXPECT_EQ(epoch_->Queued(), 0u);
-  epoch_->SetWaiting(true);
-  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1"})) << "asks again";
-  Data(0);
-  EXPECT_TRUE(Takes());
 }
 
 // The same with what came on demand, later.
@@ -97,16 +67,6 @@ TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
   epoch_->GiveUp();
   EXPECT_EQ(Told(), (Texts{"r1 RECALLED 0,0"}));
   EXPECT_EQ(epoch_->Queued(), 0u);
-}
-
-// What was not recalled is still this rank's, whoever asks for it.
-TEST_F(DynamicTrainerEpochTest, WithoutARecallNothingIsGivenBack) {
-  Open(1);
-  epoch_->SetWaiting(true);
-  Data(0);
-  epoch_->GiveUp();
-  EXPECT_EQ(Told(), Texts());
-  EXPECT_TRUE(Takes());
 }
 
 // A newer iterator opens the next epoch in that moment.

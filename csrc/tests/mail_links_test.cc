@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
-#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -64,23 +62,16 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIt
   EXPECT_EQ(Through(To(*links[3], 0), To(*links[0], 3), "from 3"), "from 3");
 }
 
-TEST(HostLinks, BetweenADedicatedReaderAndTrainersAlone) {
-  EXPECT_EQ(
-      Pairs(Connect({Rank("a", -1, 0), Rank("a", -1, 1), Rank("a", 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes)),
-      "0-2 0-3 1-2 1-3");
-}
-
-TEST(HostLinks, EachHostsReaderServesItsOwn) {
-  EXPECT_EQ(
-      Pairs(Connect({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2, 1), Rank("b", 3)}, Payload::kArena, kArenaBytes)),
-      "0-1 2-3");
-}
-
-TEST(HostLinks, TwoReadersThatTrainHaveOneBetweenThem) {
-  const auto links = Connect({Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, Payload::kAuto, kArenaBytes);
-  EXPECT_EQ(Pairs(links), "0-1 0-2 1-2");
-  EXPECT_EQ(To(*links[1], 0)->lends(), false);
-  EXPECT_EQ(links[1]->arena->segment().peers, 1u);
+TEST(HostLinks, BetweenReadersAndTheirTrainers) {
+  const struct {
+    std::vector<Member> members;
+    const char* pairs;
+  } cases[] = {
+      {{Rank("a", -1, 0), Rank("a", -1, 1), Rank("a", 0), Rank("a", 1)}, "0-2 0-3 1-2 1-3"},  // dedicated
+      {{Rank("a", 0, 0), Rank("a", 1), Rank("b", 2, 1), Rank("b", 3)}, "0-1 2-3"},            // one on each host
+      {{Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, "0-1 0-2 1-2"},  // two that train have one between them
+  };
+  for (const auto& [members, pairs] : cases) EXPECT_EQ(Pairs(Connect(members, Payload::kAuto, kArenaBytes)), pairs);
 }
 
 TEST(HostLinks, NoneWithoutSharedMemory) {
@@ -113,14 +104,6 @@ TEST(HostLinks, ChannelsShareTheBells) {
   EXPECT_EQ(links[0]->bells->Of(true, 7)->rung, 1u);
 }
 
-TEST(HostLinks, ABellOutlivesTheLinks) {
-  auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes);
-  const std::shared_ptr<Bell> bell(links[1]->bells, links[1]->bells->Of(false, 3));
-  links.clear();
-  bell->Ring();
-  EXPECT_EQ(bell->rung, 1u);
-}
-
 // In another network namespace no process listens under the reader's name.
 TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
@@ -131,101 +114,15 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
             "travel as messages\n");
   EXPECT_EQ(Pairs(links), "0-2");
   EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "still"), "still");
+  const auto none = Connect({members[0], members[1]}, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
+  EXPECT_EQ(Pairs(none), "");
+  EXPECT_EQ(none[0]->arena, nullptr);
 }
-
-TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
-  CaptureLines();
-  const auto links =
-      Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
-  EXPECT_NE(CapturedLines(), "");
-  EXPECT_EQ(Pairs(links), "");
-  EXPECT_EQ(links[0]->arena, nullptr);
-}
-
-// ---- Real processes: a reader, and two trainers of which one is refused. Their collectives use pairs of sockets.
-
-class ProcessCollectives {
- public:
-  ProcessCollectives() {
-    for (auto& ends : ends_) EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
-  }
-  ~ProcessCollectives() {
-    for (auto& ends : ends_) {
-      close(ends[0]);
-      close(ends[1]);
-    }
-  }
-  static constexpr int kRanks = 3;
-
-  Collectives For(int self) {
-    return {[this, self](const std::string& mine) { return Exchange(self, mine); },
-            [this, self](const std::vector<uint8_t>& mine) {
-              std::vector<uint8_t> theirs;
-              for (const std::string& row : Exchange(self, std::string(mine.begin(), mine.end()))) {
-                theirs.push_back(static_cast<uint8_t>(row.at(static_cast<size_t>(self))));
-              }
-              return theirs;
-            }};
-  }
-  std::vector<std::string> Exchange(int self, const std::string& mine) {
-    std::vector<std::string> all(kRanks, std::string(mine.size(), '\0'));
-    all[static_cast<size_t>(self)] = mine;
-    for (int other = 0; other < kRanks; ++other) {
-      if (other == self) continue;
-      EXPECT_EQ(write(End(self, other), mine.data(), mine.size()), static_cast<ssize_t>(mine.size()));
-    }
-    for (int other = 0; other < kRanks; ++other) {
-      std::string& text = all[static_cast<size_t>(other)];
-      if (other == self) continue;
-      EXPECT_EQ(read(End(self, other), &text[0], text.size()), static_cast<ssize_t>(text.size()));
-    }
-    return all;
-  }
-
- private:
-  int End(int self, int other) { return ends_[self + other - 1][self > other]; }
-  int ends_[kRanks][2];
-};
 
 uint64_t MappedBytes() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// Trainer 2 calls `refuse` before it connects, and gets no link. Trainer 1 gets its link.
-void ExpectRefused(uint64_t arena_bytes, const std::function<void()>& refuse) {
-  const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
-  ProcessCollectives collectives;
-  const auto run = [&](int self) {
-    const HostLinks links(World::Of(self, members), Payload::kAuto, arena_bytes, collectives.For(self));
-    for (int other = 0; other < 3; ++other) {
-      const bool expected = self + other == 1;
-      EXPECT_EQ(To(links, other) != nullptr, expected) << "member " << self << " with " << other;
-    }
-    if (HostLink* const link = To(links, 1 - self % 2)) {
-      const std::string record = "from " + std::to_string(self);
-      EXPECT_TRUE(link->Put({record}));
-      collectives.Exchange(self, "sent");
-      bool broken = false;
-      EXPECT_TRUE(link->Take([&](std::string_view r) { EXPECT_EQ(r, "from " + std::to_string(1 - self)); }, &broken));
-    } else {
-      collectives.Exchange(self, "sent");
-    }
-  };
-  Process trainer([&] { run(1); });
-  Process refused([&] {
-    refuse();
-    run(2);
-  });
-  run(0);
-}
-
-TEST(LinksBetweenProcesses, AnotherUserGetsNoneAndNobodyWaits) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const auto begun = std::chrono::steady_clock::now();
-  ExpectRefused(kArenaBytes, [] { ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
 }
 
 // A host of 200 ranks with the backlog of an old kernel, and a container with a smaller one.
@@ -247,12 +144,14 @@ TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
   }
 }
 
+// There is room for the reader's arena and one trainer's view of it.
 TEST(LinksBetweenProcesses, WhoCannotMapTheArenaGetsNone) {
-  const uint64_t arena = uint64_t{1} << 40;
-  ExpectRefused(arena, [&] {
-    const uint64_t limit = MappedBytes() + arena / 2;
+  Process poor([] {
+    const uint64_t arena = uint64_t{1} << 40, limit = MappedBytes() + 5 * arena / 2;
     const rlimit space{limit, limit};
     ASSERT_EQ(setrlimit(RLIMIT_AS, &space), 0);
+    const std::string pairs = Pairs(Connect({Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)}, Payload::kAuto, arena));
+    EXPECT_TRUE(pairs == "0-1" || pairs == "0-2") << pairs;
   });
 }
 

@@ -246,8 +246,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
     ASSERT_EQ(got.size(), sent + 1);
     EXPECT_STREQ(got.back().header.name(), "BYE") << "seed " << seed;
     EXPECT_EQ(std::get<wire::Bye>(got.back().header.message).told, std::vector<int32_t>{1});
-    TearDown();
-    for (Party& party : parties_) party.landed = false;
+    Stop();
   }
 }
 

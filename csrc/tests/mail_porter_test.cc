@@ -20,21 +20,16 @@ namespace {
 
 std::vector<int> PortersOf(const std::vector<Member>& members) { return Porters(World::Of(0, members)); }
 
-TEST(Porters, TheFirstRankOfEachHostThatReadsAfar) {
+TEST(Porters, AReaderOfTheHostOrElseItsFirstRank) {
   EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2), Rank("b", 3), Rank("c", 4)}),
             (std::vector<int>{-1, -1, 2, 2, -1}));
   EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("b", 3)}), (std::vector<int>{-1, 1, -1, 1}));
-}
-
-TEST(Porters, AReaderOfTheHostWhereThereIsOne) {
   EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2), Rank("b", 3, 1)}), (std::vector<int>{0, 0, 3, 3}));
   EXPECT_EQ(PortersOf({Rank("a", -1, 0), Rank("a", -1, 1), Rank("b", 0), Rank("b", 1), Rank("a", 2), Rank("a", 3)}),
             (std::vector<int>{-1, -1, 2, 2, -1, -1}));
-}
-
-TEST(Porters, NoneWhereEachHostHasItsOwnReader) {
   EXPECT_EQ(PortersOf({Rank("a", 0, 0, 0), Rank("a", 1, -1, 0), Rank("b", 2, 1, 1), Rank("b", 3, -1, 1)}),
-            (std::vector<int>(4, -1)));
+            (std::vector<int>(4, -1)))
+      << "each host has its own reader";
 }
 
 TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
@@ -54,8 +49,7 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
                              {2, 1, std::string(64, '0')});
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches "
-            "travel as "
-            "messages\n");
+            "travel as messages\n");
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
 

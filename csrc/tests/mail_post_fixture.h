@@ -116,7 +116,9 @@ class PostTest : public testing::Test {
       party.mpi = std::thread([this, self, seed] { Carry(self, seed * 2 + static_cast<unsigned>(self)); });
     }
   }
-  void TearDown() override {
+  void TearDown() override { Stop(); }
+  // All that is sent has arrived. The test may start again.
+  void Stop() {
     for (Party& party : parties_) {
       {
         const std::lock_guard<std::mutex> lock(party.flying_mu);
@@ -125,6 +127,7 @@ class PostTest : public testing::Test {
         party.flying_changed.notify_one();
       }
       if (party.mpi.joinable()) party.mpi.join();
+      party.landed = false;
     }
   }
 

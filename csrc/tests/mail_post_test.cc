@@ -64,40 +64,29 @@ TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
   EXPECT_EQ(arena()->Read().taken, 0u);
 }
 
-TEST_F(PostTest, TrainersSendTheirLargePayloadsAsMessages) {
-  Start(Payload::kArena);
-  EXPECT_EQ(parties_[1].post->arena().get(), nullptr);
-  Send(1, Make(1, {50, 100000}));
-  const auto got = Take(0, 1);
-  ExpectWhole(got.at(0));
-  EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kMessage}));
-}
-
-TEST_F(PostTest, ForcedThroughTheArenaSmallOnesTooGoThere) {
-  Start(Payload::kArena);
-  Send(0, Make(1, {100, 0, 5}));
-  const auto got = Take(1, 1);
-  ExpectWhole(got.at(0));
-  EXPECT_EQ(Places(got[0]), (std::vector<Where>{kArena, kInline, kArena}));
-}
-
-TEST_F(PostTest, WithoutLinksEverythingGoesByMpiWithoutASequence) {
-  for (const Payload payload : {Payload::kMessage, Payload::kAuto}) {
+TEST_F(PostTest, EachPayloadHasItsWay) {
+  const Lie refused{1, 0, std::string(32, '0')};
+  const struct {
+    Payload payload;
     Lie lie;
-    if (payload == Payload::kAuto) lie = {1, 0, std::string(32, '0')};
-    Start(payload, 1 << 20, 1, lie);
-    EXPECT_EQ(arena(), nullptr);
-    const Sums before = Sums::Now();
-    Send(0, Make(1, {100, 100000}));
-    const auto got = Take(1, 1);
+    int from;
+    std::vector<size_t> sizes;
+    std::vector<Where> places;
+  } cases[] = {
+      {Payload::kArena, {}, 1, {50, 100000}, {kInline, kMessage}},  // trainers have no arena
+      {Payload::kArena, {}, 0, {100, 0, 5}, {kArena, kInline, kArena}},
+      {Payload::kMessage, {}, 0, {100, 100000}, {kInline, kMessage}},
+      {Payload::kAuto, refused, 0, {100, 100000}, {kInline, kMessage}},
+  };
+  for (const auto& one : cases) {
+    Start(one.payload, 1 << 20, 1, one.lie);
+    EXPECT_EQ(parties_[1].post->arena().get(), nullptr);
+    Send(one.from, Make(1, one.sizes));
+    const auto got = Take(1 - one.from, 1);
     ExpectWhole(got.at(0));
-    EXPECT_EQ(got[0].header.sequence, 0u);
-    EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kMessage}));
-    const Sums sums = Sums::Now().Since(before);
-    EXPECT_EQ(sums.here + sums.message, 100100u);
-    EXPECT_EQ(sums.arena, 0u);
-    TearDown();
-    for (Party& party : parties_) party.landed = false;
+    EXPECT_EQ(Places(got[0]), one.places);
+    EXPECT_EQ(got[0].header.sequence, arena() == nullptr ? 0u : 1u) << "only a link needs a number";
+    Stop();
   }
 }
 
@@ -257,8 +246,7 @@ TEST_F(PostTest, ANumberThatCannotBeIsReported) {
       EXPECT_TRUE(parties_[1].got.empty());
       parties_[1].broken.clear();
     }
-    TearDown();
-    for (Party& party : parties_) party.landed = false;
+    Stop();
   }
 }
 

@@ -86,10 +86,6 @@ void ExpectOneLine(const std::string& said, size_t strangers) {
   EXPECT_LT(said.size(), 500u);
 }
 
-TEST(Strangers, NobodyComes) {
-  EXPECT_EQ(MeetWhile([](const auto&, const auto&) {}).said, "");
-}
-
 TEST(Strangers, WhoSaysNothingIsNotWaitedFor) {
   std::vector<int> silent;
   const Met met = MeetWhile([&](const std::string& name, const auto&) {

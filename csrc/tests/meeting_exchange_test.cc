@@ -11,6 +11,15 @@
 namespace hvdata {
 namespace {
 
+// "[rank 1 on node1, scatter 'a', call 0] "
+std::string Place(int trainer, const std::string& name, int call = 0) {
+  const std::string rank = std::to_string(trainer);
+  return "[rank " + rank + " on node" + rank + ", scatter '" + name + "', call " + std::to_string(call) + "] ";
+}
+const std::string kLog = "horovod_data: ";
+const std::string kSame = "Every rank must make the same scatter calls";
+const std::string kLimit = ". " + kSame + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)";
+
 TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     Jobs jobs(3, seed);
@@ -56,20 +65,6 @@ TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
   }
 }
 
-TEST(ExchangeTest, TheRootWaitsForAll) {
-  Jobs jobs(3);
-  jobs.Scatter(0, "a", 0);
-  jobs.Scatter(0, "b", 0);
-  jobs.Scatter(1, "a", 0);
-  jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), Texts());
-  jobs.Scatter(2, "a", 0);
-  jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
-  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 #1"}));
-  EXPECT_EQ(jobs.Got(2), (Texts{"a 0 #2"}));
-}
-
 TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
   for (unsigned seed = 0; seed < 600; ++seed) {
     const int n = 2 + static_cast<int>(seed % 4);
@@ -83,8 +78,11 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
     for (int t = 0; t < n; ++t) order.push_back(t);
     std::shuffle(order.begin(), order.end(), random);
     Jobs jobs(n, seed);
+    const bool gather = seed % 3 == 0;
+    const std::string what = gather ? "gather" : "scatter", name = gather ? std::string("\0G", 2) + "a" : "a";
+    const auto call = [&](int t, int root) { gather ? jobs.Gather(t, name, root) : jobs.Scatter(t, name, root); };
     for (int t : order) {
-      jobs.Scatter(t, "a", roots[static_cast<size_t>(t)]);
+      call(t, roots[static_cast<size_t>(t)]);
       if (seed % 2) jobs.DeliverAll();
     }
     jobs.DeliverAll();
@@ -92,6 +90,8 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
       const Texts got = jobs.Got(t);
       ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
       EXPECT_NE(got[0].find("3 [rank " + std::to_string(t)), std::string::npos) << got[0];
+      EXPECT_NE(got[0].find("the ranks disagree in " + what + "(): root="), std::string::npos) << got[0];
+      EXPECT_NE(got[0].find("the same " + what + " calls, with the same root"), std::string::npos) << got[0];
       int named = 0;  // two ranks and their roots
       for (int of = 0; of < n; ++of) {
         const std::string root = "root=" + std::to_string(roots[static_cast<size_t>(of)]);
@@ -99,32 +99,13 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
       }
       EXPECT_EQ(named, 2) << got[0];
     }
-    for (int t = 0; t < n; ++t) jobs.Scatter(t, "a", 0);  // the next one is not disturbed
+    for (int t = 0; t < n; ++t) call(t, 0);  // the next one is not disturbed
     jobs.DeliverAll();
-    for (int t = 0; t < n; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"a 1 #" + std::to_string(t)}));
+    for (int t = 0; t < n; ++t) EXPECT_EQ(jobs.Got(t).back(), "a 1 #" + std::to_string(gather ? 0 : t));
   }
-}
-
-TEST(ExchangeTest, ARootThatHasCalledFirstFailsToo) {
-  Jobs jobs(2);
-  jobs.Scatter(0, "a", 0);
-  jobs.DeliverAll();
-  CaptureLines();
-  jobs.Scatter(1, "a", 1);
-  jobs.DeliverAll();
-  for (int t : {0, 1}) {
-    const std::string where = "[rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] ";
-    EXPECT_EQ(jobs.Got(t), (Texts{"3 " + where +
-                                  "the ranks disagree in scatter(): root=0 on rank 0 on node0; root=1 on rank 1 "
-                                  "on node1. Every rank must make the same scatter calls, with the same root"}));
-  }
-  EXPECT_EQ(AnySeconds(CapturedLines()), "") << "the errors say it";
 }
 
 TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
-  const std::string text =
-      "] rank 1 on node1 has shut down and takes no part in this scatter. Every rank must make the same "
-      "scatter calls";
   for (const int root : {0, 1}) {
     Jobs jobs(3);
     for (int t = 0; t < 3; ++t) jobs.Scatter(t, "a", root);
@@ -139,8 +120,8 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
     for (int t : {0, 2}) jobs.Scatter(t, "a", 0);
     jobs.TickAll();
     for (int t : {0, 2}) {
-      EXPECT_EQ(jobs.Got(t), (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) +
-                                    ", scatter 'a', call 1" + text}));
+      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + Place(t, "a", 1) +
+                                    "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
 }
@@ -175,35 +156,29 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     }
     EXPECT_LE(ticks, 9);
     for (int t : {1, 2}) {
-      EXPECT_EQ(
-          got[t],
-          (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) +
-                 ", scatter 'a', call 0] rank 0 "
-                 "on node0 has shut down and takes no part in this scatter. Every rank must make the same scatter "
-                 "calls"}));
+      EXPECT_EQ(got[t], (Texts{"14 " + Place(t, "a") +
+                               "rank 0 on node0 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
 }
 
-// Ranks make blocking calls in different orders: the lines name both ranks and both calls.
+// Ranks make blocking calls in different orders: the lines name both ranks and both calls, whoever is the root.
 TEST(ExchangeTest, CrossedCallsAreExplained) {
-  Jobs jobs(2, 0, 0.05, 10);
-  jobs.Scatter(0, "a", 0);
-  jobs.Scatter(1, "b", 1);
-  jobs.DeliverAll();
-  CaptureLines();
-  jobs.TickAll();
-  const std::string order =
-      ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
-  EXPECT_EQ(AnySeconds(CapturedLines()),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not "
-            "made this "
-            "call; rank 1 on node1 waits in scatter 'b', call 0" +
-                order +
-                "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has "
-                "not made this "
-                "call; rank 0 on node0 waits in scatter 'a', call 0" +
-                order);
+  for (const bool own : {true, false}) {
+    Jobs jobs(2, 0, 0.05, 10);
+    jobs.Scatter(0, "a", own ? 0 : 1);
+    jobs.Scatter(1, "b", own ? 1 : 0);
+    jobs.DeliverAll();
+    CaptureLines();
+    jobs.TickAll();
+    const std::string has_not = own ? ", which has not made this call; " : ", which has not sent its part; ";
+    const std::string order =
+        ", call 0, which this rank has not made: where calls block, all ranks must make them in the same order\n";
+    EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s for rank 1 on node1" + has_not +
+                                               "rank 1 on node1 waits in scatter 'b'" + order + kLog + Place(1, "b") +
+                                               "has waited N s for rank 0 on node0" + has_not +
+                                               "rank 0 on node0 waits in scatter 'a'" + order);
+  }
 }
 
 // Texts speak of the audit, because the program has not made its scatters.
@@ -230,27 +205,6 @@ TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
              "must make the same calls of audit(), and the same number of iterations over what it returns"}));
 }
 
-// The same, when each rank waits for the other's part because neither is the root of its own call.
-TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
-  Jobs jobs(2, 0, 0.05, 10);
-  jobs.Scatter(0, "a", 1);
-  jobs.Scatter(1, "b", 0);
-  jobs.DeliverAll();
-  CaptureLines();
-  jobs.TickAll();
-  const std::string order =
-      ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
-  EXPECT_EQ(
-      AnySeconds(CapturedLines()),
-      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not sent its "
-      "part; rank 1 on node1 waits in scatter 'b', call 0" +
-          order +
-          "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent "
-          "its "
-          "part; rank 0 on node0 waits in scatter 'a', call 0" +
-          order);
-}
-
 // A root that has made both calls waits for a third rank, and so does a rank that waits for its part. A refusal waits for no rank.
 TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   Jobs jobs(3, 0, 0.05, 10);
@@ -263,16 +217,11 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   jobs.DeliverAll();
   CaptureLines();
   jobs.TickAll();
-  EXPECT_EQ(
-      AnySeconds(CapturedLines()),
-      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made "
-      "this "
-      "call\n"
-      "horovod_data: [rank 0 on node0, scatter 'b', call 0] has waited N s for rank 1 on node1, rank 2 on node2, which "
-      "has "
-      "not made this call\n"
-      "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
-      "part\n");
+  EXPECT_EQ(AnySeconds(CapturedLines()),
+            kLog + Place(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
+                kLog + Place(0, "b") +
+                "has waited N s for rank 1 on node1, rank 2 on node2, which has not made this call\n" +  //
+                kLog + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part\n");
 }
 
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
@@ -307,9 +256,8 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
   jobs.Leave(1);
   jobs[0].Expect("a", 2, 1, jobs.Note(0, "a"));
   jobs.TickAll();
-  EXPECT_EQ(jobs.Got(0),
-            (Texts{"14 [rank 0 on node0, scatter 'a', call 2] rank 1 on node1 has shut down and takes no part "
-                   "in this scatter. Every rank must make the same scatter calls"}));
+  EXPECT_EQ(jobs.Got(0), (Texts{"14 " + Place(0, "a", 2) +
+                                "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
 }
 
 TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
@@ -319,61 +267,45 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   jobs[0].Fail({kUnavailable, "shut down"});
   jobs[0].Fail({kInternal, "later"});
   jobs.Scatter(0, "a", 1);
-  EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 0] shut down",
-                                "14 [rank 0 on node0, scatter 'a', call 0] shut down",
-                                "14 [rank 0 on node0, scatter 'a', call 1] shut down"}));
+  const std::string first = "14 " + Place(0, "a") + "shut down";
+  EXPECT_EQ(jobs.Got(0), (Texts{first, first, "14 " + Place(0, "a", 1) + "shut down"}));
 }
 
+// The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after that.
 TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   Jobs jobs(3, 0, 0.05, 3);
   jobs.Scatter(0, "a", 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
   CaptureLines();
+  jobs[0].Tick();
   jobs.TickAll();
-  jobs.TickAll();
-  EXPECT_EQ(
-      AnySeconds(CapturedLines()),
-      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made "
-      "this call\n"
-      "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
-      "part\n");
-  std::this_thread::sleep_for(std::chrono::seconds(3));
-  jobs.TickAll();
-  for (const auto& [t, who] : {std::pair(0, "rank 2 on node2, which has not made this call"),
-                               std::pair(1, "rank 0 on node0, which has not sent its part")}) {
-    const std::string rank = std::to_string(t);
-    const std::string at = "4 [rank " + rank + " on node" + rank + ", scatter 'a', call 0] has waited N s for ";
-    EXPECT_EQ(jobs.Got(t), (Texts{at + who +
-                                  ". Every rank must make the same scatter calls; the limit is "
-                                  "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
-  }
-  jobs.Scatter(2, "a", 0);
-  jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(2), (Texts{"4 [rank 2 on node2, scatter 'a', call 0] rank 0 on node0, the root, has given this "
-                                "call up: it has waited N s "
-                                "for rank 2 on node2, which has not made this call. Every rank must make the same "
-                                "scatter calls; the limit is "
-                                "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}))
-      << "the late one does not wait as long again";
-}
-
-// Rank 1 calls much later than the root, so its own limit is far away when the root gives up.
-TEST(ExchangeTest, ARootThatGivesACallUpTellsThoseWhoWait) {
-  Jobs jobs(3, 0, 0, 0.4);
-  jobs.Scatter(0, "a", 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  jobs.Scatter(1, "a", 0);
-  jobs.DeliverAll();
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  const std::string missing = "for rank 2 on node2, which has not made this call";
+  EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s " + missing + "\n" +  //
+                                             kLog + Place(1, "a") +
+                                             "has waited N s for rank 0 on node0, which has not sent its part\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1700));
   jobs[0].Tick();
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0).size(), 1u);
-  EXPECT_EQ(jobs.Got(1), (Texts{"4 [rank 1 on node1, scatter 'a', call 0] rank 0 on node0, the root, has given this "
-                                "call up: it has waited N s "
-                                "for rank 2 on node2, which has not made this call. Every rank must make the same "
-                                "scatter calls; the limit is "
-                                "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
+  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + Place(0, "a") + "has waited N s " + missing + kLimit}));
+  jobs.Scatter(2, "a", 0);
+  jobs.DeliverAll();
+  for (const int t : {1, 2}) {
+    EXPECT_EQ(jobs.Got(t),
+              (Texts{"4 " + Place(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
+                     missing + kLimit}));
+  }
+}
+
+// Where the root does not speak, each rank gives up by itself.
+TEST(ExchangeTest, ARankGivesUpARootThatSaysNothing) {
+  Jobs jobs(2, 0, 0, 0.2);
+  jobs.Scatter(1, "a", 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(210));
+  jobs.TickAll();
+  EXPECT_EQ(jobs.Got(1),
+            (Texts{"4 " + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
 }
 
 }  // namespace

@@ -55,32 +55,25 @@ class ResumeTest : public testing::Test {
   Resumption got_;
 };
 
-TEST_F(ResumeTest, AllAtOneStep) {
-  Resume({Running(0, 6), Running(1, 6), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{6, 6, 6}));
-  EXPECT_EQ(got_.first, 6u);
-  EXPECT_EQ(got_.turn.n, 6u);
-  EXPECT_TRUE(got_.has_state);
-  EXPECT_FALSE(got_.over);
-}
-
 TEST_F(ResumeTest, TheEpochResumesWhereTheLastOneStands) {
-  Resume({Running(0, 9), Running(1, 3), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{9, 3, 6}));
-  EXPECT_EQ(got_.first, 3u);
-  EXPECT_EQ(got_.turn.n, 3u);
-}
-
-TEST_F(ResumeTest, ATrainerThatRestoredNothingStandsWhereTheFirstOneDoes) {
-  Resume({Running(1, 6)});
-  EXPECT_EQ(Positions(), (Numbers{6, 6, 6}));
-}
-
-TEST_F(ResumeTest, OneThatHasEndedTakesNothing) {
-  Resume({Ended(0), Running(1, 6), Running(2, 6)});
-  EXPECT_EQ(Positions(), (Numbers{kAllTaken.n, 6, 6}));
-  EXPECT_EQ(got_.first, 6u);
-  EXPECT_FALSE(got_.over);
+  const struct {
+    std::vector<Restored> all;
+    Numbers positions;
+    uint64_t first;
+  } cases[] = {
+      {{Running(0, 6), Running(1, 6), Running(2, 6)}, {6, 6, 6}, 6},
+      {{Running(0, 9), Running(1, 3), Running(2, 6)}, {9, 3, 6}, 3},
+      {{Running(1, 6)}, {6, 6, 6}, 6},  // who restored nothing stands where the first one does
+      {{Ended(0), Running(1, 6), Running(2, 6)}, {kAllTaken.n, 6, 6}, 6},
+  };
+  for (const auto& [all, positions, first] : cases) {
+    Resume(all);
+    EXPECT_EQ(Positions(), positions);
+    EXPECT_EQ(got_.first, first);
+    EXPECT_EQ(got_.turn.n, first);
+    EXPECT_TRUE(got_.has_state);
+    EXPECT_FALSE(got_.over);
+  }
 }
 
 TEST_F(ResumeTest, OverWhereAllHaveEnded) {
@@ -146,7 +139,7 @@ TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
   const Holding holding{{3, 4}, 5};
   const Remaining remaining = Remain(holding, {}, {});
   const auto from = [&](uint64_t first, uint64_t known = 0) {
-    return ResumeAccount({first, known}, holding, {}, remaining);
+    return ResumeAccount(first, known, holding, {}, remaining);
   };
   EXPECT_EQ(from(0, 3), std::optional<uint64_t>(0));
   EXPECT_EQ(from(3), std::optional<uint64_t>(3));
@@ -158,14 +151,14 @@ TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
 // dynamic: one rank keeps element 3 for minutes, and the others go on without it.
 TEST(ResumeAccount, OneElementMayComeLongAfterTheOthers) {
   const Holding holding{{3}, 1000000};
-  EXPECT_EQ(ResumeAccount({3, 0}, holding, {}, Remain(holding, {}, {})), std::optional<uint64_t>(3));
+  EXPECT_EQ(ResumeAccount(3, 0, holding, {}, Remain(holding, {}, {})), std::optional<uint64_t>(3));
 }
 
 TEST(ResumeAccount, GoesOnBehindElementsThatMadeNoStep) {
   const Holding holding{{}, 9};
   Resumption resumption;
   resumption.first = 5;
-  EXPECT_EQ(ResumeAccount({9, 0}, holding, resumption, Remain(holding, resumption, {})), std::optional<uint64_t>(9));
+  EXPECT_EQ(ResumeAccount(9, 0, holding, resumption, Remain(holding, resumption, {})), std::optional<uint64_t>(9));
 }
 
 TEST(Holding, OfAReaderHasNumbersThatGrow) {
@@ -193,11 +186,11 @@ TEST(ResumeAccount, AnyNumbersThatAreAcceptedCanBeDealt) {
     holding.pulled = std::max(holding.pulled, std::min<uint64_t>(resumption.first, 20));  // the input ran on
     if (holding.pulled < resumption.first) continue;
     const Remaining remaining = Remain(holding, resumption, {any(), any()});
-    const Account account{any(), any()};
-    const std::optional<uint64_t> from = ResumeAccount(account, holding, resumption, remaining);
+    const uint64_t first = any();
+    const std::optional<uint64_t> from = ResumeAccount(first, any(), holding, resumption, remaining);
     if (!from) continue;
     ++accepted;
-    EXPECT_GE(*from, account.first);
+    EXPECT_GE(*from, first);
     EXPECT_LE(*from, remaining.next);
     EXPECT_LE(remaining.next, holding.pulled);
     for (const uint64_t element : remaining.again) EXPECT_TRUE(element >= *from && element < holding.pulled);

@@ -41,76 +41,38 @@ TEST(RowsOf, WrittenOut) {
   EXPECT_EQ(Shares(0, 2, Remainder::kPad), (Expected{{0, 0, 0}, {0, 0, 0}}));
 }
 
-// Every number of rows and trainers that is small enough to try.
-class EveryCase : public testing::TestWithParam<Remainder> {
- protected:
-  template <typename Check>
-  void ForAll(Check check) {
+// Every number of rows and trainers that is small enough to try. Shares are consecutive, disjoint and complete. They differ by at
+// most one row, and no later share is larger. Less than one row a trainer is dropped, or padded at the very end.
+TEST(RowsOf, EveryCase) {
+  for (const Remainder remainder : kAll) {
     for (int trainers = 1; trainers <= 17; ++trainers) {
       for (int64_t rows = 0; rows <= 120; ++rows) {
         SCOPED_TRACE(testing::Message() << rows << " rows, " << trainers << " trainers");
-        check(rows, trainers, Shares(rows, trainers, GetParam()));
-        if (HasFatalFailure()) return;
+        const std::vector<Rows> shares = Shares(rows, trainers, remainder);
+        const auto size_of = [](const Rows& share) { return share.count + share.padding; };
+        int64_t next = 0, padding = 0, before = size_of(shares.front());
+        for (const Rows& share : shares) {
+          ASSERT_EQ(share.begin, next);
+          ASSERT_TRUE(share.count >= 0 && share.padding >= 0);
+          ASSERT_TRUE(padding == 0 || share.count == 0) << "a row after padding";
+          ASSERT_LE(size_of(share), before);
+          ASSERT_LE(size_of(shares.front()) - size_of(share), remainder == Remainder::kPartial ? 1 : 0);
+          next += share.count;
+          padding += share.padding;
+          before = size_of(share);
+        }
+        const int64_t dropped = DroppedRows(rows, trainers, remainder);
+        ASSERT_EQ(next + dropped, rows);
+        ASSERT_EQ(dropped, remainder == Remainder::kDrop ? rows % trainers : 0);
+        ASSERT_LT(padding, remainder == Remainder::kPad ? trainers : 1);
+        // A step is left out only when nobody would get a row, and then all rows are counted as dropped.
+        if (!MakesStep(rows, trainers, remainder)) {
+          ASSERT_EQ(dropped, rows);
+        }
       }
     }
   }
-};
-
-TEST_P(EveryCase, SharesAreConsecutiveDisjointAndComplete) {
-  ForAll([](int64_t rows, int trainers, const std::vector<Rows>& shares) {
-    int64_t next = 0;
-    for (const Rows& share : shares) {
-      ASSERT_EQ(share.begin, next);
-      ASSERT_GE(share.count, 0);
-      ASSERT_GE(share.padding, 0);
-      next += share.count;
-    }
-    ASSERT_EQ(next + DroppedRows(rows, trainers, GetParam()), rows);
-  });
 }
-
-TEST_P(EveryCase, SharesDifferByAtMostOneAndNoLaterOneIsLarger) {
-  ForAll([](int64_t, int, const std::vector<Rows>& shares) {
-    for (size_t i = 1; i < shares.size(); ++i) {
-      const int64_t before = shares[i - 1].count + shares[i - 1].padding;
-      const int64_t size = shares[i].count + shares[i].padding;
-      ASSERT_LE(size, before);
-      ASSERT_LE(shares.front().count + shares.front().padding - size, 1);
-      if (GetParam() != Remainder::kPartial) {
-        ASSERT_EQ(size, before);
-      }
-    }
-  });
-}
-
-TEST_P(EveryCase, PaddingOnlyAtTheVeryEndAndLessThanOneRowPerTrainer) {
-  ForAll([](int64_t, int trainers, const std::vector<Rows>& shares) {
-    int64_t padding = 0;
-    for (const Rows& share : shares) {
-      ASSERT_TRUE(padding == 0 || share.count == 0) << "a row after padding";
-      padding += share.padding;
-    }
-    if (GetParam() == Remainder::kPad) {
-      ASSERT_LT(padding, trainers);
-    } else {
-      ASSERT_EQ(padding, 0);
-    }
-  });
-}
-
-TEST_P(EveryCase, DropsLessThanOneRowPerTrainer) {
-  ForAll([](int64_t rows, int trainers, const std::vector<Rows>& shares) {
-    const int64_t dropped = DroppedRows(rows, trainers, GetParam());
-    ASSERT_EQ(dropped, GetParam() == Remainder::kDrop ? rows % trainers : 0);
-    // A step is left out only when nobody would get a row, and then all rows are counted as dropped.
-    if (!MakesStep(rows, trainers, GetParam())) {
-      ASSERT_EQ(dropped, rows);
-      for (const Rows& share : shares) ASSERT_EQ(share.count, 0);
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Remainders, EveryCase, testing::ValuesIn(kAll));
 
 TEST(MakesStep, OnlyDropWithFewerRowsThanTrainersMakesNone) {
   EXPECT_FALSE(MakesStep(0, 1, Remainder::kDrop));
@@ -132,19 +94,6 @@ TEST(RowsOf, HugeNumbersDoNotOverflow) {
       EXPECT_GT(last.count, 0);
       EXPECT_LT(last.padding, trainers);
     }
-  }
-}
-
-TEST(StepsOf, WrittenOut) {
-  EXPECT_EQ(StepsOf(0, 4, Remainder::kDrop), 0);
-  EXPECT_EQ(StepsOf(3, 4, Remainder::kDrop), 0);
-  EXPECT_EQ(StepsOf(11, 4, Remainder::kDrop), 2);
-  EXPECT_EQ(StepsOf(12, 4, Remainder::kDrop), 3);
-  for (const Remainder remainder : {Remainder::kPartial, Remainder::kPad}) {
-    EXPECT_EQ(StepsOf(0, 4, remainder), 0);
-    EXPECT_EQ(StepsOf(3, 4, remainder), 1);
-    EXPECT_EQ(StepsOf(11, 4, remainder), 3);
-    EXPECT_EQ(StepsOf(12, 4, remainder), 3);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "tests/plan_tuples.h"
 
 namespace hvdata::plan {
 namespace {
@@ -20,19 +21,6 @@ std::vector<Element> InOrder(const std::vector<int64_t>& left) {
     for (int64_t i = 0; i < left[r]; ++i) all.emplace_back(static_cast<int>(r), i);
   }
   return all;
-}
-
-// Every tuple of `readers` numbers below `end`.
-template <typename Check>
-void ForAllLeft(int readers, int64_t end, Check check) {
-  std::vector<int64_t> left(static_cast<size_t>(readers), 0);
-  for (;;) {
-    check(left);
-    size_t digit = 0;
-    while (digit < left.size() && left[digit] == end - 1) left[digit++] = 0;
-    if (digit == left.size()) return;
-    ++left[digit];
-  }
 }
 
 TEST(Tail, WrittenOut) {
@@ -66,7 +54,7 @@ TEST(Tail, AllSmallOnes) {
   for (int trainers = 1; trainers <= 4; ++trainers) {
     for (int readers = 1; readers <= 4; ++readers) {
       for (const Remainder remainder : {Remainder::kDrop, Remainder::kPartial, Remainder::kPad}) {
-        ForAllLeft(readers, trainers, [&](const std::vector<int64_t>& left) {
+        ForAllTuples<int64_t>(readers, trainers - 1, [&](const std::vector<int64_t>& left) {
           const std::vector<Element> all = InOrder(left);
           const auto n = static_cast<size_t>(trainers);
           const size_t steps = (all.size() + (remainder == Remainder::kDrop ? 0 : n - 1)) / n;

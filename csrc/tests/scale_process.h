@@ -2,7 +2,6 @@
 // What a process has used so far: memory, processor time, file descriptors; and waiting for others without using any.
 #pragma once
 
-#include <dirent.h>
 #include <mpi.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -11,7 +10,9 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace hvdata {
@@ -59,18 +60,6 @@ struct Usage {
 };
 constexpr int kUsageFigures = sizeof(Usage) / sizeof(double);
 
-inline int EntriesOf(const char* folder, void (*each)(const std::string& name, void* to), void* to) {
-  int count = 0;
-  DIR* const open = opendir(folder);
-  while (const dirent* entry = open != nullptr ? readdir(open) : nullptr) {
-    if (entry->d_name[0] == '.') continue;
-    ++count;
-    if (each != nullptr) each(entry->d_name, to);
-  }
-  if (open != nullptr) closedir(open);
-  return count;
-}
-
 inline Usage Used() {
   Usage usage;
   usage.at = Now();
@@ -79,22 +68,19 @@ inline Usage Used() {
   usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) +
               1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
   usage.switches = static_cast<double>(of.ru_nvcsw + of.ru_nivcsw);
-  EntriesOf(
-      "/proc/self/task",
-      [](const std::string& thread, void* to) {
-        const std::string folder = "/proc/self/task/" + thread;
-        std::string name;
-        double nanoseconds = 0;
-        std::ifstream(folder + "/comm") >> name;
-        std::ifstream(folder + "/schedstat") >> nanoseconds;
-        if (name == "hvdata-comm") *static_cast<double*>(to) += 1e-9 * nanoseconds;
-      },
-      &usage.comm_cpu);
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    double nanoseconds = 0;
+    std::ifstream(thread.path() / "comm") >> name;
+    std::ifstream(thread.path() / "schedstat") >> nanoseconds;
+    if (name == "hvdata-comm") usage.comm_cpu += 1e-9 * nanoseconds;
+  }
   usage.source_cpu = 1e-9 * static_cast<double>(SourceNanoseconds().load());
   usage.anon = KibIn("status", "RssAnon");
   usage.shared = KibIn("status", "RssShmem");
   usage.pss = KibIn("smaps_rollup", "Pss");
-  usage.fds = EntriesOf("/proc/self/fd", nullptr, nullptr) - 1;  // less that of the folder
+  const std::filesystem::directory_iterator fds("/proc/self/fd");
+  usage.fds = static_cast<double>(std::distance(begin(fds), end(fds)) - 1);  // less that of the folder
   return usage;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the transport's tests and measurements: packets, and an inbox that keeps or checks what comes in.
+// For the transport's tests: packets, and an inbox that keeps or checks what comes in.
 #pragma once
 
 #include <mpi.h>
@@ -17,6 +17,7 @@
 
 #include "mail/placement.h"
 #include "plain_messages.h"
+#include "tests/arena_checksum.h"
 #include "transport/transport.h"
 
 namespace hvdata {
@@ -31,36 +32,22 @@ inline std::shared_ptr<char> Allocate(size_t size) {
   });
 }
 
-// Bytes that are a function of the seed and of their place.
-inline uint64_t WordAt(uint64_t seed, uint64_t i) {
-  return (seed + 1) * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull;
-}
-
 inline Block Filled(uint64_t seed, size_t size) {
   std::shared_ptr<char> data = Allocate(size);
-  size_t at = 0;
-  for (uint64_t word; at + 8 <= size; at += 8) std::memcpy(data.get() + at, &(word = WordAt(seed, at / 8)), 8);
-  for (; at < size; ++at) data.get()[at] = static_cast<char>(WordAt(seed, at));
+  Fill(data.get(), size, seed);
   return {data.get(), size, data};
 }
 
 inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
-  size_t at = 0;
-  for (uint64_t word; at + 8 <= size; at += 8) {
-    if (std::memcpy(&word, data + at, 8), word != WordAt(seed, at / 8)) return false;
-  }
-  for (; at < size; ++at) {
-    if (data[at] != static_cast<char>(WordAt(seed, at))) return false;
-  }
-  return true;
+  std::string expected(size, '\0');
+  Fill(expected.data(), size, seed);
+  return std::memcmp(data, expected.data(), size) == 0;
 }
 
 // A packet whose component i is Filled(epoch + i, sizes[i]).
-inline Packet FilledPacket(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step, const std::vector<size_t>& sizes,
-                           std::string text = "") {
+inline Packet FilledPacket(wire::Message message, uint32_t channel, uint64_t epoch, const std::vector<size_t>& sizes) {
   Packet packet;
-  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // an END with a text needs one
-  packet.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
+  packet.header = MakeHeader(channel, epoch, std::move(message));
   for (size_t size : sizes) {
     wire::Component component;
     component.dtype = 4;
@@ -74,7 +61,6 @@ inline Packet FilledPacket(Kind kind, uint32_t channel, uint64_t epoch, uint64_t
 }
 
 inline uint64_t StepOf(const wire::Header& header) { return PlainOf(header.message).step; }
-inline std::string TextIn(const wire::Header& header) { return PlainOf(header.message).text; }
 
 inline bool ArrivedWhole(const wire::Header& header, const Destination& destination) {
   if (destination.places.size() != header.components.size()) return false;
@@ -92,7 +78,7 @@ class Mailbox : public Inbox {
   Destination DestinationFor(int, const wire::Header& header) override {
     size_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
-    const std::shared_ptr<char> memory = allocate_(bytes);
+    const std::shared_ptr<char> memory = Allocate(bytes);
     Destination destination;
     destination.owner = memory;
     char* at = memory.get();
@@ -148,11 +134,9 @@ class Mailbox : public Inbox {
   }
   int Ticks() const { return ticks_; }
   void Spoil() { spoil_ = true; }  // from now on DestinationFor returns too few places
-  void AllocateWith(std::function<std::shared_ptr<char>(size_t)> allocate) { allocate_ = std::move(allocate); }
 
  private:
   OnDeliver on_deliver_;
-  std::function<std::shared_ptr<char>(size_t)> allocate_ = Allocate;
   std::atomic<bool> spoil_{false};
   std::atomic<int> ticks_{0};
   std::mutex mutex_;

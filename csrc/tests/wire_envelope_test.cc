@@ -99,18 +99,6 @@ TEST(Envelope, KeepsOrderAndBytes) {
   }
 }
 
-TEST(Envelope, IsUsedAgain) {
-  Envelope envelope;
-  std::string first;
-  for (const int member : {3, 4}) {
-    envelope.Add(member, 1)->append("text");
-    EXPECT_EQ(envelope.member(), member);
-    const std::string bytes = envelope.Take();
-    EXPECT_EQ(bytes.size(), Envelope::kFrameBytes + Envelope::kLabelBytes + 4);
-  }
-  EXPECT_EQ(envelope.Take(), "");
-}
-
 TEST(Envelope, RefusedWithAReason) {
   const std::string good = PackedEntries({{3, 1, "abc"}, {5, 2, "d"}});
   const std::string start = "not a valid horovod_data envelope: ";

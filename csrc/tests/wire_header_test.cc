@@ -47,7 +47,6 @@ void ExpectRoundTrip(const Header& header) {
   std::string_view payload;
   std::string error;
   ASSERT_TRUE(Decode(message, &decoded, &payload, &error)) << error;
-  EXPECT_EQ(Told(decoded), Told(header));
   EXPECT_EQ(Encode(decoded), Encode(header));
   EXPECT_EQ(payload, std::string_view(message).substr(Encode(header).size()));
 }
@@ -115,14 +114,6 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
     EXPECT_EQ(bytes.size(), 27 + kinds[kind].second + 4) << header.name();
   }
   EXPECT_EQ(names.size(), kKinds) << "every kind has a name of its own";
-}
-
-TEST(Header, RoundTripOfEveryKind) {
-  for (size_t kind = 0; kind < kKinds; ++kind) {
-    Header header;
-    header.message = EmptyMessage(kind);
-    ExpectRoundTrip(header);
-  }
 }
 
 TEST(Header, RoundTripOfEveryField) {
@@ -194,67 +185,33 @@ TEST(Header, RoundTripOfRandomHeaders) {
   }
 }
 
-TEST(Header, RefusedWhenCutAnywhere) {
-  for (size_t kind = 0; kind < kKinds; ++kind) {
-    const std::string message = Whole(FullHeader(kind));
-    for (size_t size = 0; size < message.size(); ++size) {
-      EXPECT_FALSE(Refusal(std::string_view(message).substr(0, size)).empty()) << size;
-    }
-  }
-}
-
-TEST(Header, RefusedWhenLonger) {
-  ExpectRefused(Encode(Header()) + "x", "1 bytes of inline payload, but announces 0");
-  for (size_t kind = 0; kind < kKinds; ++kind) {
-    ExpectRefused(Whole(FullHeader(kind)) + std::string(1, '\0'), "37 bytes of inline payload, but announces 36");
-  }
-}
-
 // Offsets of fields in the message of an empty header.
 constexpr size_t kVersionAt = 4, kKindAt = 6, kTextSizeAt = 35, kComponentsAt = 51;
 
 TEST(Header, RefusedForBadFields) {
-  const std::string good = Encode(Header());
-  std::string bad = good;
-  bad[0] ^= 1;
-  ExpectRefused(bad, "does not begin as one");
-  bad = good;
-  bad[kVersionAt] = 1;
-  ExpectRefused(bad, "wire version 1, this process speaks 5; install the same horovod_data on every host");
-  for (const int kind : {0, static_cast<int>(kKinds) + 1, 255}) {
-    bad = good;
-    bad[kKindAt] = static_cast<char>(kind);
-    ExpectRefused(bad, "unknown kind " + std::to_string(kind));
-  }
+  const auto with = [](const Message& message, size_t at, const std::string& bytes) {
+    Header header;
+    header.message = message;
+    return Encode(header).replace(at, bytes.size(), bytes);
+  };
+  const auto byte = [](int value) { return std::string(1, static_cast<char>(value)); };
+  const Message hello = Hello();
+  ExpectRefused(with(hello, 0, "h"), "does not begin as one");
+  ExpectRefused(with(hello, kVersionAt, "\1"),
+                "wire version 1, this process speaks 5; install the same horovod_data on every host");
+  for (const int kind : {0, static_cast<int>(kKinds) + 1, 255})
+    ExpectRefused(with(hello, kKindAt, byte(kind)), "unknown kind " + std::to_string(kind));
   for (const std::string& size :
-       {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8), std::string(8, '\xff')}) {
-    bad = good;
-    bad.replace(kTextSizeAt, 8, size);
-    ExpectRefused(bad, "ends within its call");
-  }
-  Header header;
-  header.message = Bye();
-  bad = Encode(header);
-  bad.replace(27, 4, std::string(4, '\xff'));
-  ExpectRefused(bad, "ends within its told");
-  header.message = Ready();
-  bad = Encode(header);
-  bad[27] = static_cast<char>(static_cast<int>(Ready::Progress::kLast) + 1);
-  ExpectRefused(bad, "unknown progress " + std::to_string(static_cast<int>(Ready::Progress::kLast) + 1));
-  header.message = Go();
-  bad = Encode(header);
-  bad[27] = '\xff';
-  ExpectRefused(bad, "unknown notice 255");
-  header.message = Claim();
-  bad = Encode(header);
-  bad[43] = 2;
-  ExpectRefused(bad, "unknown filler 2");
-  bad = good;
-  bad.replace(kComponentsAt, 4, std::string("\x01\x00\x01\x00", 4));
-  ExpectRefused(bad, "components has size 65537, above the limit of 65536");
-  bad = good;
-  bad.replace(kComponentsAt, 4, std::string("\x00\x00\x01\x00", 4));
-  ExpectRefused(bad, "ends within its components");
+       {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8), std::string(8, '\xff')})
+    ExpectRefused(with(hello, kTextSizeAt, size), "ends within its call");
+  const int progress = static_cast<int>(Ready::Progress::kLast) + 1;
+  ExpectRefused(with(Bye(), 27, std::string(4, '\xff')), "ends within its told");
+  ExpectRefused(with(Ready(), 27, byte(progress)), "unknown progress " + std::to_string(progress));
+  ExpectRefused(with(Go(), 27, byte(255)), "unknown notice 255");
+  ExpectRefused(with(Claim(), 43, byte(2)), "unknown filler 2");
+  ExpectRefused(with(hello, kComponentsAt, std::string("\x01\x00\x01\x00", 4)),
+                "components has size 65537, above the limit of 65536");
+  ExpectRefused(with(hello, kComponentsAt, std::string("\x00\x00\x01\x00", 4)), "ends within its components");
 }
 
 TEST(Header, RefusedForBadComponents) {

@@ -41,9 +41,13 @@ struct Filler {
   How how;
   std::mt19937_64* random = nullptr;
   size_t text_size = 300;
+  uint64_t few = 0;  // most numbers are below this one
 
   // Small numbers, large numbers and limits.
-  uint64_t Number() const { return (*random)() >> ((*random)() % 64); }
+  uint64_t Number() const {
+    if (few > 0 && (*random)() % 6 > 0) return (*random)() % few;
+    return (*random)() >> ((*random)() % 64);
+  }
 
   template <typename T>
   void Int(const char*, T& value) const {
@@ -76,43 +80,10 @@ struct Filler {
   }
 };
 
-// Describes a message: "TAKEN taken=3 limit=5". It has the members of Writer and Reader.
-struct Teller {
-  std::string* out;
-  template <typename T>
-  void Int(const char* field, const T& value) const {
-    *out += std::string(" ") + field + "=" + std::to_string(value);
-  }
-  template <typename E>
-  void Enum(const char* field, const E& value, E, E) const {
-    Int(field, static_cast<int>(value));
-  }
-  void Flag(const char* field, const bool& value) const { Int(field, static_cast<int>(value)); }
-  void Text(const char* field, const std::string& text) const { *out += std::string(" ") + field + "='" + text + "'"; }
-  template <typename T>
-  void Ints(const char* field, const std::vector<T>& list) const {
-    for (const T& one : list) Int(field, one);
-  }
-};
-
 inline Message Filled(size_t kind, const Filler& filler) {
   Message message = EmptyMessage(kind);
   std::visit([&](auto& m) { std::decay_t<decltype(m)>::Fields(&filler, m); }, message);
   return message;
-}
-
-// All of it.
-inline std::string Told(const Header& header) {
-  std::string out = header.name();
-  const Teller teller{&out};
-  teller.Int("channel", header.channel), teller.Int("epoch", header.epoch), teller.Int("sequence", header.sequence);
-  std::visit([&](const auto& m) { std::decay_t<decltype(m)>::Fields(&teller, m); }, header.message);
-  for (const Component& c : header.components) {
-    teller.Int("| dtype", c.dtype), teller.Int("encoding", static_cast<int>(c.encoding));
-    teller.Int("where", static_cast<int>(c.where)), teller.Int("bytes", c.bytes), teller.Ints("dim", c.dims);
-    teller.Int("slot", c.slot), teller.Int("offset", c.offset);
-  }
-  return out;
 }
 
 // A header of this kind that uses every field and every place of a payload.

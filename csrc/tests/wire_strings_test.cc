@@ -35,28 +35,16 @@ TEST(Strings, RoundTrip) {
   }
 }
 
-TEST(Strings, RefusedWhenCutLongerOrOfAnotherCount) {
-  const Views strings = {"ab", "", "cde"};
-  const std::string bytes = EncodeStrings(strings);
+TEST(Strings, CountsAndLengthsThatOverflowAreRefused) {
+  const std::string bytes = EncodeStrings({"ab", "", "cde"});
   Views decoded;
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_FALSE(DecodeStrings(std::string(bytes, 0, size), strings.size(), &decoded)) << size;
-  }
-  EXPECT_FALSE(DecodeStrings(bytes + "x", strings.size(), &decoded));
+  EXPECT_FALSE(DecodeStrings(bytes + "x", 3, &decoded));
   EXPECT_FALSE(DecodeStrings("x", 0, &decoded));
-  for (const size_t count : {size_t{0}, size_t{2}, size_t{4}, size_t{1000}}) {
-    EXPECT_FALSE(DecodeStrings(bytes, count, &decoded)) << count;
-  }
   // Counts that would need more memory than there is, and one whose lengths' size is 0 modulo 2^64.
-  for (const size_t count : {std::numeric_limits<size_t>::max(), size_t{1} << 61}) {
+  for (const size_t count : {size_t{0}, size_t{1000}, std::numeric_limits<size_t>::max(), size_t{1} << 61}) {
     EXPECT_FALSE(DecodeStrings(bytes, count, &decoded)) << count;
-    EXPECT_FALSE(DecodeStrings("", count, &decoded)) << count;
   }
-}
-
-TEST(Strings, RefusedWhenLengthsOverflow) {
-  Views decoded;
-  EXPECT_FALSE(DecodeStrings(std::string(8, '\xff'), 1, &decoded));
+  EXPECT_FALSE(DecodeStrings("", size_t{1} << 61, &decoded));
   // 2^63 + 2^63 is 0 modulo 2^64.
   const std::string half("\0\0\0\0\0\0\0\x80", 8);
   EXPECT_FALSE(DecodeStrings(half + half, 2, &decoded));

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,7 +13,7 @@
 
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 5;  // of all messages. A process refuses messages of another version.
+constexpr uint16_t kVersion = 6;  // of all messages. A process refuses messages of another version.
 
 // Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
 template <typename T>
@@ -69,6 +70,17 @@ class Writer {
   void Ints(const char* field, const std::vector<T>& list) {
     List<uint32_t>(field, list, 0, 0);
     for (const T& one : list) Int(field, one);
+  }
+
+  void Real(const char* field, const double& value) {
+    uint64_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    Int(field, bits);
+  }
+
+  void Reals(const char* field, const std::vector<double>& list) {
+    List<uint32_t>(field, list, 0, 0);
+    for (const double& one : list) Real(field, one);
   }
 
   // Writes the size of a list, as a `Size`. The caller writes the items.
@@ -133,6 +145,17 @@ class Reader {
   void Ints(const char* field, std::vector<T>& list) {
     List<uint32_t>(field, list, ~0u, sizeof(T));
     for (T& one : list) Int(field, one);
+  }
+
+  void Real(const char* field, double& value) {
+    uint64_t bits;
+    Int(field, bits);
+    std::memcpy(&value, &bits, sizeof value);
+  }
+
+  void Reals(const char* field, std::vector<double>& list) {
+    List<uint32_t>(field, list, ~0u, sizeof(double));
+    for (double& one : list) Real(field, one);
   }
 
   // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message. So the message's

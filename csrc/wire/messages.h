@@ -120,24 +120,26 @@ struct Data {  // one share: components and payload
   Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
   uint64_t hash = 0;  // verified channels (proof/share_hash.h)
+  double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
   HVDATA_MESSAGE("DATA") {
     codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position.n);
-    codec->Int("rows", m.rows), codec->Int("hash", m.hash);
+    codec->Int("rows", m.rows), codec->Int("hash", m.hash), codec->Real("cost", m.cost);
   }
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;       // 0: the data is exhausted
-  std::string text;       // of an error
-  bool lost = false;      // this reader has failed, and the other readers continue
-  uint64_t left = 0;      // its leftovers
-  TailStep tail_taken;    // tail steps that an earlier run has taken
-  std::string no_filler;  // why there is no filler for a tail step
-  int64_t dropped = 0;    // rows or elements that remainder="drop" has dropped
+  int32_t code = 0;                // 0: the data is exhausted
+  std::string text;                // of an error
+  bool lost = false;               // this reader has failed, and the other readers continue
+  uint64_t left = 0;               // its leftovers
+  TailStep tail_taken;             // tail steps that an earlier run has taken
+  std::string no_filler;           // why there is no filler for a tail step
+  int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
+  std::vector<double> costs = {};  // weighed channels: of each leftover
   HVDATA_MESSAGE("END") {
     codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
     codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken.n);
-    codec->Text("no filler", m.no_filler);
+    codec->Text("no filler", m.no_filler), codec->Reals("costs", m.costs);
   }
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
@@ -179,10 +181,11 @@ struct Ready {
   Turn steps;
   int32_t code = 0;
   std::string text;
+  double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
   HVDATA_MESSAGE("READY") {
     codec->Enum("progress", m.progress, Progress::kHas, Progress::kLast), codec->Int("steps", m.steps.n),
         codec->Int("code", m.code);
-    codec->Text("text", m.text);
+    codec->Text("text", m.text), codec->Real("cost", m.cost);
   }
 };
 struct Go {
@@ -197,10 +200,11 @@ struct Go {
   Turn steps;
   int32_t code = 0;
   std::string text;
+  std::vector<double> costs = {};  // weighed channels, kAllHave and kEndsThere: of the last steps, for all trainers
   HVDATA_MESSAGE("GO") {
     codec->Enum("notice", m.notice, Notice::kAllHave, Notice::kLast), codec->Int("steps", m.steps.n),
         codec->Int("code", m.code);
-    codec->Text("text", m.text);
+    codec->Text("text", m.text), codec->Reals("costs", m.costs);
   }
 };
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_agreement, check_errors
 from ..ending import shutdown, signals
-from ..errors import explain, text_of, whole
+from ..errors import explain, explained, text_of, whole
 from ..job import state
 from .exchange import Exchange
 from .iterables import audited_iterable
@@ -34,15 +34,16 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     An epoch ends:
 
     - where the loader ends, or where the program leaves the loop;
-    - at the latest when the next iteration begins;
-    - at shutdown(), at the end of the program, and when no object holds the audit any more.
+    - at the latest when the next iteration begins, at shutdown(), or at the end of the program.
+
+    An audit has a thread and its reference up to the end of the job: call audit() once for a loader, not once an epoch.
 
     A thread then joins the keys of all ranks, so the program does not wait. When all ranks have ended the epoch, rank 0
     prints the report to stderr, and report() returns it on every rank.
 
     Memory of a rank: 16 bytes for each row that it saw, and 16 bytes for each row that it counts (all rows / N). Rows
-    of the reference take 24 bytes instead of 16, as long as an object holds the audit. While the report is made, it
-    holds the keys of the rows that it saw up to five times, and needs 100 MiB more.
+    of the reference take 24 bytes instead of 16. While the report is made, it holds the keys of the rows that it saw up
+    to five times, and needs 100 MiB more.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
@@ -86,11 +87,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(
-        exchange.label,
-        key,
-        lambda epoch: settle(exchange, epoch, known, key is None),
-        announce=exchange.rank == 0,
-        partial=sequence is None,
+        exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), announce=exchange.rank == 0
     )
     shutdown.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
@@ -125,24 +122,20 @@ def _agreed(
 def _check_loader(given: Any) -> None:
     if isinstance(given, tf.data.Dataset):
         return
-    what, to_do = "", "Pass a tf.data.Dataset or another iterable of batches"
-    if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
-        what, to_do = "which is no loader", f"{to_do}; [(x, y)] for arrays"
-    elif not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have __getitem__
-        what = "over which nobody can iterate"
-    if what:
-        raise TypeError(explain(f"audit() was given a {type(given).__name__}, {what}", to_do))
+    data = isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__")
+    if data or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):  # Keras' sequences have __getitem__
+        to_do = "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"
+        raise explained(TypeError, f"audit() was given a {type(given).__name__}, which is no loader", to_do)
 
 
 def _checked_key(key: Any, given: Any) -> Any:
     """The key, with its places as Python's own numbers."""
     if key is not None and not callable(key):
-        steps = tuple(
-            one if isinstance(one, str) else whole(one) for one in (key if isinstance(key, tuple) else (key,))
-        )
+        given_steps = key if isinstance(key, tuple) else (key,)
+        steps = tuple(one if isinstance(one, str) else whole(one) for one in given_steps)
         if not steps or None in steps:
-            to_do = "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
-            raise TypeError(explain(f"key={key!r} is no key", f"{to_do}row of an element"))
+            to_do = "Pass None, the name or place of a component, a tuple of these, or a function that returns one key"
+            raise explained(TypeError, f"key={key!r} is no key", f"{to_do} for each row of an element")
         key = steps if isinstance(key, tuple) else steps[0]
     if not isinstance(given, tf.data.Dataset) or callable(key):
         return key

@@ -81,16 +81,11 @@ def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> 
     of the keys at a time. A slice has all rows of its keys.
     """
     tables = [*received, *([reference] if reference is not None else [])]
-    parts = [part_of(words) for words in tables]
-    rows = np.cumsum(sum(np.bincount(each, minlength=PARTS) for each in parts))
-    first = np.searchsorted(rows, np.arange(0, max(1, rows[-1]), _SLICE)).astype(np.uint16)  # part of each slice
-    cuts = [[*np.searchsorted(each, first[1:]), len(each)] for each in parts]
-    slices, begins = [], [0] * len(tables)
-    for ends in zip(*cuts):
-        pieces = [table[a:b] for table, a, b in zip(tables, begins, ends)]
-        slices.append(_count(pieces[: len(received)], pieces[-1] if reference is not None else None, axis))
-        begins = list(ends)
-    return total(slices)
+    edges = np.linspace(0, PARTS, 2 + sum(map(len, tables)) // _SLICE).astype(np.int64)  # parts of the slices
+    cuts = list(zip(*(np.searchsorted(part_of(table), edges) for table in tables)))
+    slices = ([table[a:b] for table, a, b in zip(tables, *ends)] for ends in zip(cuts, cuts[1:]))
+    ranks = len(received)
+    return total(_count(pieces[:ranks], pieces[ranks] if reference is not None else None, axis) for pieces in slices)
 
 
 def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
@@ -127,10 +122,9 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
     here = drawn[run_key]
     cell = (run_source * lines // ranks)[here].astype(np.int64) * axis.buckets + bucket[run_key][here]
     deliveries = np.bincount(cell, weights=run_length[here], minlength=lines * axis.buckets).astype(np.int64)
+    surplus = seen - np.maximum(wanted, 1)
     return Counts(
-        sums=np.array(
-            [np.maximum(wanted - seen, 0).sum(), np.maximum(seen - np.maximum(wanted, 1), 0).sum()], np.int64
-        ),
+        sums=np.array([np.maximum(wanted - seen, 0).sum(), np.maximum(surplus, 0).sum()], np.int64),
         own=np.bincount(run_source, minlength=ranks),
         pairs=_pairs(run_key, run_source, run_length, ranks),
         deliveries=deliveries.reshape(lines, axis.buckets),
@@ -201,8 +195,8 @@ def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found
     return [(int(keys[i, 0]), int(keys[i, 1]), int(places[i]), int(seen[i])) for i in first]
 
 
-def positions(words: Array, wanted: tuple[int, int], most: int = 3) -> list[int]:
-    """The first places of a key among a rank's own keys."""
-    same = (words[:, 0] == np.uint64(wanted[0])) & (words[:, 1] == np.uint64(wanted[1]))
-    found: list[int] = np.flatnonzero(same)[:most].tolist()
+def positions(words: Array, word0: int, word1: int) -> list[int]:
+    """The first three places of a key among a rank's own keys."""
+    same = (words[:, 0] == np.uint64(word0)) & (words[:, 1] == np.uint64(word1))
+    found: list[int] = np.flatnonzero(same)[:3].tolist()
     return found

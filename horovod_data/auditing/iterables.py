@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import collections
-from typing import Any, Iterable, Iterator, Optional, Union
+from typing import Any, Iterable, Iterator, Optional
 
-from .keys import Keys
 from .record import Recorder
 from .report import Report
 
@@ -94,54 +92,24 @@ class AuditedIterable(Audit):
         return recorded(self._inner, self._recorder)
 
 
-class AuditedIterator(Audit):
-    """An iterator or a generator, which can be iterated over once.
+class AuditedIterator(AuditedIterable):
+    """An iterator or a generator, which can be iterated over once, so it has one epoch.
 
     Except: some loaders begin again in `__iter__` and return themselves. With such a loader, each iteration is an
       epoch.
     """
 
-    _forwards_private = True
-
-    def __init__(self, inner: Any, recorder: Recorder):
-        self._inner, self._recorder = inner, recorder
-        self._source = inner  # it gives the elements, because the loader's `__iter__` may return another object
-        self._anew = _begins_anew(inner)
-        self._iteration = -1
-        self._ended, self._again, self._said = False, False, False  # it has ended; it is iterated over again since
+    _loop: Optional[Iterator[Any]] = None  # the running iteration, or the one that has ended
 
     def __iter__(self) -> AuditedIterator:
-        try:
-            self._source = iter(self._inner)
-        except BaseException as error:
-            self._recorder.end(self._recorder.begin(), error)
-            raise
-        self._again = self._ended and not self._anew
-        if self._anew:
-            self._iteration = -1  # the next element begins an epoch
+        if self._loop is None or _begins_anew(self._inner):
+            self._loop = recorded(self._inner, self._recorder)
         return self
 
     def __next__(self) -> Any:
-        if self._iteration < 0:
-            self._iteration = self._recorder.begin()
-        try:
-            element = next(self._source)
-        except StopIteration:
-            self._recorder.end(self._iteration)
-            if self._again and not self._said:
-                self._said = True
-                self._recorder.say(
-                    f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
-                    "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time"
-                )
-            self._ended = True
-            raise
-        except BaseException as error:
-            self._recorder.end(self._iteration, error)
-            raise
-        self._again = False
-        self._recorder.record(self._iteration, element)
-        return element
+        if self._loop is None:
+            self._loop = recorded(self._inner, self._recorder)
+        return next(self._loop)
 
 
 def _begins_anew(given: Any) -> bool:
@@ -156,49 +124,3 @@ def _begins_anew(given: Any) -> bool:
 
 def _returns_itself(self: Any) -> Any:
     return self
-
-
-class ReadAhead:
-    """An iterator from which Keras takes elements ahead, in a thread. An element counts when Keras has trained with it.
-
-    Keras trains with the elements in the order in which it takes them.
-    """
-
-    def __init__(self, audited: Audit):
-        self._inner, self._recorder = audited._inner, audited._recorder
-        self._source = self._inner
-        self._taken = 0
-        self._waiting: collections.deque[Union[Keys, Exception]] = (
-            collections.deque()
-        )  # the keys of elements with which Keras has not trained yet
-        self._error: Optional[BaseException] = None
-
-    def __iter__(self) -> ReadAhead:
-        self._source = iter(self._inner)
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            element = next(self._source)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-        self._taken += 1
-        self._waiting.append(self._recorder.keys(element, which=f"element {self._taken}"))
-        return element
-
-    def trained(self) -> None:
-        """Call it when Keras has trained with one more element."""
-        self._recorder.add(-1, self._waiting.popleft())
-
-    def end_epoch(self) -> None:
-        self._recorder.close()
-
-    def end(self, failed: bool) -> None:
-        """Call it when the training is over.
-
-        `failed`: an error ended it. If the iterator has raised an error, it is that error.
-        """
-        self._recorder.end(-1, self._error if failed else None, left=True)

@@ -19,7 +19,7 @@ import importlib.machinery
 import inspect
 import os
 import sys
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 from ..errors import fork_check, say
 
@@ -28,9 +28,7 @@ VARIABLE = "HOROVOD_DATA_AUDIT"
 _HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.src.models.model"}
 
 _fits = 0  # the number of calls that were audited, or named as not audited
-_within: dict[
-    int, bool
-] = {}  # processes (not their forked children) that are within a fit: True if a fit within that fit was named
+_depth = 0  # of calls of Model.fit within each other
 
 
 class CantBeAudited(Exception):
@@ -49,8 +47,7 @@ def install() -> None:
     for name in _HOMES & set(sys.modules):
         _replace_fit(sys.modules[name])
     sys.meta_path.insert(0, _AfterImport())
-    forked = fork_check()
-    atexit.register(lambda: _say_if_nothing(forked))
+    atexit.register(_say_if_nothing, fork_check())
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -78,27 +75,27 @@ def _replace_fit(module: Any) -> None:
 
     @functools.wraps(fit)
     def audited_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _fit(fit, module, self, args, kwargs)
+        global _depth
+        given = inspect.signature(fit).bind(self, *args, **kwargs)
+        _depth += 1
+        try:
+            if _depth == 1:
+                return _fit(fit, module, given)
+            _say("Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() yourself")
+            return fit(*given.args, **given.kwargs)
+        finally:
+            _depth -= 1
 
     audited_fit.of_audit = True  # type: ignore[attr-defined]
     model.fit = audited_fit
 
 
-def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: Any) -> Any:
+def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) -> Any:
     global _fits
-
-    given = inspect.signature(fit).bind(model, *args, **kwargs)
-    if (named := _within.get(os.getpid())) is not None:
-        if not named:
-            _say(
-                "Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself"
-            )
-            _within[os.getpid()] = True
-        return fit(*given.args, **given.kwargs)
     _fits += 1
-    audited = _Audited(given.arguments.get("x"))
+    audited = None
     try:
-        audited = _audited(model, given.arguments)
+        audited = _audited(given.arguments)
     except Exception as error:
         # audit() raises on all ranks if it raises on one rank. Or the job is over, here or on the other ranks
         # (UnavailableError).
@@ -106,28 +103,19 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         if not expected and type(error).__name__ != "UnavailableError":
             raise
         _say(f"this call of Model.fit is not audited: {error}")
-    given.arguments["x"] = audited.x
-    if audited.hooks:
-        given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)
-    _within[os.getpid()] = False
-    failed = True
+    if audited is None:
+        return fit(*given.args, **given.kwargs)
+    given.arguments["x"] = audited
+    if not hasattr(audited, "on_epoch_end"):  # Keras calls it for a sequence
+        given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.end_epoch)
     try:
-        made = fit(*given.args, **given.kwargs)
-        failed = False
-        return made
+        return fit(*given.args, **given.kwargs)
     finally:
-        _within.pop(os.getpid(), None)
-        audited.end(failed)
+        audited._recorder.close_for_good()
 
 
-class _Audited(NamedTuple):
-    x: Any  # the data for Keras
-    hooks: Mapping[str, Callable[[], None]] = {}  # functions to call, by the name of Keras' event
-    end: Callable[[bool], object] = lambda failed: None  # called after fit, with True if it failed
-
-
-def _audited(model: Any, arguments: Mapping[str, Any]) -> _Audited:
-    """The data for Keras, and the functions to call.
+def _audited(arguments: Mapping[str, Any]) -> Any:
+    """The audited x for Keras. None: Keras takes x as it is.
 
     Raises:
       CantBeAudited: x can't be audited. The text says why.
@@ -139,83 +127,60 @@ def _audited(model: Any, arguments: Mapping[str, Any]) -> _Audited:
     except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
         horovod_data.init()
     if not horovod_data.is_trainer():
-        return _Audited(arguments.get("x"))
-    audited = _audited_x(model, arguments)
+        return None
+    audited = _audited_x(arguments)
     if arguments.get("validation_data") is not None:
         _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
     return audited
 
 
-def _audited_x(model: Any, arguments: Mapping[str, Any]) -> _Audited:
+def _audited_x(arguments: Mapping[str, Any]) -> Any:
     import tensorflow as tf
 
     import horovod_data
 
-    from .iterables import Audit, ReadAhead
+    from .iterables import Audit
     from .sequences import sequence_class
 
     def audit(given: Any) -> Any:
         made = horovod_data.audit(given)
-        made._recorder.forgive()  # nothing is raised within the program's fit, because the report has the error
+        made._recorder.forgiving = True  # nothing is raised within the program's fit, because the report has the error
         return made
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):
-        return _Audited(x)  # the program audits x itself
-    kind = f"x is a {type(x).__module__}.{type(x).__name__}"
+        return None  # the program audits x itself
     if isinstance(x, tf.data.Dataset):
-        made = audit(x)
-        return _Audited(made, {"on_epoch_end": made.end_epoch})
+        return audit(x)
+    kind = f"x is a {type(x).__module__}.{type(x).__name__}"
     if sequence_class(x) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return _Audited(audit(x))  # Keras calls it at the ends of epochs
+        return audit(x)
     if hasattr(x, "__next__"):
-        if why := _not_in_order(model, arguments):
-            raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them, and {why}")
-        ahead = ReadAhead(audit(x))
-        batches = (batch for batch in ahead)  # generators are the only objects with a next() that Keras 3 takes
-        return _Audited(batches, {"on_train_batch_end": ahead.trained, "on_epoch_end": ahead.end_epoch}, ahead.end)
+        raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them")
     if arguments.get("validation_split"):
         raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
-        list(audit([(x, y)]))  # Keras cuts and shuffles x, but an epoch has every row once
-        return _Audited(x)
+        made = audit([(x, y)])
+        list(made)  # Keras cuts and shuffles x, but an epoch has every row once
+        made._recorder.close_for_good()
+        return None
     raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
-def _not_in_order(model: Any, arguments: Mapping[str, Any]) -> str:
-    """Says why it is unknown with which elements of an iterator Keras has trained. Empty: they can be counted."""
-    if (arguments.get("workers") or 1) > 1 or arguments.get("use_multiprocessing"):
-        return "several workers of Keras' share it"
-    at_once = getattr(model, "steps_per_execution", None)
-    if getattr(model, "autotune_steps_per_execution", False) or (at_once is not None and int(at_once) > 1):
-        return "with steps_per_execution it doesn't tell after each step that it has made it"
-    if _is_callback_list(arguments.get("callbacks")):
-        return "callbacks is a CallbackList, which hears of no batches if none of its callbacks did"
-    return ""
-
-
-def _is_callback_list(callbacks: Any) -> bool:
-    return hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end")
-
-
-def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
+def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -> Any:
     """The program's callbacks and our callback. `module` is the model's, because another Keras has other callbacks."""
     keras = importlib.import_module(module.__name__.partition(".")[0])
-
-    def called(hook: Callable[[], None]) -> Callable[..., None]:
-        return lambda *_, **__: hook()
-
-    ours = keras.callbacks.LambdaCallback(**{event: called(hook) for event, hook in hooks.items()})
-    if _is_callback_list(callbacks):
+    ours = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_, **__: end_epoch())
+    if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):  # Keras' CallbackList
         callbacks.append(ours)
         return callbacks
     several = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-    # before the program's callbacks, which may raise: the model has been trained with the batch
-    return [ours, *several]
+    return [ours, *several]  # before the program's callbacks, which may raise
 
 
+@functools.lru_cache  # says the same once
 def _say(text: str) -> None:
     """Logs a line on the launcher's first rank. hvd.rank() may be unknown, because the program may not have called
     init()."""
@@ -225,7 +190,5 @@ def _say(text: str) -> None:
 
 def _say_if_nothing(forked: Callable[[], bool]) -> None:
     if not _fits and not forked():
-        _say(
-            "this program has not called Keras' Model.fit, so nothing was audited. Wrap what your loop iterates over in "
-            "hvdata.audit()"
-        )
+        to_do = "Wrap what your loop iterates over in hvdata.audit()"
+        _say(f"this program has not called Keras' Model.fit, so nothing was audited. {to_do}")

@@ -12,20 +12,8 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain
-from .rows import (
-    EXACT,
-    SINGLE,
-    Array,
-    NoArray,
-    array_of,
-    bytes_of,
-    digests,
-    leaves,
-    row_digests,
-    row_groups,
-    rows_of,
-)
+from ..errors import explain, explained
+from .rows import SINGLE, Array, NoArray, array_of, bytes_of, digests, leaves, row_digests, rows_of
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
 
@@ -36,14 +24,10 @@ PARTS = 1 << 16  # the number of parts of all keys, see part_of()
 
 
 class Keys(NamedTuple):
-    """The keys of some rows: uint64 [rows, 2].
-
-    `names`: bytes [rows], the texts from which the keys were made. A row has a name only if its key is a text, or a
-    number of more than 64 bits.
-    """
+    """The keys of some rows: uint64 [rows, 2]. `names`: the texts from which the keys were made, or None."""
 
     words: Array
-    names: Optional[Sequence[Optional[bytes]]] = None
+    names: Optional[Sequence[bytes]] = None
 
 
 def keys_of(element: Any, key: Key) -> Keys:
@@ -60,18 +44,12 @@ def keys_of(element: Any, key: Key) -> Keys:
       KeyError, IndexError: the element has no such component.
     """
     if key is None:
-        return Keys(content_keys(element))
+        return Keys(row_digests(element))
     value = key(element) if callable(key) else component_of(element, key)
     made = _keys_of_tuple(value, element) if isinstance(value, tuple) else given_keys(value)
     if callable(key) and not _is_single(value):
         _check_number(element, len(made.words))
     return made
-
-
-def content_keys(element: Any) -> Array:
-    """uint64 [rows, 2]: the digests of an element's rows."""
-    found = [row_digests(columns, rows) for columns, rows in row_groups(element)]
-    return found[0] if len(found) == 1 else np.concatenate([np.empty((0, 2), np.uint64), *found])
 
 
 def component_of(element: Any, key: Any) -> Any:
@@ -99,66 +77,30 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     Raises:
       TypeError: the value is not an array.
     """
-    given = value
-    if isinstance(value, (list, tuple, set, frozenset, range)):
-        value = _array_of_range(value) if isinstance(value, range) else list(value)
+    kind = type(value).__name__
+    if isinstance(value, (tuple, set, frozenset, range)):
+        value = list(value)
     try:
         if hasattr(value, "nested_row_splits") or hasattr(value, "dense_shape"):
-            return Keys(content_keys(value))
+            return Keys(row_digests(value))
         array, dtype = array_of(value)
-        if dtype == EXACT and array.ndim > 1:
-            raise NoArray
     except NoArray as error:
-        what = f"{what} is {_described(given, str(error))}, and no array of one kind"
-        to_do = (
-            "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several "
-        )
-        raise TypeError(explain(what, f"{to_do}values that are a key together")) from None
-    if array.ndim > 1 or (dtype not in ("string", EXACT) and array.dtype.kind not in "iub"):
-        return Keys(content_keys(array))
+        what = f"{what} is a {kind}, and no array of one kind{f' ({error})' if str(error) else ''}"
+        to_do = "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several"
+        raise explained(TypeError, what, f"{to_do} values that are a key together") from None
+    if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
+        return Keys(row_digests(array))
     values = np.atleast_1d(array)
     if dtype == "string":
         names = [bytes_of(text) for text in values.tolist()]
-        return Keys(digests(names, "string"), names)
-    if dtype == EXACT:
-        return Keys(_exact_words(values.tolist()), [str(number).encode() for number in values.tolist()])
-    return Keys(_integer_words(values))
-
-
-def _array_of_range(values: range) -> Any:
-    ends = (values[0], values[-1]) if values else (0, 0)
-    if min(ends) < -1 << 63 or max(ends) >= 1 << 63:
-        return list(values)
-    return ends[0] + values.step * np.arange(len(values), dtype=np.int64)
-
-
-def _integer_words(values: Array) -> Array:
+        return Keys(digests(names), names)
     words = np.full((len(values), 2), INTEGER, np.uint64)
     if values.dtype == np.uint64:
         words[values >= np.uint64(1 << 63), 0] = LARGE_INTEGER
         words[:, 1] = values
     else:
         words[:, 1] = values.astype(np.int64).view(np.uint64)
-    return words
-
-
-def _exact_words(numbers: Sequence[int]) -> Array:
-    """The words of Python's whole numbers. A number of more than 64 bits becomes a digest."""
-    words = np.empty((len(numbers), 2), np.uint64)
-    for i, number in enumerate(numbers):
-        if -1 << 63 <= number < 1 << 64:
-            words[i] = LARGE_INTEGER if number >= 1 << 63 else INTEGER, number % (1 << 64)
-        else:
-            words[i] = digests([str(number).encode()], "whole number")[0]
-    return words
-
-
-def _described(value: Any, why: str) -> str:
-    """Describes a value in an error text: its type, and the types of its entries."""
-    if isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim):
-        of = ", ".join(list(dict.fromkeys(type(one).__name__ for one in value))[:4])
-        return f"a {type(value).__name__} of {of}"
-    return f"a {type(value).__name__}" + (f" ({why})" if why else "")
+    return Keys(words)
 
 
 # ---- Keys of several parts, and the number of keys.
@@ -167,37 +109,24 @@ def _described(value: Any, why: str) -> str:
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     """The keys of a tuple of arrays.
 
-    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value.
+    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value. A tuple
+    inside of it is an array, because PyTorch collates the texts of a batch into a tuple.
     """
-    parts = _parts(value)
-    if all(_is_single(part) for part in parts):
+    parts = [list(part) if isinstance(part, tuple) else part for part in value]
+    if all(map(_is_single, parts)):
         if len(parts) > 1 and len(parts) != _known_rows(element):
-            what = f"the key is {_described(value, '')}: are they one key together, or the keys of {len(parts)} rows?"
-            to_do = "Make one text of several values that are a key together; let the keys of several rows be a list or an array"
-            raise TypeError(explain(what, to_do))
+            what = f"the key is a tuple: are its values one key together, or the keys of {len(parts)} rows?"
+            to_do = "Make one text of several values that are a key together; let the keys of several rows be a list"
+            raise explained(TypeError, what, f"{to_do} or an array")
         return given_keys(value)
     if len(parts) == 1:
         return given_keys(parts[0])
     made = [given_keys(part, f"part {i} of the key").words for i, part in enumerate(parts)]
-    if len({(len(words), _is_single(part)) for words, part in zip(made, parts)}) > 1:
-        told = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
+    told = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
+    if len(set(told)) > 1:
         what = f"the key is a tuple of parts of different lengths: {', '.join(told)}"
         raise ValueError(explain(what, "Let each part of a key have one entry for each row"))
-    return Keys(content_keys(np.concatenate(made, axis=1)))
-
-
-def _parts(value: tuple[Any, ...]) -> list[Any]:
-    """The parts of a tuple. A tuple inside of it has several parts, too.
-
-    Except: a tuple of texts is one part, because PyTorch collates the texts of a batch into a tuple.
-    """
-    parts: list[Any] = []
-    for part in value:
-        if isinstance(part, tuple):
-            parts += [list(part)] if all(isinstance(one, (str, bytes)) for one in part) else _parts(part)
-        else:
-            parts.append(part)
-    return parts
+    return Keys(row_digests(np.concatenate(made, axis=1)))
 
 
 def _is_single(value: Any) -> bool:
@@ -205,18 +134,11 @@ def _is_single(value: Any) -> bool:
 
 
 def _known_rows(element: Any) -> Optional[int]:
-    """The number of an element's rows, if the shapes of its components show it, otherwise None.
-
-    Errors count as None, because a key function may know more about an element than this module.
-    """
+    """The number of an element's rows. None: its components have no common axis 0, or aren't arrays."""
     try:
-        return rows_of(element) if None not in _shapes(element) else None
-    except Exception:
+        return rows_of(element)
+    except Exception:  # a key function may know more about an element than this module
         return None
-
-
-def _shapes(element: Any) -> list[Any]:
-    return [(len(leaf),) if isinstance(leaf, list) else getattr(leaf, "shape", None) for _, leaf in leaves(element)]
 
 
 def _check_number(element: Any, keys: int) -> None:
@@ -227,17 +149,12 @@ def _check_number(element: Any, keys: int) -> None:
     rows = _known_rows(element)
     if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return
-    if any(tuple(shape)[1:2] != (keys,) for shape in _shapes(element)):
+    if any(tuple(getattr(leaf, "shape", ()))[1:2] != (keys,) for _, leaf in leaves(element)):
         to_do = "Let it return one for each row; or a single one, not in an array, if the element is one row"
         raise ValueError(explain(f"the function returned {keys} keys for an element of {rows} rows", to_do))
 
 
 # ---- The content of keys.
-
-
-def integers(words: Array) -> Array:
-    """bool [rows]: True for keys that are whole numbers of 64 bits."""
-    return (words[:, 0] == INTEGER) | (words[:, 0] == LARGE_INTEGER)
 
 
 def integer_range(words: Array) -> Optional[tuple[int, int]]:

@@ -13,13 +13,12 @@ import queue
 import random
 import threading
 import time
-import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain, fork_check, forked, say, start_thread, text_of, without_place
+from ..errors import explain, explained, fork_check, forked, say, start_thread, text_of, without_place
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -27,7 +26,7 @@ _MOST_NAMES = 16 << 20  # bytes
 _MOMENT_SECONDS = 1.0
 _MOST_ERROR = 200  # letters of an error, in the report
 
-_live: dict[Reporter, "weakref.ref[Recorder]"] = {}  # reporters whose threads run, the oldest first
+_live: list[Recorder] = []  # those whose threads run, the oldest first
 
 Array = Any
 
@@ -39,13 +38,12 @@ def finish_all(takes_long: Callable[[], object]) -> None:
     Args:
       takes_long: called once, if the other ranks have not ended these epochs within a moment.
     """
-    live = list(_live.items())
-    for _, recorder in live:  # before any wait, because other ranks may wait for any of these epochs
-        if (held := recorder()) is not None:
-            held.close_for_good()
+    live = list(_live)
+    for recorder in live:  # before any wait, because other ranks may wait for any of these epochs
+        recorder.close_for_good()
     moment = time.monotonic() + _MOMENT_SECONDS
-    for reporter, _ in live:
-        while not reporter.joined(0.1):
+    for recorder in live:
+        while not recorder.joined(0.1):
             if time.monotonic() > moment:
                 takes_long()
                 moment = math.inf
@@ -73,9 +71,8 @@ class Names:
 class Epoch:
     """One epoch: 16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
 
-    def __init__(self, number: int, partial: bool = True):
-        """`partial`: True: it counts as an epoch even if it is broken off."""
-        self.number, self.partial = number, partial
+    def __init__(self, number: int):
+        self.number = number
         self.error: Optional[str] = None  # the error that ended it
         self.whole = False  # it ended where the loader ended
         self.names = Names()
@@ -106,75 +103,17 @@ class Epoch:
         return step + 1, index - (self._ends[step - 1] if step else 0)
 
 
-class Reporter:
-    """A thread that makes the reports of epochs, in their order. It holds no reference to the recorder."""
-
-    def __init__(self, name: str, settle: Callable[[Epoch], Report], announce: bool):
-        """`settle`: makes the report of an epoch, collectively. `announce`: print the report."""
-        self.name, self._settle, self._announce = name, settle, announce
-        self.made: list[Future[Report]] = []  # of each epoch that has ended
-        self._ended = False
-        self._failure: Optional[BaseException] = None  # after a failure, the ranks' calls no longer match
-        self._queue: "queue.SimpleQueue[Optional[tuple[Epoch, Future[Report]]]]" = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
-        start_thread(self._thread)  # now, because Python starts no thread at the program's end
-
-    def take(self, epoch: Epoch) -> None:
-        """Takes an epoch that has ended."""
-        report: Future[Report] = Future()
-        self.made.append(report)
-        if not self._ended:
-            return self._queue.put((epoch, report))
-        what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
-        to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
-        report.set_exception(RuntimeError(explain(f"{self.name}: {what}", to_do)))
-
-    def end(self) -> None:
-        """Ends the thread after the epochs that it has."""
-        self._ended = True
-        self._queue.put(None)
-
-    def joined(self, seconds: float) -> bool:
-        """Waits at most `seconds`. Returns whether the thread has ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            while (taken := self._queue.get()) is not None:
-                self._make(*taken)
-                del taken
-        finally:
-            _live.pop(self, None)
-
-    def _make(self, epoch: Epoch, report: Future[Report]) -> None:
-        if self._failure is None:
-            try:
-                made = self._settle(epoch)
-                if self._announce:
-                    say(str(made))
-                return report.set_result(made)
-            except BaseException as error:
-                self._failure = error
-                why = without_place(text_of(error))
-                say(explain(f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: {why}"))
-        report.set_exception(self._failure)
-
-
 class Recorder:
-    """The epochs of one audit on this rank. Any thread may use it.
+    """The epochs of one audit on this rank, and the thread that makes their reports. Any thread may use it.
 
     An epoch begins with an iteration. It ends with the iteration, with an error, when the next iteration begins, or
-    with close(). Elements that an iteration yields after close() belong to the next epoch. When no object holds the
-    recorder any more, the running epoch ends, and after it the reporter.
+    with close(). Elements that an iteration yields after close() belong to the next epoch.
     """
 
-    def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
-        """`settle`, `announce`: the arguments of Reporter.
-
-        `partial`: the epoch that is running at the end of the program counts, even if it is not a numbered iteration.
-        """
-        self.name, self._key, self._announce, self._partial = name, key, announce, partial
+    def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool = False):
+        """`settle`: makes the report of an epoch, collectively. `announce`: print it."""
+        self.name, self._key, self._settle, self._announce = name, key, settle, announce
+        self.forgiving = False  # True: an element whose keys can't be made is passed on. Its epoch keeps the error
         # The garbage collector may end a generator's epoch at any place, so also under this lock.
         self._lock = threading.RLock()
         self._epoch: Optional[Epoch] = None
@@ -182,30 +121,21 @@ class Recorder:
         # random, because a restored iterator has a number of another process
         self._numbers = itertools.count(random.getrandbits(61))
         self._older: set[int] = set()
-        self._forgiving = False
         self._forked = fork_check()
-        self._reporter = Reporter(name, settle, announce)
-        _live[self._reporter] = weakref.ref(self)
+        self._made: list[Future[Report]] = []  # of each epoch that has ended
+        self._over = False  # after close_for_good()
+        self._ended: "queue.SimpleQueue[Optional[tuple[Epoch, Future[Report]]]]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._make_reports, name=f"horovod_data {name}", daemon=True)
+        start_thread(self._thread)  # now, because Python starts no thread at the program's end
+        _live.append(self)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_reporter") and not self._forked():
-            self.close_for_good()
-
-    def forgive(self) -> None:
-        """From now on an element whose keys can't be made is passed on without an error.
-
-        Its epoch keeps the error, and ends there.
-        """
-        self._forgiving = True
+    # ---- The epochs.
 
     def begin(self) -> int:
         """Begins an iteration, and returns its number."""
         with self._lock:
-            if self._epoch is not None and self._epoch.partial:
-                self._close()
-            self._epoch = None  # an epoch that isn't partial does not count, because its end was not reached
-            if self._iteration >= 0:
-                self._older.add(self._iteration)
+            self._close()
+            self._older.add(self._iteration)
             self._iteration = next(self._numbers)
             self._open()
             return self._iteration
@@ -224,9 +154,7 @@ class Recorder:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
             with self._lock:
-                epoch, step = (
-                    (self._epoch.number, self._epoch.steps + 1) if self._epoch is not None else (self._next(), 1)
-                )
+                epoch, step = (self._epoch.number, self._epoch.steps + 1) if self._epoch else (len(self._made) + 1, 1)
             why = f"{type(error).__name__}: {without_place(str(error))}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
             where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
@@ -238,22 +166,23 @@ class Recorder:
 
         Raises:
           RuntimeError: a newer iteration of the same audit has begun.
-          Exception: `keys`, if it is an error and forgive() was not called. The error ends the epoch.
+          Exception: `keys`, if it is an error and errors are not forgiven. The error ends the epoch.
         """
         with self._lock:
             if iteration in self._older:
                 what = "two iterations go on at the same time, and the older one was asked for an element"
                 to_do = "An audit is of one iteration at a time: call audit() for each"
-                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
+                raise explained(RuntimeError, f"{self.name}: {what}", to_do)
             self._iteration = iteration
             epoch = self._open()
-            if isinstance(keys, Exception) and not self._forgiving:
+            if isinstance(keys, Keys):
+                if epoch.error is None:
+                    epoch.add(keys)
+            elif self.forgiving:
+                epoch.error = epoch.error or _named(keys)
+            else:
                 self._close(keys)
                 raise keys
-            if isinstance(keys, Exception):
-                epoch.error = epoch.error or _named(keys)
-            elif epoch.error is None:
-                epoch.add(keys)
 
     def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
         """Ends the iteration. The loader has come to its end, or raised an error, or the program has left the loop."""
@@ -266,10 +195,12 @@ class Recorder:
         with self._lock:
             self._close(whole=whole)
 
-    def say(self, text: str) -> None:
-        """Logs a line, on rank 0 only."""
-        if self._announce:
-            say(explain(text))
+    def close_for_good(self) -> None:
+        """Ends the running epoch. The epochs so far get their reports. Later epochs get no report."""
+        with self._lock:
+            self._close()
+            self._over = True
+            self._ended.put(None)
 
     @property
     def steps(self) -> int:
@@ -277,10 +208,32 @@ class Recorder:
         with self._lock:
             return self._epoch.steps if self._epoch is not None else 0
 
+    def _open(self) -> Epoch:
+        if self._epoch is None:
+            self._epoch = Epoch(len(self._made) + 1)
+        return self._epoch
+
+    def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            return
+        epoch.whole = whole
+        epoch.error = _named(error) if error is not None else epoch.error
+        report: Future[Report] = Future()
+        self._made.append(report)
+        if self._over:
+            what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
+            to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
+            report.set_exception(explained(RuntimeError, f"{self.name}: {what}", to_do))
+        else:
+            self._ended.put((epoch, report))
+
+    # ---- The reports.
+
     @property
     def reports(self) -> list[Report]:
         """The reports of the epochs that all ranks have ended."""
-        return [one.result() for one in list(self._reporter.made) if one.done() and one.exception() is None]
+        return [one.result() for one in list(self._made) if one.done() and one.exception() is None]
 
     def report(self) -> Report:
         """Ends the running epoch, and returns the report of the last epoch that this rank has ended. Waits for all
@@ -292,40 +245,35 @@ class Recorder:
         if self._forked():  # before the lock, because a thread may have held the lock when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._lock:
-            self._close_if_partial()
-            made = self._reporter.made
-            if not made:
-                what, to_do = (
-                    "report() was called before the first epoch",
-                    "Iterate first: a rank without rows does it as well",
-                )
-                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
-        return made[-1].result()
-
-    def close_for_good(self) -> None:
-        """Ends the running epoch. The epochs so far get their reports. Later epochs get no report."""
-        with self._lock:
-            self._close_if_partial()
-            self._reporter.end()
-
-    def _next(self) -> int:
-        return len(self._reporter.made) + 1
-
-    def _open(self) -> Epoch:
-        if self._epoch is None:
-            self._epoch = Epoch(self._next(), self._partial or self._iteration >= 0)
-        return self._epoch
-
-    def _close_if_partial(self) -> None:
-        if self._epoch is not None and self._epoch.partial:
             self._close()
+            if not self._made:
+                to_do = "Iterate first: a rank without rows does it as well"
+                raise explained(RuntimeError, f"{self.name}: report() was called before the first epoch", to_do)
+        return self._made[-1].result()
 
-    def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
-        epoch, self._epoch = self._epoch, None
-        if epoch is not None:
-            epoch.whole = whole
-            epoch.error = _named(error) if error is not None else epoch.error
-            self._reporter.take(epoch)
+    def joined(self, seconds: float) -> bool:
+        """Waits at most `seconds` for the reports, after close_for_good(). Returns whether all are made."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _make_reports(self) -> None:
+        failure: Optional[BaseException] = None  # after a failure, the ranks' calls no longer match
+        while (taken := self._ended.get()) is not None:
+            epoch, report = taken
+            try:
+                if failure is None:
+                    made = self._settle(epoch)
+                    if self._announce:
+                        say(str(made))
+                    report.set_result(made)
+            except BaseException as error:
+                failure = error
+                why = f"there is no report, and none of later epochs: {without_place(text_of(error))}"
+                say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
+            if failure is not None:
+                report.set_exception(failure)
+            del taken, epoch  # its keys would stay in memory up to the next epoch
+        _live.remove(self)
 
 
 def _named(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_errors
 from ..ending import signals
-from ..errors import explain, text_of, whole, without_place
+from ..errors import explain, explained, text_of, whole, without_place
 from ..job import state
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
@@ -54,7 +54,8 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
         came = _next(chunks, ctrl_c) if exchange.rank == 0 else None
         keys = came if isinstance(came, Keys) else Keys(np.empty((0, 2), np.uint64))
         names.add(keys.names, rows)
-        table = _table(keys, rows)
+        places = np.arange(rows, rows + len(keys.words), dtype=np.uint64)
+        table = np.concatenate([keys.words, places[:, None]], axis=1)
         rows = came if isinstance(came, int) else rows + len(table)
         failure = came if isinstance(came, BaseException) else None
         said: dict[str, Any] = {"rows": rows, "more": came is keys, "counted": isinstance(came, int)}
@@ -85,12 +86,6 @@ def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None,
         return error
 
 
-def _table(keys: Keys, first: int) -> Array:
-    """uint64 [rows, 3]: the keys, and the places of their rows. `first` is the first place."""
-    places = np.arange(first, first + len(keys.words), dtype=np.uint64)
-    return np.concatenate([keys.words, places[:, None]], axis=1)
-
-
 def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
     """Yields keys, about _CHUNK rows at a time. Or yields only a number of rows.
 
@@ -98,28 +93,19 @@ def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
       TypeError: no keys can be made of `given`. Errors of `given` itself are raised as they are.
     """
     if _is_function(given):
-        returned = given()
-        if returned is None or _is_function(returned):
-            what = f"the function that reference= is returned {returned!r}"
-            raise TypeError(explain(what, "Let it return a number of rows, keys, or an iterable of elements"))
-        check_reference(returned, key)
-        given = returned
+        given = given()
+        if given is None or _is_function(given):
+            what = f"the function that reference= is returned {given!r}"
+            raise explained(TypeError, what, "Let it return a number of rows, keys, or an iterable of elements")
+        check_reference(given, key)
     if _is_number(given):
         yield whole(given) or 0
     elif _is_keys(given):
-        yield from _chunks_of_keys(given)
+        keys = sorted(given, key=str) if isinstance(given, (set, frozenset)) else given
+        for begin in range(0, len(keys), _CHUNK):
+            yield given_keys(keys[begin : begin + _CHUNK], "a key in reference=")
     else:
         yield from _chunks_of_elements(given, key)
-
-
-def _chunks_of_keys(given: Any) -> Iterator[Keys]:
-    if isinstance(given, (set, frozenset)):
-        try:
-            given = sorted(given)
-        except TypeError:  # numbers and texts in one collection
-            given = list(given)
-    for begin in range(0, len(given), _CHUNK):
-        yield given_keys(given[begin : begin + _CHUNK], "a key in reference=")
 
 
 def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
@@ -149,28 +135,24 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
 
 
 def check_reference(given: Any, key: Key) -> None:
-    """Raises TypeError or ValueError if `given` can't be a reference."""
-    kind: type[Exception] = ValueError
-    what, to_do = "", ""
+    """Raises TypeError or ValueError if `given` is no reference."""
     if _is_number(given):
         if (whole(given) or 0) < 0:
-            what, to_do = f"reference={given!r} is less than 0", "It counts the rows that there are"
+            raise explained(ValueError, f"reference={given!r} is less than 0", "It counts the rows that there are")
     elif _is_keys(given):
         if key is None:
             what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
             to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
+            raise explained(ValueError, what, to_do)
     elif isinstance(given, tf.data.Dataset):
         if int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
             what = "reference= is a dataset without an end, which would be read for ever"
-            to_do = "Pass it without repeat(), or with take()"
-    elif given is not None and (isinstance(given, (str, bytes)) or not (_is_function(given) or _has_elements(given))):
-        kind, what = TypeError, f"reference={given!r} is no reference"
+            raise explained(ValueError, what, "Pass it without repeat(), or with take()")
+    elif isinstance(given, (str, bytes)) or not (given is None or _is_function(given) or _has_elements(given)):
         to_do = (
-            "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function "
+            "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function"
         )
-        to_do += "that returns one of these"
-    if what:
-        raise kind(explain(what, to_do))
+        raise explained(TypeError, f"reference={given!r} is no reference", f"{to_do} that returns one of these")
 
 
 def _has_elements(given: Any) -> bool:
@@ -190,8 +172,7 @@ def _is_map(given: Any) -> bool:
 
     Some of these raise no IndexError at their end, so Python can't find the end.
     """
-    names = ("__getitem__", "__len__")
-    found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
+    found = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "__iter__")
     return found and not isinstance(given, type)
 
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Optional, Sequence, Union
+import itertools
+from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
 
 from . import picture
 
 _MOST_TIMES = 5  # numbers of times up to this limit have a line of their own
+_MOST_TOLD = 4  # ranks or pairs of ranks in a sentence
 
 
 class Seen(NamedTuple):
@@ -63,11 +65,9 @@ class Report:
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
-    times_unknown: dict[int, int] = dataclasses.field(
-        default_factory=dict
-    )  # the part of `times` for rows that are not in the reference's keys
+    # the part of `times` for rows that are not in the reference's keys
+    times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)
     left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader: by break, end_epoch() or report()
-    hint: str = ""  # says why no row that came is in the reference
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # the error that ended the epoch, by rank
     raster: Any = None  # picture.Raster
 
@@ -106,11 +106,8 @@ class Report:
         if not self.distinct and not self.never:
             return "no rank saw a row"
         if not self.never and not self.repeats and not self.unknown:
-            return (
-                "every row once"
-                if self.never is not None
-                else "no row more than once (whether some are missing, only reference= can tell)"
-            )
+            unsure = "no row more than once (whether some are missing, only reference= can tell)"
+            return unsure if self.never is None else "every row once"
         found = []
         if self.never:
             found.append(f"{share(self.never, self.reference or 0)} of the rows were never seen")
@@ -137,8 +134,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
-        sentences = [*self._errors(), *self._causes(), *self._shared(), *self._examples(), *self._notes()]
-        lines += [sentence if sentence.endswith((".", "!", "?")) else f"{sentence}." for sentence in sentences]
+        lines += [sentence if sentence.endswith((".", "!", "?")) else f"{sentence}." for sentence in self._sentences()]
         return "\n".join(lines)
 
     def picture(self) -> str:
@@ -168,82 +164,64 @@ class Report:
         return aligned(lines)
 
     def _by_rank(self) -> list[str]:
-        numbers = list(zip(self.steps, self.rows, self.distinct_by_rank))
         lines: list[tuple[str, ...]] = [("rank", "steps", "rows", "different")]
-        begin = 0
-        for rank in range(1, self.ranks + 1):  # consecutive ranks with the same values share a line
-            if rank == self.ranks or numbers[rank] != numbers[begin]:
-                name = f"{begin}" if rank == begin + 1 else f"{begin} to {rank - 1}"
-                lines.append((name, *(f"{number:,}" for number in numbers[begin])))
-                begin = rank
+        first = 0
+        # consecutive ranks with the same values share a line
+        for numbers, same in itertools.groupby(zip(self.steps, self.rows, self.distinct_by_rank)):
+            last = first + len(list(same)) - 1
+            name = str(first) if first == last else f"{first} to {last}"
+            lines.append((name, *(f"{number:,}" for number in numbers)))
+            first = last + 1
         return aligned(lines)
 
-    def _errors(self) -> list[str]:
-        shown = [
-            f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {error}"
-            for rank, error in sorted(self.errors.items())
-        ]
-        return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
-
-    def _causes(self) -> list[str]:
-        """Texts about the usual reasons for such numbers."""
-        found = [self.hint] if self.hint else []
-        several = self.ranks > 1 and self.distinct > 0
-        if several and all(own == self.distinct for own in self.distinct_by_rank):
-            found.append("All ranks saw the same rows: nothing gives each rank its own part of them")
-        if len(set(self.steps)) > 1:
-            found.append(
-                f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One "
-                "that ends before the others leaves them waiting in their next collective call, and where all stop with "
-                "it, what the others had left is not seen"
-            )
-        known = self.reference or 0
-        if self.never and self.left and not self.errors:
-            found.append(
-                f"On {self._named(self.left)} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
-                "the loader still had is not seen"
-            )
-        whole_epoch = not self.unknown and not self.errors and not self.left
-        nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
-        if several and whole_epoch and self.never and not self.repeats and nth:
-            found.append(
-                f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
-                "loader gives that is sharded twice"
-            )
-        return found
-
-    def _shared(self) -> list[str]:
-        pairs = sorted(self.pairs.items())
-        shared = sorted(((rows, pair) for pair, rows in pairs if pair[0] != pair[1]), key=lambda one: (-one[0], one[1]))
-        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in pairs if a == b]
-        found = []
+    def _sentences(self) -> Iterator[str]:
+        for rank in sorted(self.errors)[:_MOST_TOLD]:
+            yield f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {self.errors[rank]}"
+        if len(self.errors) > _MOST_TOLD:
+            yield f"{_counted(len(self.errors) - _MOST_TOLD, 'rank')} more had an error"
+        yield from self._causes()
+        shared = sorted((-rows, pair) for pair, rows in self.pairs.items() if pair[0] != pair[1])
         if shared:
-            rest = f"{_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}"
-            told = [f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared]
-            found.append(f"Ranks that saw the same: {_first_four(told, rest)}")
+            told = [f"{a} and {b} {_rows(-rows)}" for rows, (a, b) in shared]
+            yield f"Ranks that saw the same: {_first(told, 'pair')}"
+        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in self.pairs.items() if a == b]
         if alone:
-            found.append(_first_four(alone, f"{_counted(len(alone) - 4, 'rank')} more").capitalize())
-        return found
-
-    def _examples(self) -> list[str]:
-        found = []
-        for title, examples, rows in (
+            yield _first(alone, "rank").capitalize()
+        for title, examples, count in (
             ("Never seen", self.never_seen, self.never),
-            ("Seen again", self.seen_again, None),
+            ("Seen again", self.seen_again, 0),
             ("Not in the reference", self.not_in_reference, self.unknown),
         ):
             if examples:
-                more = ", ..." if rows is not None and rows > len(examples) else ""
-                found.append(f"{title}: " + ", ".join(map(str, examples)) + more)
-        return found
-
-    def _notes(self) -> list[str]:
+                yield f"{title}: {', '.join(map(str, examples))}{', ...' if (count or 0) > len(examples) else ''}"
         if self.by_content and (self.repeats or self.never):
-            return [
-                "Rows were told apart by their content: rows that are alike in all components count as one row. With "
-                "key= they can be told apart"
-            ]
-        return []
+            yield "Rows were told apart by their content: rows that are alike in all components count as one row"
+            yield "With key= they can be told apart"
+
+    def _causes(self) -> Iterator[str]:
+        """Texts about the usual reasons for such numbers."""
+        if self.never and self.unknown and self.unknown == self.distinct:
+            yield "Nothing that came is in the reference"
+            if self.by_content:
+                yield "By content rows are the same only in all bytes, dtype and shape"
+                yield "Rows that are vectors must be in batches on both sides"
+            else:
+                yield "Keys are the same only in one kind: whole numbers, texts, or arrays of the same dtype and shape"
+        several = self.ranks > 1 and self.distinct > 0
+        if several and all(own == self.distinct for own in self.distinct_by_rank):
+            yield "All ranks saw the same rows: nothing gives each rank its own part of them"
+        if len(set(self.steps)) > 1:
+            yield f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}"
+            yield "A rank that ends first leaves the others waiting in their next collective call"
+        if self.never and self.left and not self.errors:
+            ended = "(a loop that was left, end_epoch(), report()): what the loader still had is not seen"
+            yield f"On {self._named(self.left)} the epoch ended before the loader did {ended}"
+        whole_epoch = not self.unknown and not self.errors and not self.left
+        known = self.reference or 0
+        nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
+        if several and whole_epoch and self.never and not self.repeats and nth:
+            part = f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice"
+            yield f"{part}: that is what a loader gives that is sharded twice"
 
 
 def share(part: int, whole: int) -> str:
@@ -265,8 +243,9 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _first_four(told: list[str], rest: str) -> str:
-    return "; ".join([*told[:4], *[f"and {rest}"] * (len(told) > 4)])
+def _first(told: list[str], what: str) -> str:
+    more = [f"and {_counted(len(told) - _MOST_TOLD, what)} more"] if len(told) > _MOST_TOLD else []
+    return "; ".join([*told[:_MOST_TOLD], *more])
 
 
 def _rows(count: int) -> str:

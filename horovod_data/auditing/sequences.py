@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterator
 
 from ..errors import explain, fork_check
 from .iterables import Audit, recorded
@@ -33,17 +33,15 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
     """A Keras sequence of the same batches. Each batch counts once in an epoch.
 
     Keras looks at the first batch before it begins, so that batch comes twice. Batches that Keras has fetched for an
-    epoch that it never begins do not count.
+    epoch that it never begins do not count. So the recorder gets the batches at the end of their epoch.
     """
     forked = fork_check()
     lock = threading.Lock()
-    fetched: set[int] = set()  # the batches of the running epoch; each epoch has its own set
+    fetched: dict[int, Any] = {}  # the keys of the batches of the running epoch; each epoch has its own dict
 
-    def looped(elements: Iterable[Any]) -> Iterator[Any]:
+    def forget() -> None:
         nonlocal fetched
-        with lock:
-            fetched = set()
-        yield from recorded(elements, recorder)
+        fetched = {}
 
     class AuditedSequence(Audit, base):
         _recorder, _inner = recorder, given
@@ -70,11 +68,11 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 to_do = "Leave out use_multiprocessing=True while you audit"
                 raise RuntimeError(explain(f"{recorder.name}: {what}", to_do))
             if index not in mine:
-                keys = recorder.keys(element)
+                keys = recorder.keys(element, which=f"batch {index}")
                 with lock:
-                    if mine is fetched and index not in mine:  # a late batch belongs to the epoch before
-                        mine.add(index)
-                        recorder.add(-1, keys)
+                    mine.setdefault(index, keys)  # without effect for a late batch, whose epoch has ended
+                if isinstance(keys, Exception) and not recorder.forgiving:
+                    self._end(whole=False)
             return element
 
         def on_epoch_begin(self) -> None:  # only Keras 3 calls it
@@ -90,29 +88,24 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             self._end(whole=False)
 
         def _end(self, whole: bool) -> None:
-            nonlocal fetched
             with lock:
-                fetched = set()
+                batches = list(fetched.values())
+                forget()
+            if batches:
+                iteration = recorder.begin()
+                for keys in batches:
+                    recorder.add(iteration, keys)
+                recorder.end(iteration, left=not whole)
+            else:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
+            with lock:
+                forget()
             numbers = range(len(given)) if hasattr(given, "__len__") else itertools.count()
-            return looped(given[index] for index in numbers)
+            yield from recorded((given[index] for index in numbers), recorder)
 
-    class AuditedEndless(AuditedSequence):
-        """Also has a next(), like the iterators of Keras' image generators."""
-
-        _loop: Optional[Iterator[Any]] = None  # the iteration of the calls of next()
-
-        def __iter__(self) -> Iterator[Any]:
-            self._loop = None
-            return looped(given)
-
-        def __next__(self) -> Any:
-            self._loop = looped(given) if self._loop is None else self._loop
-            return next(self._loop)
-
-    return (AuditedEndless if hasattr(given, "__next__") else AuditedSequence)()
+    return AuditedSequence()
 
 
 def _between_passes() -> bool:

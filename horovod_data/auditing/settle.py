@@ -10,27 +10,22 @@ import numpy as np
 
 from .counting import ARRAYS, Axis, Counts, Found, count, positions, total
 from .exchange import Exchange
-from .keys import in_parts, integer_range, integers, shown
+from .keys import in_parts, integer_range, shown
 from .picture import Raster
 from .record import Epoch
 from .reference import Reference
 from .report import Example, Report, Seen
 
-Array = Any
-_KINDS = {True: "whole numbers", False: "texts, floating-point numbers or other arrays"}
-
 
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Returns the report, the same on every rank. Collective. Raises the errors of Exchange."""
     words = epoch.words()
-    wanted = reference.part if reference.part is not None else words[:0]
+    tables = [words] if reference.part is None else [words, reference.part]
     heads = exchange.allgather(
         {
             "steps": epoch.steps,
             "rows": epoch.rows,
-            "kinds": _kinds(words),
-            "kinds of the reference": _kinds(wanted),
-            "ranges": [integer_range(some) for some in (words, wanted) if len(some)],
+            "ranges": [integer_range(table) for table in tables if len(table)],
             "error": epoch.error,
             "left": not epoch.whole,
         }
@@ -39,8 +34,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     order, rows = in_parts(words, exchange.size)
     sorted_words = words[order]
     del order  # frees 8 bytes for each row
-    mine = count(exchange.alltoall(sorted_words, rows), reference.part, axis)
-    found = _of_all_ranks(exchange, mine)
+    found = _of_all_ranks(exchange, count(exchange.alltoall(sorted_words, rows), reference.part, axis))
 
     seen = [*found.repeated, *found.unknown]
     told = exchange.allgather(
@@ -73,7 +67,6 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
         times_unknown=dict(sorted(found.strange.items())),
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
         by_content=by_content,
-        hint=_hint(heads, by_content) if unknown == distinct else "",
         left=tuple(rank for rank, head in enumerate(heads) if head["left"] and head["error"] is None),
         errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
         never_seen=tuple(never),
@@ -81,11 +74,6 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
         not_in_reference=tuple(examples[len(found.repeated) :]) if known else (),
         raster=Raster(exchange.size, found.deliveries, found.rows, found.seen, axis),
     )
-
-
-def _kinds(words: Array) -> list[bool]:
-    """Has True if some keys are whole numbers, and False if some keys are not."""
-    return np.unique(integers(words)).tolist()
 
 
 def _axis(ranges: list[Any], reference: Reference) -> Axis:
@@ -105,57 +93,31 @@ def _of_all_ranks(exchange: Exchange, mine: Counts) -> Counts:
     parts = np.split(summed, np.cumsum([array.size for array in arrays])[:-1])
     said = exchange.allgather([list(times.items()), list(strange.items()), *examples])
     found = total(
-        Counts(*[0] * ARRAYS, *(collections.Counter(dict(one)) for one in each[:2]), *map(_tuples, each[2:]))
-        for each in said
+        Counts(*[0] * ARRAYS, *(collections.Counter(dict(one)) for one in each[:2]), *each[2:]) for each in said
     )
     return found._replace(
         **{name: part.reshape(array.shape) for name, part, array in zip(Counts._fields, parts, arrays)}
     )
 
 
-def _tuples(examples: list[Any]) -> list[Any]:
-    return list(map(tuple, examples))
-
-
-def _places(epoch: Epoch, words: Array, example: Found) -> list[Any]:
+def _places(epoch: Epoch, words: Any, example: Found) -> list[Any]:
     """[[[step, row], ...], name]: the places where this rank saw a row, and its key's text, or None."""
-    found = positions(words, example[:2])
-    return [[epoch.place(index) for index in found], _known(map(epoch.names.get, found))]
+    found = positions(words, example[0], example[1])
+    return [[epoch.place(index) for index in found], _first(map(epoch.names.get, found))]
 
 
 def _example(example: Found, places: list[Any], by_content: bool) -> Example:
     """`places`: each rank's answer of _places()."""
     seen = tuple(Seen(rank, step, row) for rank, (found, _) in enumerate(places) for step, row in found)
-    return Example(_shown(example, _known(name for _, name in places), by_content), example[3], seen)
+    return Example(_shown(example, _first(name for _, name in places), by_content), example[3], seen)
 
 
-def _known(names: Iterable[Optional[str]]) -> Optional[str]:
-    """The first name that is not None."""
+def _first(names: Iterable[Optional[str]]) -> Optional[str]:
     return next((name for name in names if name is not None), None)
 
 
 def _shown(example: Found, name: Optional[str], by_content: bool) -> Union[int, str]:
-    key = shown(*example[:2])
+    key = shown(example[0], example[1])
     if isinstance(key, int):
         return key
     return name if name is not None else f"{'content' if by_content else 'key'} {key}"
-
-
-def _hint(heads: list[dict[str, Any]], by_content: bool) -> str:
-    """Says why no row that came is in the reference."""
-    came, wanted = ({kind for head in heads for kind in head[which]} for which in ("kinds", "kinds of the reference"))
-    why = ""
-    if by_content:
-        why = (
-            "By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be in "
-            "batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the "
-            "same"
-        )
-    elif came.isdisjoint(wanted):
-        why = (
-            f"The rows' keys are {_KINDS[True in came]}, those of the reference {_KINDS[True in wanted]}: such are never the "
-            "same. Give both in one kind"
-        )
-    elif False in came:
-        why = "Keys are the same only in the same kind: texts, or numbers of the same dtype and shape"
-    return f"Nothing that came is in the reference. {why}" if why and came and wanted else ""

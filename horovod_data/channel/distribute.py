@@ -41,6 +41,7 @@ def distribute_dataset(
     verify: bool = False,
     prefetch_mb: Optional[float] = None,
     shard: Optional[str] = None,
+    weigh: Union[None, str, Callable[..., Any]] = None,
 ) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks. Each rank gets its own elements only.
 
@@ -67,6 +68,9 @@ def distribute_dataset(
         "partial": the first m mod N ranks get one row more. Shares may be empty.
         "pad": all ranks get ceil(m / N) rows. The missing rows, at the end, are zeros. Each row gets a float32 weight:
         0 for padding, 1 otherwise. (x, y) becomes (x, y, weight), anything else becomes (element, weight).
+        "repeat": as "pad", but the missing rows (elements) are copies of the first rows (elements) of the same step,
+        with weight 0. So batch normalisation sees only real rows. (x, y, sample_weight) becomes
+        (x, y, sample_weight * weight), as with `weigh`.
       prefetch: the steps that may be on their way to a rank, beyond its current step. They don't change the order of
         rows, or which rank gets a row.
         "auto": as many as help, 2 to 64, bounded in bytes.
@@ -86,6 +90,19 @@ def distribute_dataset(
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.
+      weigh: exact weights with every share, so that unequal shares teach what one process would learn. With them
+
+            mean over ranks of (mean over the rank's rows of weight * loss) = sum(cost * loss) / sum(cost)
+
+        over all rows of a step, for every batch, remainder and number of readers. So a row of a rank with n rows weighs
+        N * n * cost / (the cost of all rows of the step). No collective is needed. Not with schedule="dynamic".
+        None: no weights, but those of "pad" and "repeat".
+        "rows": each row costs 1.
+        A function: on a reader it is called with the components of an element, as in Dataset.map. It returns the cost
+        of each row, for example its tokens: a vector of numbers of 0 or more, or a number if elements have no axis 0.
+        (x, y) becomes (x, y, weight) with a float32 weight for each row. (x, y, sample_weight), where sample_weight is
+        one float tensor with an axis 0, becomes (x, y, sample_weight * weight). Anything else becomes
+        (element, weight).
       verify: True: every row is hashed where the pipeline yields it, and again where a rank gets it. A row that is
         lost, repeated, altered, or on the wrong rank is an error on every rank (DataLossError). At the end of an epoch,
         a log line and a record in the file HOROVOD_DATA_CERTIFICATE certify it (docs/certificate.md).
@@ -156,11 +173,8 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
     """
     state.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
-        raise explained(
-            TypeError,
-            "distribute_datasets_from_function() was given a dataset",
-            "Pass a function that returns one, or call distribute_dataset()",
-        )
+        to_do = "Pass a function that returns one, or call distribute_dataset()"
+        raise explained(TypeError, "distribute_datasets_from_function() was given a dataset", to_do)
     return distribute_dataset(fn, batch=batch, **options)
 
 
@@ -176,18 +190,18 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     given = None
     if asked[name] == len(channels):
         channels.append(make(job, options, dataset_or_fn, ctrl_c))
-        channels[-1].made_of = _weakly(dataset_or_fn)
+        channels[-1].made_of = None if isinstance(dataset_or_fn, tf.data.Dataset) else dataset_or_fn
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         given = dataset_or_fn
     channel = channels[asked[name]]
-    if channel.options != options:
+    if channel.options.words() != options.words():  # a function may be made anew for each graph
         what = f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}"
         raise explained(ValueError, what, "Use the same arguments or another name")
     asked[name] += 1
     # A dedicated reader never comes here, because it is in serve().
     in_charge = job.reader is not None or job.trainer == 0
-    if in_charge and given is not None and given != channel.made_of() and not channel.told:
+    if in_charge and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
         to_do = "That is right where both are the same, as with an input_fn that is called again; for another dataset use another name"
@@ -195,18 +209,10 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     return channel
 
 
-def _weakly(given: Any) -> Callable[[], Any]:
-    """A weak reference to a dataset function. A dataset needs none, because it is a new object in each call."""
-    if given is None or isinstance(given, tf.data.Dataset):
-        return lambda: None
-    try:
-        return weakref.WeakMethod(given) if hasattr(given, "__self__") else weakref.ref(given)
-    except TypeError:
-        return lambda: None
-
-
 def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:
     options = channel.options
     spec = elements.share_spec(channel.spec, options, len(job.layout.audience(job.comm_rank)))
     whole = options.remainder == "partial" and options.schedule == "static"
-    return receive(channel.number, channel.label, channel.steps, spec, whole)
+    multiplies = options.weigh is not None or options.remainder == "repeat"
+    multiplies = multiplies and elements.has_sample_weight(channel.spec[0] if options.has_costs else channel.spec)
+    return receive(channel.number, channel.label, channel.steps, spec, whole, multiplies)

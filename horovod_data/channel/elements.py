@@ -84,31 +84,20 @@ def check_types(spec: Any) -> None:
     """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
     for key in _keys(spec):
         if not isinstance(key, (str, int, float)):
-            raise explained(
-                TypeError,
-                f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
-                "can't be sent to another rank",
-                "Use strings or numbers as keys",
-            )
+            what = f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}"
+            raise explained(TypeError, f"{what}, which can't be sent to another rank", "Use strings or numbers as keys")
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
+        what = f"component {name} of the dataset's elements is a {type(leaf).__name__}"
+        if isinstance(leaf, tf.TypeSpec):
+            to_do = "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"
+            raise explained(TypeError, f"{what} ({leaf}), which can't be sent to another rank", to_do)
         # For example a Mapping, or a class of attrs or dataclasses. Other ranks don't have such a class.
-        if not isinstance(leaf, tf.TypeSpec):
-            raise explained(
-                TypeError,
-                f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
-                "can't be sent to another rank",
-                "Let a map() make dicts, tuples or namedtuples of such",
-            )
-        raise explained(
-            TypeError,
-            f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
-            "can't be sent to another rank",
-            "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
-        )
+        to_do = "Let a map() make dicts, tuples or namedtuples of such"
+        raise explained(TypeError, f"{what}, a container that can't be sent to another rank", to_do)
 
 
 def components(spec: Any) -> list[Component]:
@@ -123,41 +112,29 @@ def components(spec: Any) -> list[Component]:
                 Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape),
             ]
         elif _is_ragged(leaf):
-            inner = leaf.shape[leaf.ragged_rank + 1 :] if leaf.shape.rank is not None else None
-            values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)
-            flat = leaf.flat_values_spec
-            if flat is not None:
-                values = tf.TensorShape([None]).concatenate(flat.shape[1:])
+            shape, ragged = leaf.shape, leaf.ragged_rank
+            sizes = [None] * (ragged + 1) if shape.rank is None else shape[: ragged + 1].as_list()
+            values = tf.TensorShape(None)
+            if leaf.flat_values_spec is not None:
+                values = tf.TensorShape([None]).concatenate(leaf.flat_values_spec.shape[1:])
+            elif shape.rank is not None:
+                values = tf.TensorShape([None]).concatenate(shape[ragged + 1 :])
             found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
-            rows = leaf.shape[0] if leaf.shape.rank is not None else None
-            splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
-            lengths = (
-                [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1 : leaf.ragged_rank + 1].as_list()
-            )
-            found += [
-                Component(
-                    name,
-                    leaf.row_splits_dtype,
-                    tf.TensorShape([n]),
-                    EmptyRule.ROW_SPLITS,
-                    -1 if length is None else length,
-                )
-                for n, length in zip(splits, lengths)
-            ]
+            splits = [None if sizes[0] is None else sizes[0] + 1] + [None] * (ragged - 1)
+            for n, length in zip(splits, sizes[1:]):
+                length = -1 if length is None else length
+                found.append(Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS, length))
         else:
             found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
     return found
 
 
-def weight_component(spec: Any) -> int:
-    """The component whose rows have the weights of remainder="pad".
-
-    It belongs to the first leaf, which knows its rows.
-    """
-    first = leaves(spec)[0][1]
-    if isinstance(first, tf.SparseTensorSpec):
-        return 2
-    return 1 if _is_ragged(first) else 0
+def components_of_channel(spec: Any, options: Options) -> list[Component]:
+    """The plain tensors that travel. `spec`: of the reader's elements, with their costs if `weigh` gives them."""
+    if not options.has_costs:
+        return components(spec)
+    element, costs = spec
+    return [*components(element), Component("what weigh= returned", costs.dtype, costs.shape, EmptyRule.ROWS)]
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
@@ -169,17 +146,14 @@ def common_spec(specs: Sequence[Any]) -> Any:
     named = [leaves(spec) for spec in specs]
     for reader, others in enumerate(named):
         if [name for name, _ in others] != [name for name, _ in named[0]]:
-            raise ValueError(
-                f"reader 0 has {', '.join(name for name, _ in named[0])}, "
-                f"reader {reader} has {', '.join(name for name, _ in others)}"
-            )
+            ours, theirs = (", ".join(name for name, _ in one) for one in (named[0], others))
+            raise ValueError(f"reader 0 has {ours}, reader {reader} has {theirs}")
     common = []
     for same in zip(*named):
         leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
         if leaf is None:
-            reader = next(
-                i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None
-            )
+            fits = [same[0][1].most_specific_common_supertype([other]) is not None for _, other in same]
+            reader = fits.index(False)
             raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
         common.append(leaf)
     return filled(specs[0], common)
@@ -212,11 +186,8 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
             elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
-                parts.append(
-                    tf.raw_ops.RaggedTensorToVariant(
-                        rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
-                    )
-                )
+                row = dict(rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False)
+                parts.append(tf.raw_ops.RaggedTensorToVariant(**row))
             else:
                 parts.append(rest.pop(0))
         return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
@@ -224,11 +195,55 @@ def put_together(spec: Any) -> Callable[..., Any]:
     return pack
 
 
-def with_weight(spec: Any, weight: Any) -> Any:
+def with_weight(element: Any, weight: Any) -> Any:
     """(x, y) becomes (x, y, weight), as Keras takes it. Anything else becomes (element, weight)."""
-    if type(spec) is tuple and len(spec) == 2:
-        return (*spec, weight)
-    return (spec, weight)
+    if type(element) is tuple and len(element) == 2:
+        return (*element, weight)
+    return (element, weight)
+
+
+def has_sample_weight(spec: Any) -> bool:
+    """Says whether an element is Keras' (x, y, sample_weight): the third component is one float tensor with an axis 0."""
+    if type(spec) is not tuple or len(spec) != 3:
+        return False
+    weight = spec[2]
+    return isinstance(weight, tf.TensorSpec) and weight.dtype.is_floating and bool(weight.shape.rank)
+
+
+def times_weight(element: Any, weight: tf.Tensor) -> Any:
+    """(x, y, sample_weight) with the product of its own weights and ours."""
+    x, y, own = element
+    ours = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([tf.rank(own) - 1], tf.int32)], 0))
+    product = own * tf.cast(ours, own.dtype)
+    product.set_shape(own.shape)
+    return x, y, product
+
+
+def with_costs(weigh: Callable[..., Any]) -> Callable[..., Any]:
+    """For Dataset.map on the reader: an element becomes (element, the costs of its rows)."""
+
+    def pair(*element: Any) -> Any:
+        costs = tf.cast(tf.convert_to_tensor(weigh(*element)), tf.float32)
+        return (element if len(element) > 1 else element[0]), costs
+
+    return pair
+
+
+def check_costs(spec: Any) -> None:
+    """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
+    element, costs = spec
+    first = leaves(element)[0][1]
+    if first.shape.rank is None or costs.shape.rank is None:
+        return
+    rank = min(first.shape.rank, 1)
+    if costs.shape.rank != rank or (rank and not costs.shape.is_compatible_with(first.shape[:1])):
+        raise explained(
+            ValueError,
+            f"weigh= returned costs of shape {costs.shape} for an element whose first component has shape {first.shape}",
+            "It gets the components of a whole element. Let it return a vector with the cost of each row"
+            if rank
+            else "Let it return a number, because the elements have no rows",
+        )
 
 
 # ---- Specs of shares.
@@ -251,7 +266,7 @@ def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
 
 
 def share_spec(spec: Any, options: Options, trainers: int) -> Any:
-    """The element_spec that every trainer sees, the weight of "pad" included."""
+    """The spec of a share as it travels. With weights it is (x, y, weight) or (element, weight)."""
 
     def of_leaf(leaf: Any) -> Any:
         if is_none(leaf):
@@ -266,7 +281,9 @@ def share_spec(spec: Any, options: Options, trainers: int) -> Any:
         return _replace_rows(leaf, rows // trainers if options.remainder == "drop" else -(-rows // trainers))
 
     shared = tf.nest.map_structure(of_leaf, spec)
-    if options.remainder != "pad":
+    if options.has_costs:
+        return with_weight(*shared)
+    if not options.weighs:
         return shared
     first = leaves(shared)[0][1]
     shape = tf.TensorShape(None) if first.shape.rank is None else first.shape[:1]
@@ -278,30 +295,19 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
     named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
     for name, leaf in named:
         if leaf.shape.rank == 0:
-            raise explained(
-                ValueError,
-                f'batch="global" cuts every component along axis 0, but {name} is a scalar',
-                'Give it an axis 0, or use batch="per_rank"',
-            )
+            what = f'batch="global" cuts every component along axis 0, but {name} is a scalar'
+            raise explained(ValueError, what, 'Give it an axis 0, or use batch="per_rank"')
     known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
     for name, rows in known[1:]:
         if rows != known[0][1]:
-            raise explained(
-                ValueError,
-                f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
-                f"{known[0][1]} rows and {name} has {rows}",
-                'Make them equal, or use batch="per_rank"',
-            )
+            both = f"{known[0][0]} has {known[0][1]} rows and {name} has {rows}"
+            what = f'batch="global" needs one axis 0 for all components, but {both}'
+            raise explained(ValueError, what, 'Make them equal, or use batch="per_rank"')
     if known and remainder == "drop" and (known[0][1] or 0) % trainers:
         rows = known[0][1] or 0
         raise explained(
             ValueError,
             f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
             f"{rows % trainers} rows of every batch would be lost",
-            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
+            f"Use batches of {max(rows // trainers, 1) * trainers} rows, or another remainder=",
         )
-
-
-def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:
-    """The dtypes and shapes of `parts`, in the form that ops take."""
-    return [part.dtype for part in parts], [part.shape for part in parts]

@@ -18,7 +18,8 @@ from ..job.settings import LEAST_MB, Settings, verify_in
 
 BATCH = ("global", "per_rank")
 SCHEDULE = ("static", "dynamic")
-REMAINDER = ("drop", "partial", "pad")
+REMAINDER = ("drop", "partial", "pad", "repeat")
+ROWS = "rows"
 ON_ERROR = ("raise", "continue")
 AUTO = "auto"
 MIB = 1 << 20
@@ -51,6 +52,7 @@ class Options:
     verify: bool = False
     prefetch_mb: Optional[float] = None
     shard: Optional[str] = None
+    weigh: Any = None
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, BATCH)
@@ -62,12 +64,8 @@ class Options:
         object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != AUTO and self.prefetch_mb is not None:
-            raise explained(
-                ValueError,
-                f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
-                "says how many steps",
-                "Give one of them",
-            )
+            both = f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch}'
+            raise explained(ValueError, f"{both} says how many steps", "Give one of them")
         checked_name(self.name)
         if not isinstance(self.verify, bool):
             raise explained(TypeError, f"verify must be True or False, not {self.verify!r}")
@@ -79,6 +77,33 @@ class Options:
                 'Use batch="per_rank" with it',
             )
 
+        if self.weigh is not None and self.weigh != ROWS and not callable(self.weigh):
+            raise explained(
+                ValueError,
+                f"weigh={self.weigh!r} is not known",
+                "Use None, 'rows', or a function that returns the cost of each row of an element",
+            )
+        if self.weigh is not None and self.schedule == "dynamic":
+            raise explained(
+                ValueError,
+                f'weigh={self.weigh!r} divides the rows of a step by their cost, but schedule="dynamic" has no steps',
+                'Use schedule="static" with it',
+            )
+
+    @property
+    def has_costs(self) -> bool:
+        """A function gives the cost of each row. The costs travel as the last component of an element."""
+        return callable(self.weigh)
+
+    @property
+    def weighs(self) -> bool:
+        """A weight comes with each row."""
+        return self.weigh is not None or self.remainder in ("pad", "repeat")
+
+    def words(self) -> dict[str, Any]:
+        """The arguments in a form for JSON, to compare them between ranks. Functions have no such form."""
+        return {**dataclasses.asdict(self), "weigh": "a function" if self.has_costs else self.weigh}
+
     def completed(self, settings: Settings) -> Options:
         """The same options. HOROVOD_DATA_* variables replace arguments that were left out."""
         size = self.prefetch_mb
@@ -87,7 +112,7 @@ class Options:
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
     def __str__(self) -> str:
-        return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(self).items())
+        return ", ".join(f"{key}={value!r}" for key, value in self.words().items())
 
 
 def _is_auto(value: Any) -> bool:
@@ -98,17 +123,12 @@ def _steps(given: Any) -> Union[int, str]:
     if _is_auto(given):
         return AUTO
     if (prefetch := whole(given)) is None:
-        raise explained(
-            TypeError,
-            f"prefetch={given!r} is not a whole number",
-            'It counts steps: 1 or more; "auto" stands for as many as help',
-        )
+        to_do = 'It counts steps: 1 or more; "auto" stands for as many as help'
+        raise explained(TypeError, f"prefetch={given!r} is not a whole number", to_do)
     if not 1 <= prefetch <= _MOST_PREFETCH:
-        raise explained(
-            ValueError,
-            f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
-            f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
-        )
+        what = "less than 1" if prefetch < 1 else f"more than {_MOST_PREFETCH}"
+        to_do = f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"'
+        raise explained(ValueError, f"prefetch={prefetch} is {what}", to_do)
     return prefetch
 
 

@@ -20,7 +20,6 @@ class _ReceiverDataset(private.DatasetSource):
         self.label = label
         self.whole = whole  # the ranks together get all rows, in order and without padding
         parts = elements.components(spec)
-        types, shapes = elements.flat_types(parts)
         session = bindings.session()
         with private.at_once(), tf.device("/CPU:0"):  # before the caller releases the channel
             variant = loader.load().ops.horovod_data_receiver(
@@ -28,8 +27,8 @@ class _ReceiverDataset(private.DatasetSource):
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
                 label,
                 tf.constant(steps, tf.int64),
-                output_types=types,
-                output_shapes=shapes,
+                output_types=[part.dtype for part in parts],
+                output_shapes=[part.shape for part in parts],
             )
         super().__init__(variant)
 
@@ -50,10 +49,11 @@ class _Typed(private.UnaryDataset):
         return self._spec
 
 
-def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.data.Dataset:
+def receive(channel: int, label: str, steps: int, spec: Any, whole: bool, multiplies: bool = False) -> tf.data.Dataset:
     """The dataset of this rank's shares: `steps` elements (as tf.data counts) of this spec.
 
     `whole`: the ranks together get all rows, in order and without padding.
+    `multiplies`: a share ((x, y, sample_weight), weight) becomes (x, y, sample_weight * weight).
     """
     dataset: tf.data.Dataset
     if elements.has_composites(spec):
@@ -61,6 +61,8 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.
         dataset = _Typed(_ReceiverDataset(channel, label, steps, flat, whole).map(elements.put_together(spec)), spec)
     else:
         dataset = _ReceiverDataset(channel, label, steps, spec, whole)
+    if multiplies:
+        dataset = _Typed(dataset.map(elements.times_weight), spec[0])
     settings = tf.data.Options()
     # Otherwise Keras and tf.distribute would shard this rank's shares once more.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -3,7 +3,7 @@
 
 `__main__` is the command. Checks return findings (`findings`):
 
-- of this machine: `machine`, `sharing`
+- of this machine: `machine`
 - of the environment: `environment`
 - of the libraries: `libraries`
 - of a job that delivers: `selftest`, `transports`

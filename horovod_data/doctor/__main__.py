@@ -20,7 +20,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from ..errors import show_any_text
 from ..job import launch_checks
-from . import environment, libraries, machine, selftest, sharing
+from . import environment, libraries, machine, selftest
 from .findings import Finding, as_json, as_text, error, ok, status
 
 _HEAD_START = 10.0  # seconds; another rank's status ends the job, so rank 0 reports before other ranks exit
@@ -43,7 +43,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument(
         "--launcher",
         default="mpirun",
-        type=_command,
+        type=shlex.split,
         help="what starts the self-test, with options; it must take -np (default %(default)s)",
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
@@ -51,37 +51,26 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     show_any_text()  # values in the environment may not be valid text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
+    if not given.launcher or not given.launcher[0]:
+        parser.error("--launcher names no command")
     launcher = launch_checks.find_launcher(os.environ)
     launched = launcher is not None and launcher.size > 1 and not given.no_self_test
     found = in_job(given.seconds) if launched else alone(given)
     if found is None:
         return 0
-    print(
-        as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)),
-        flush=True,
-    )
+    width = max(80, shutil.get_terminal_size((120, 24)).columns)
+    print(as_json(found) if given.json else as_text(found, width), flush=True)
     if launched and status(found) != 0 and _rank(os.environ) > 0:
         time.sleep(_HEAD_START)  # usually the end of rank 0 also ends this process
     return status(found)
 
 
-def _command(text: str) -> list[str]:
-    """Splits a command into words, as a shell does."""
-    try:
-        words = shlex.split(text)
-    except ValueError as failure:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command: {failure}. Quote it as for a shell") from None
-    if not words or not words[0]:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command. Name one, mpirun for example")
-    return words
-
-
 def alone(given: argparse.Namespace) -> list[Finding]:
     """The findings about this machine, and about jobs that are started here."""
-    found = machine.check() + sharing.check()  # first, because these fork, and a process with threads must not fork
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
-    found += libraries.check(looks, environment.only_srun(os.environ)) + environment.check(os.environ, mpi)
+    found = machine.check() + libraries.check(looks, environment.only_srun(os.environ))
+    found += environment.check(os.environ, mpi)
     if given.no_self_test:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:
@@ -103,7 +92,7 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
 
     Collective over that job. None: only rank 0 reports.
     """
-    mine = machine.check() + sharing.check() + environment.ours(os.environ)
+    mine = machine.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")
     if ranks is None and told.get("done") and not told.ended:

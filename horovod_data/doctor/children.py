@@ -33,6 +33,10 @@ class Told:
         """The value of `key` in the last record that has it, or None."""
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
+    def end(self) -> str:
+        """How it ended, for a sentence."""
+        return f"ended {self.ended}: {self.last_words()}"
+
     def last_words(self, lines: int = 3) -> str:
         """The last lines of stderr without decoration. They usually have the reason for the end."""
         said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether cores and memory suffice for TensorFlow and for a pipeline."""
+"""Checks whether cores, memory and /dev/shm suffice for TensorFlow, MPI and a pipeline."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
 from typing import Optional
 
@@ -12,14 +13,17 @@ from ..job.cgroups import memory_bytes, quota
 from .findings import Finding, ok, warning
 
 _LITTLE_MEMORY = 1 << 30
+_SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI uses
 
 
 def check() -> list[Finding]:
     """The findings about this machine."""
+    usable = len(os.sched_getaffinity(0))
     return [
         ok("machine.host", f"{socket.gethostname()}, {platform.system()} {platform.release()}, {platform.machine()}"),
-        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, quota()),
+        cores(usable, os.cpu_count() or 1, quota()),
         memory(*memory_bytes()),
+        dev_shm("/dev/shm", usable),
     ]
 
 
@@ -30,29 +34,33 @@ def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
     """
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
-        return warning(
-            name,
-            value,
-            f"The container may use {quota:g} cores' time, but TensorFlow starts threads for "
-            f"{usable} cores: raise its limit, or start the job with `taskset` on as many cores",
-        )
+        why = f"The container may use {quota:g} cores' time, but TensorFlow starts threads for {usable} cores"
+        return warning(name, value, f"{why}: raise its limit, or start the job with `taskset` on as many cores")
     if usable == 1 and present > 1:
-        return warning(
-            name,
-            value,
-            "This process is bound to one core, and so is a pipeline on it: start the job with `--bind-to none`",
-        )
+        why = "This process is bound to one core, and so is a pipeline on it"
+        return warning(name, value, f"{why}: start the job with `--bind-to none`")
     return ok(name, value)
 
 
 def memory(total: int, available: int) -> Finding:
     """The finding about memory. `total`, `available`: bytes of this machine or container."""
     name, value = "machine.memory", f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    if available < _LITTLE_MEMORY:
-        return warning(
-            name,
-            value,
-            "Less than 1 GiB is free: TensorFlow alone takes half of that in each rank; use fewer "
-            "ranks on this host, or raise the container's limit",
-        )
-    return ok(name, value)
+    if available >= _LITTLE_MEMORY:
+        return ok(name, value)
+    to_do = "use fewer ranks on this host, or raise the container's limit"
+    return warning(name, value, f"Less than 1 GiB is free: TensorFlow alone takes half of that in each rank; {to_do}")
+
+
+def dev_shm(path: str, ranks: int) -> Finding:
+    """The finding about the folder of POSIX shared memory. `ranks`: the number of ranks on this host."""
+    name = f"shared memory.{path}"
+    try:
+        total, _, free = shutil.disk_usage(path)
+    except OSError as failure:
+        to_do = "MPI libraries keep their shared memory there; horovod_data does not: mount a tmpfs on it"
+        return warning(name, f"not there: {failure.strerror}", to_do)
+    value = f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free"
+    if free >= ranks * _SEGMENT:
+        return ok(name, value)
+    to_do = "start the container with `--shm-size=1g` (horovod_data's own memory is not there)"
+    return warning(name, value, f"Open MPI takes 4 MiB for each rank, so {ranks} ranks don't fit: {to_do}")

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping
 
 from ..ending import shutdown
 from ..job import roles, state
@@ -24,7 +24,7 @@ from ..job.layout import Layout
 from ..native import bindings, loader
 from ..observe.stats import stats
 from ..start import init
-from . import children, inside, mpi_variables, transports
+from . import children, inside, transports
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: to measure steps per second, and bytes per second
 _WARM_UP = 3  # elements that are not counted
@@ -86,13 +86,10 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         "group": layout.group[rank],
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "cores": len(os.sched_getaffinity(0)),
         "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began,
         "init_seconds": time.monotonic() - began_init,
-        "thread_level": bindings.mpi_query().thread_level.name,
-        "horovod_threads": _horovod_threads(),
-        "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
+        "yields": yields(os.environ),
     }
     if rank == 0:
         children.say(started=True, size=size)
@@ -101,18 +98,20 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     mine["lanes"] = [
         measure_lane(rank, layout.reader_index[reader], reader, to, seconds / 2 / len(lanes)) for reader, to in lanes
     ]
-    mine["together"] = {
-        name: measure_together(name, length, seconds / 4) for name, length in (("small", SMALL), ("large", LARGE))
-    }
+    sizes = {"small": SMALL, "large": LARGE}
+    mine["steps_per_second"] = {name: measure_together(name, sizes[name], seconds / 4) for name in sizes}
     mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
-    everybody: list[dict[str, Any]] = [{}] * size
-    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report")[1]:
-        for other in one.ranks:
-            everybody[other] = json.loads(one.payload)
+    everybody = _of_all_ranks(mine, "the doctor's report")
     if rank == 0:
-        children.say(ranks=everybody)
+        children.say(ranks=[everybody[other] for other in range(size)])
     shutdown.shutdown()
     children.say(done=True)
+
+
+def yields(environ: Mapping[str, str]) -> bool:
+    """Says whether a rank of Open MPI that waits gives its core to others. mpirun sets the second variable by itself."""
+    names = ("OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_mpi_oversubscribe")
+    return next((environ[name] for name in names if name in environ), "0") in ("1", "true")
 
 
 def check_delivery(rank: int, layout: Layout) -> str:
@@ -129,39 +128,35 @@ def check_delivery(rank: int, layout: Layout) -> str:
     def elements(context: Any) -> Any:
         # The largest number of elements that make no further step.
         left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
-        return numbers(_STEPS * len(audience) + left_over, context).map(
-            lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i))
-        )
+        made = numbers(_STEPS * len(audience) + left_over, context)
+        return made.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
 
     dataset = _distribute(elements, batch="per_rank", name="doctor per_rank")
     got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode()) for x, y in _iterated(dataset)]
-    mine = [
-        (turn * len(audience) + audience.index(rank)) * of_all + reader
-        for turn in range(_STEPS)
-        for reader in readers
-        if rank in audience
-    ]
+    turns = [turn * len(audience) + audience.index(rank) for turn in range(_STEPS)] if rank in audience else []
+    mine = [turn * of_all + reader for turn in turns for reader in readers]
     wanted = [(i, True, str(i)) for i in mine]
     wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
 
     batch = _ROWS * len(audience)
     rows = _STEPS * batch + 3
-    dataset = _distribute(
-        lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial", name="doctor global"
-    )
-    _, shares = bindings.agree(
-        json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows"
-    )
-    by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}
+
+    def batches(context: Any) -> Any:
+        return numbers(rows, context).batch(batch)
+
+    dataset = _distribute(batches, batch="global", remainder="partial", name="doctor global")
+    by_rank = _of_all_ranks([share.numpy().tolist() for share in _iterated(dataset)], "the doctor's rows")
     order = [row for step in zip(*(by_rank[other] for other in audience)) for share in step for row in share]
-    if order != [
-        row * of_all + reader
-        for begin in range(0, rows, batch)
-        for reader in readers
-        for row in range(begin, min(begin + batch, rows))
-    ]:
+    begins = [(begin, reader) for begin in range(0, rows, batch) for reader in readers]
+    if order != [row * of_all + reader for a, reader in begins for row in range(a, min(a + batch, rows))]:
         wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows of each reader in order'
     return wrong.strip()
+
+
+def _of_all_ranks(mine: Any, what: str) -> dict[int, Any]:
+    """The values of all ranks, by rank. Collective. JSON must be able to represent a value."""
+    _, said = bindings.agree(json.dumps(mine).encode(), what)
+    return {rank: json.loads(one.payload) for one in said for rank in one.ranks}
 
 
 def lanes_of(layout: Layout) -> list[tuple[int, int]]:
@@ -190,13 +185,13 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
     return {"reader": reader, "to": to, "rate": rate, **ways}
 
 
-def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
+def measure_together(name: str, length: int, seconds: float) -> float:
     """Measures steps per second of all ranks, each with a batch of `length` bytes. 0 if none arrive. Collective."""
     dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
     rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
     bindings.agree(b"", f"the doctor's {name} batches")
-    return {"steps_per_second": rate / length}
+    return rate / length
 
 
 def _iterated(dataset: Any) -> Any:
@@ -236,12 +231,6 @@ def _stderr() -> str:
         return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _horovod_threads() -> Optional[bool]:
-    """Says whether Horovod finds that several threads may use MPI. None: Horovod is not imported or not initialised."""
-    horovod: Any = sys.modules.get("horovod.tensorflow")
-    return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 
 
 if __name__ == "__main__":

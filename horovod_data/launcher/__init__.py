@@ -2,8 +2,7 @@
 """horovod-data-run: starts the processes of a job under Open MPI or MPICH, also dedicated readers. The modules:
 
     options      parses the command line, with horovodrun's options
-    allocation   finds hosts and slots of Slurm, PBS, LSF, Kubernetes' MPI operator
-    hosts        parses hosts and slots
+    hosts        finds hosts and slots: in options, in host files, and those of Slurm, PBS, LSF, Kubernetes' MPI operator
     arrangement  places the processes on the hosts: pure
     open_mpi     turns an arrangement into a command line of Open MPI's mpirun: pure
     hydra        turns an arrangement into a command line of MPICH's Hydra: pure
@@ -14,6 +13,11 @@ This package imports neither TensorFlow nor MPI. So the launcher starts fast, an
 loaded.
 """
 
+from ..errors import explain
+
 
 class LaunchError(ValueError):
     """A job that can't be started as requested. The text says what to change."""
+
+    def __init__(self, what: str, to_do: str = ""):
+        super().__init__(explain(what, to_do))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Collection, Optional, Sequence
 
-from ..errors import explained
 from ..job.settings import read_roles
 from . import LaunchError
 from .hosts import Host, together
@@ -52,17 +51,13 @@ class Arrangement:
         return tuple(Host(name, sum(group.processes for group in self.groups if group.host == name)) for name in names)
 
     def describe(self) -> str:
-        """Describes the job: `8 trainers on a:4, b:4; 1 dedicated reader on c (rank 8)`."""
+        """Describes the job: `8 trainers on a:4, b:4; dedicated readers on c:1`."""
         trainers = [group for group in self.groups if not group.reader]
         number = sum(group.processes for group in trainers)
         told = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
-        rank, readers = 0, []
-        for group in self.groups:
-            if group.reader:
-                readers += [f"rank {rank + each} on {group.host}" for each in range(group.processes)]
-            rank += group.processes
+        readers = [f"{group.host}:{group.processes}" for group in self.groups if group.reader]
         if readers:
-            return f"{told}; {len(readers)} dedicated reader{'s' * (len(readers) > 1)}: {', '.join(readers)}"
+            return f"{told}; dedicated readers on {', '.join(readers)}"
         embedded = "HOROVOD_DATA_EMBEDDED" in self.environ
         return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
 
@@ -82,12 +77,9 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     slots = sum(host.slots for host in hosts)
     np = slots if request.np is None else request.np
     if np > slots:
-        raise explained(
-            LaunchError,
-            f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
-            f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
-            "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot",
-        )
+        there = f"{'is' if slots == 1 else 'are'} {slots} slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}"
+        to_do = "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot"
+        raise LaunchError(f"-np {np} asks for {np} trainers, but there {there}", to_do)
     trainers: list[Group] = []
     for host in hosts:
         here = min(host.slots, np - sum(group.processes for group in trainers))
@@ -98,9 +90,8 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
         environ = {"HOROVOD_DATA_READERS_PER_NODE": str(request.readers_per_node)}
         if request.embedded:
             return Arrangement(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
-        return Arrangement(
-            tuple(group for one in trainers for group in (one, Group(one.host, 1, reader=True))), environ
-        )
+        each_host = ((one, Group(one.host, 1, reader=True)) for one in trainers)
+        return Arrangement(tuple(group for pair in each_host for group in pair), environ)
     readers = request.readers or 0
     places = request.reader_hosts or tuple(group.host for group in trainers)
     each, more = divmod(readers, len(places))
@@ -126,42 +117,27 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         begin = name.partition(".")[0]
         if begin != name and begin in short:
-            raise explained(
-                LaunchError,
-                f"{begin} and {name}: are these the same host? A host has one reader of its own",
-                "Name each host once, or every host with its domain",
-            )
+            to_do = "Name each host once, or every host with its domain"
+            raise LaunchError(f"{begin} and {name}: are these the same host? A host has one reader of its own", to_do)
 
 
 def _check(request: Request) -> None:
     if request.np is not None and request.np < 1:
-        raise explained(
-            LaunchError,
-            f"-np {request.np}: a job needs at least one trainer",
-            "Give the number of processes that train; --readers come on top of it",
-        )
+        to_do = "Give the number of processes that train; --readers come on top of it"
+        raise LaunchError(f"-np {request.np}: a job needs at least one trainer", to_do)
     try:
         readers = 0 if request.readers is None and not request.readers_per_node else request.readers
         read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
     except ValueError as error:
         raise LaunchError(str(error)) from None
-    if request.reader_hosts and not request.readers:
-        raise explained(
-            LaunchError,
-            "--reader-hosts says where dedicated readers run, but "
-            + ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
-            "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R",
-        )
-    if request.readers and len(request.reader_hosts) > request.readers:
-        named = len(request.reader_hosts)
-        raise explained(
-            LaunchError,
-            f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
-            "without a reader",
-            f"Name fewer hosts, or ask for --readers {named}",
-        )
-
-
-def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
-    """Says whether a host runs more processes than it has cores. It assumes `cores` on each host."""
-    return any(host.slots > cores for host in arrangement.hosts)
+    if not request.reader_hosts:
+        return
+    what, named = "--reader-hosts says where dedicated readers run, but", len(request.reader_hosts)
+    if request.readers_per_node:
+        raise LaunchError(f"{what} with --readers-per-node each host has its own", "Leave it out, or use --readers R")
+    if not request.readers:
+        raise LaunchError(f"{what} there are none", "Add --readers R")
+    if named > request.readers:
+        without = f"but --readers {request.readers} leaves {named - request.readers} of them without a reader"
+        to_do = f"Name fewer hosts, or ask for --readers {named}"
+        raise LaunchError(f"--reader-hosts names {named} hosts, {without}", to_do)

@@ -69,28 +69,20 @@ def on_rank(program: Sequence[str]) -> list[str]:
     """The command of a rank. launcher/rank.py runs a Python program.
 
     `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Every other
-    command is unchanged, for example a shell script that starts Python, or Python that reads its program from stdin.
-    """
-    python, rest = take_apart(program)
-    return [*python, *_RUNNER, *rest] if python else rest
-
-
-def take_apart(program: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that start Python, and the words that launcher/rank.py takes: a file, -m or -c, and the arguments.
-
-    The first list is empty if this is not Python, or if launcher/rank.py can't run the program (-V, -i, stdin).
+    command is unchanged, for example a shell script that starts Python, or Python with -V, -i or a program from stdin.
     """
     words = list(program)
     if not words or _PYTHON.fullmatch(os.path.basename(words[0])) is None:
-        return [], words
+        return words
     at = 1
     while at < len(words) and words[at].startswith("-"):
         match = _OPTIONS.fullmatch(words[at])
         if match is None:
-            return [], words
+            return words
         flags, taking, value = match.groups()
         rest = [value] * bool(value) + words[at + 1 :]
         if taking in ("c", "m"):
-            return (words[:at] + [f"-{flags}"] * bool(flags), [f"-{taking}", *rest]) if rest else ([], words)
+            python = words[:at] + [f"-{flags}"] * bool(flags)
+            return [*python, *_RUNNER, f"-{taking}", *rest] if rest else words
         at += 2 if taking and not value else 1
-    return (words[:at], words[at:]) if at < len(words) else ([], words)
+    return [*words[:at], *_RUNNER, *words[at:]] if at < len(words) else words

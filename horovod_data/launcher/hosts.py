@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses hosts and their slots. Pure. A slot is room for one trainer."""
+"""Finds hosts and their slots: in options, in host files, and in what a batch system says. A slot is room for one
+trainer."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Iterable, Optional
+import subprocess
+from pathlib import Path
+from typing import Iterable, Mapping, Optional
 
-from ..errors import explained
 from . import LaunchError
 
 _NAME = r"[A-Za-z0-9_][\w.-]*"
-_HOST = re.compile(rf"({_NAME})(?::(\d+))?")
-# Forms: host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (one line for each slot, in PBS and LSF).
-_LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
-_SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
-_SLOTS = ("slots", "cpu", "count")  # Open MPI treats these names as the same
+# Forms: host slots=4 (Open MPI, Horovod); host:4 (MPICH); host (one line for each slot, in PBS and LSF).
+_LINE = re.compile(rf"({_NAME})(?::(\d+)|\s+(?:slots|cpu|count)\s*=\s*(\d+))?")
 # Settings that are ignored: Open MPI's upper limits, and Hydra's binding, for which --mpi-args has an option.
-_WITHOUT_EFFECT = re.compile(r"(slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding")
-_USER = re.compile(r"user([-_]?name)?")
+_WITHOUT_EFFECT = re.compile(r"\s+((slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding)\s*=\s*\S+")
+# PBS and LSF write a file with one line for each slot. Kubernetes' MPI operator writes a host file for the MPI in use.
+_FILES = {
+    "PBS_NODEFILE": "PBS",
+    "LSB_DJOB_HOSTFILE": "LSF",
+    "OMPI_MCA_orte_default_hostfile": "Open MPI's default host file",
+    "HYDRA_HOST_FILE": "Hydra's host file",
+}
+_SAY_HOSTS = "Say where to run with -H host1:4,host2:4"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,25 +38,26 @@ class Host:
         return f"{self.name}:{self.slots}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """The hosts of a job, and the source that names them."""
+
+    hosts: tuple[Host, ...]
+    source: str
+
+
 def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
     """Parses `host1:4,host2:4`. A host without a number has one slot. If a host comes twice, its slots are added up.
 
     Raises:
       LaunchError: `text` does not have this form, or names no host. The error text names `option`.
     """
-    if not text.strip():
-        raise explained(
-            LaunchError, f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4"
-        )
     found = []
     for part in text.split(","):
-        match = _HOST.fullmatch(part.strip())
+        match = re.fullmatch(rf"({_NAME})(?::(\d+))?", part.strip())
         if match is None:
-            raise explained(
-                LaunchError,
-                f"{option} {text}: {part.strip()!r} is not a host with its slots",
-                f"Write it as {option} host1:4,host2:4",
-            )
+            what = f"{option} {text}: {part.strip()!r} is not a host with its slots"
+            raise LaunchError(what, f"Write it as {option} host1:4,host2:4")
         found.append((match[1], _slots(match[2], f"{option} {text}")))
     return together(found)
 
@@ -61,17 +68,30 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
     Raises:
       LaunchError: `text` does not have this form, or has no name.
     """
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not names:
-        raise explained(LaunchError, f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2")
+    names = [part.strip() for part in text.split(",")]
     for name in names:
         if re.fullmatch(_NAME, name) is None:
-            raise explained(
-                LaunchError,
-                f"{option} {text}: {name!r} is not the name of a host",
-                f"Write names alone, as in {option} cpu1,cpu2",
-            )
+            what = f"{option} {text}: {name!r} is not the name of a host"
+            raise LaunchError(what, f"Write names alone, as in {option} cpu1,cpu2")
     return tuple(dict.fromkeys(names))
+
+
+def read_hostfile(path: str, named_by: str) -> tuple[Host, ...]:
+    """Reads a host file. `named_by`: the option or variable that names it, for errors.
+
+    Raises:
+      LaunchError: the file can't be read, or the path is empty, or as parse_hostfile().
+    """
+    if not path.strip():
+        raise LaunchError(f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt")
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(
+            f"{named_by} names the host file {path}, which can't be read ({error})",
+            "Name another one, or say where to run with -H host1:4,host2:4",
+        ) from error
+    return parse_hostfile(text, path)
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
@@ -85,57 +105,22 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
         line = line.partition("#")[0].strip()
         if not line:
             continue
-        where = f"{path}, line {number}"
-        match = _LINE.fullmatch(line)
-        name, count, rest = match.groups() if match else ("", None, "")
-        settings = _SETTING.findall(rest)
-        for key, _ in settings:
-            _check_key(key, f"{where}: {line!r}")
-        slots = [value for key, value in settings if key in _SLOTS] + ([count] if count else [])
-        if match is None or len(slots) > 1 or not all(one.isdecimal() for one in slots):
-            raise explained(
-                LaunchError,
-                f"{where}: {line!r} is not a host with its slots",
-                "Write each line as `host slots=4`, `host:4`, or `host` once for each slot",
+        match = _LINE.fullmatch(_WITHOUT_EFFECT.sub("", line))
+        if match is None:
+            raise LaunchError(
+                f"{path}, line {number}: {line!r} is not a host with its slots",
+                "Write each line as `host slots=4`, `host:4`, or `host` once for each slot; put a user into ~/.ssh/config",
             )
-        found.append((name, _slots(slots[0] if slots else None, where)))
+        found.append((match[1], _slots(match[2] or match[3], f"{path}, line {number}")))
     if not found:
-        raise explained(LaunchError, f"{path} names no host", "Write each line as `host slots=4`")
+        raise LaunchError(f"{path} names no host", "Write each line as `host slots=4`")
     return together(found)
-
-
-def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
-    """Parses `host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
-
-    Raises:
-      LaunchError: `text` does not have this form. The error text names `variable`.
-    """
-    words = text.split()
-    if not words or len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
-        raise explained(
-            LaunchError,
-            f"{variable}={text!r} is not a list of hosts, each with its slots",
-            "Say where to run with -H host1:4,host2:4",
-        )
-    return together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
-
-
-def _check_key(key: str, where: str) -> None:
-    if key in _SLOTS or _WITHOUT_EFFECT.fullmatch(key):
-        return
-    raise explained(
-        LaunchError,
-        f"{where} says {key}=, which horovod-data-run does not know",
-        "Put the user for ssh into ~/.ssh/config, and leave it out here"
-        if _USER.fullmatch(key)
-        else "Write slots as `host slots=4`, and leave out the rest",
-    )
 
 
 def _slots(text: Optional[str], where: str) -> int:
     slots = 1 if text is None else int(text)
     if slots < 1:
-        raise explained(LaunchError, f"{where}: a host with 0 slots", "Give it slots, or leave it out")
+        raise LaunchError(f"{where}: a host with 0 slots", "Give it slots, or leave it out")
     return slots
 
 
@@ -145,3 +130,44 @@ def together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
     for name, count in found:
         slots[name] = slots.get(name, 0) + count
     return tuple(Host(name, count) for name, count in slots.items())
+
+
+# ---- Batch systems.
+
+
+def find_allocation(environ: Mapping[str, str]) -> Optional[Allocation]:
+    """The allocation of this process. None: no batch system has given one.
+
+    Raises:
+      LaunchError: the batch system's variables or files can't be understood.
+    """
+    if environ.get("SLURM_JOB_ID"):
+        return Allocation(_slurm(environ), f"Slurm's job {environ['SLURM_JOB_ID']}")
+    for variable, system in _FILES.items():
+        if path := environ.get(variable):
+            return Allocation(read_hostfile(path, variable), f"{system} ({variable}={path})")
+    return None
+
+
+def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
+    nodes, tasks = environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURM_TASKS_PER_NODE", "")
+    try:  # Slurm's own tool knows every form of a node list
+        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"Slurm's scontrol can't say which hosts are {nodes} ({error})", _SAY_HOSTS) from error
+    names, slots = done.stdout.split(), expand_counts(tasks)
+    if not names or len(names) != len(slots):
+        what = f"SLURM_JOB_NODELIST={nodes!r} has {len(names)} hosts, SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers"
+        raise LaunchError(f"Slurm's variables do not fit together: {what}", _SAY_HOSTS)
+    return tuple(map(Host, names, slots))
+
+
+def expand_counts(counts: str) -> list[int]:
+    """Expands `4(x2),3` to 4, 4, 3. Empty if it does not have this form."""
+    found: list[int] = []
+    for part in counts.split(","):
+        match = re.fullmatch(r"([1-9]\d*)(?:\(x([1-9]\d*)\))?", part)
+        if match is None:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found

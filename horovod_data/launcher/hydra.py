@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from itertools import groupby
+from typing import Iterable, Mapping, Sequence
 
-from ..errors import explain, explained
+from ..errors import explain
 from . import LaunchError
-from .arrangement import Arrangement
+from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
 
 
@@ -21,57 +22,38 @@ def command(
     Raises:
       LaunchError: an option works only with Open MPI.
     """
+    only_open_mpi = f"needs Open MPI, but {mpirun[0]} is MPICH's"
     for option, given in (
         ("--prefix-output-with-timestamp", extras.timestamps),
-        ("--binding-args", bool(extras.binding_args)),
+        ("--binding-args", extras.binding_args),
+        (f"--network-interface {','.join(extras.interfaces)}", len(extras.interfaces) > 1),
     ):
         if given:
-            raise explained(
-                LaunchError,
-                f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
-                "Leave it out, or pass Hydra's own options with --mpi-args",
-            )
-    if len(extras.interfaces) > 1:
-        raise explained(
-            LaunchError,
-            f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
-            "Name one",
-        )
+            raise LaunchError(f"{option} {only_open_mpi}", "Leave it out, or pass Hydra's own options with --mpi-args")
     words = [*mpirun, *extras.mpi_args]
     if extras.interfaces:
         words += ["-iface", extras.interfaces[0]]
     words += ["-prepend-rank"] * extras.tag_output
     if extras.output_filename:
-        words += [
-            "-outfile-pattern",
-            f"{extras.output_filename}/rank.%r.stdout",
-            "-errfile-pattern",
-            f"{extras.output_filename}/rank.%r.stderr",
-        ]
+        for stream in "out", "err":
+            words += [f"-{stream}file-pattern", f"{extras.output_filename}/rank.%r.std{stream}"]
     # Hydra fills the hosts in this order, so this order decides the placement.
-    hosts: list[list[str]] = []
-    for group in arrangement.groups:
-        if hosts and hosts[-1][0] == group.host:
-            hosts[-1][1] = str(int(hosts[-1][1]) + group.processes)
-        else:
-            hosts.append([group.host, str(group.processes)])
-    words += ["-hosts", ",".join(map(":".join, hosts))]
+    hosts = [(name, _processes(same)) for name, same in groupby(arrangement.groups, key=lambda group: group.host)]
+    words += ["-hosts", ",".join(f"{name}:{processes}" for name, processes in hosts)]
     for name, value in {**arrangement.environ, **extras.environ}.items():
         words += ["-genv", name, value]
-    roles: list[list[int]] = []
-    for group in arrangement.groups:
-        if roles and roles[-1][0] == group.reader:
-            roles[-1][1] += group.processes
-        else:
-            roles.append([group.reader, group.processes])
-    for index, (reader, processes) in enumerate(roles):
+    for index, (reader, same) in enumerate(groupby(arrangement.groups, key=lambda group: group.reader)):
         words += [":"] * (index > 0)
         words += ["-env", HIDDEN_DEVICES, ""] * reader
-        words += ["-np", str(processes), *program]
+        words += ["-np", str(_processes(same)), *program]
     if not extras.ssh_words:
         return Command(words)
     name = "HYDRA_LAUNCHER_EXTRA_ARGS"
     return Command(words, {name: " ".join([environ.get(name, ""), *extras.ssh_words]).strip()})
+
+
+def _processes(groups: Iterable[Group]) -> int:
+    return sum(group.processes for group in groups)
 
 
 def warning(arrangement: Arrangement) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import dataclasses
 import errno
 import io
@@ -22,16 +21,11 @@ import sys
 from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
-from ..errors import explain, explained
 from ..job.cgroups import quota
 from . import LaunchError, hydra, open_mpi, options
-from .allocation import Allocation, find_allocation, read_hostfile
-from .arrangement import Arrangement, arrange, is_oversubscribed
-from .command import Command, exportable, on_rank, take_apart
-from .hosts import Host, parse_hostfile, parse_hosts
-
-_MOST_OF_A_COMMAND = 6 << 20  # the limit of Linux, which SC_ARG_MAX may not show
-_MOST_OF_A_WORD = 128 << 10
+from .arrangement import Arrangement, arrange
+from .command import Command, exportable, on_rank
+from .hosts import Allocation, Host, find_allocation, parse_hosts, read_hostfile
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -42,11 +36,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
-            raise explained(
-                LaunchError,
-                "There is no command to start",
-                "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
-            )
+            to_do = "Write it behind the options, as in `horovod-data-run -np 4 python train.py`"
+            raise LaunchError("There is no command to start", to_do)
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
         given = [*(host.name for host in allocation.hosts), *request.reader_hosts]
@@ -60,10 +51,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             print(command)
             return 0
         if args.verbose:
-            print(
-                f"horovod-data-run: {arrangement.describe()}; hosts from {allocation.source}; {version}\n{command}",
-                flush=True,
-            )
+            where = f"{arrangement.describe()}; hosts from {allocation.source}; {version}"
+            print(f"horovod-data-run: {where}\n{command}", flush=True)
         start(command, args.output_filename)
     except LaunchError as error:
         print(f"horovod-data-run: error: {error}", file=sys.stderr)
@@ -77,27 +66,20 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
       LaunchError: the hosts can't be understood, or the number of processes is unknown.
     """
     if args.hosts is not None and args.hostfile is not None:
-        raise explained(
-            LaunchError, f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them"
-        )
+        raise LaunchError(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them")
     if args.hosts is not None:
         return Allocation(parse_hosts(args.hosts), "-H")
     if args.hostfile is not None:
-        text = read_hostfile(args.hostfile, "--hostfile")
-        return Allocation(parse_hostfile(text, args.hostfile), f"--hostfile {args.hostfile}")
+        return Allocation(read_hostfile(args.hostfile, "--hostfile"), f"--hostfile {args.hostfile}")
     found = find_allocation(environ)
     if found is not None:
         return found
     if np is None:
-        raise explained(
-            LaunchError,
-            "How many processes are to train?",
-            "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
-        )
+        to_do = "Say it with -np N; only where hosts are named, or in a job of Slurm, PBS or LSF, the slots say so"
+        raise LaunchError("How many processes are to train?", to_do)
     # With --reader-hosts, other hosts need to know a name of this machine.
-    return Allocation(
-        (Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone"
-    )
+    here = socket.gethostname() if args.reader_hosts else "localhost"
+    return Allocation((Host(here, max(np, 1)),), "here: this machine alone")
 
 
 def own_names(given: Iterable[str] = ()) -> set[str]:
@@ -118,20 +100,12 @@ def mpi_version(mpirun: Sequence[str]) -> str:
     """
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
-        raise explained(
-            LaunchError,
-            f"There is no {mpirun[0]} in PATH: {works}",
-            "Install one of them (Debian: apt-get install "
-            "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
-        )
+        to_do = "Install one of them (Debian: apt-get install openmpi-bin), load its module, or name it with --mpirun"
+        raise LaunchError(f"There is no {mpirun[0]} in PATH: {works}", f"{to_do} /path/to/mpirun")
     try:
+        command = [*mpirun, "--version"]
         done = subprocess.run(
-            [*mpirun, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            stdin=subprocess.DEVNULL,
+            command, capture_output=True, text=True, errors="replace", timeout=60, stdin=subprocess.DEVNULL
         )
         said = done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -141,28 +115,23 @@ def mpi_version(mpirun: Sequence[str]) -> str:
         return f"Open MPI {lines[0][-1]}"
     if "HYDRA" in said:
         return f"MPICH {next((line[1] for line in lines if line[0] == 'Version:'), '')} (Hydra)"
-    raise explained(
-        LaunchError,
-        f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
-        "Name the mpirun of one of these with --mpirun",
-    )
+    what = f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}"
+    raise LaunchError(what, "Name the mpirun of one of these with --mpirun")
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:
     """The command line for the arrangement under that MPI.
 
     Raises:
-      LaunchError: this MPI does not have an option, or the program's Python lacks horovod_data.
+      LaunchError: this MPI does not have an option.
     """
     program = on_rank(args.command)
     here = own_names()  # under any other name, MPI may start processes of this machine by ssh, without our environment
     remote = any(host.name not in here for host in arrangement.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    # skipped for other hosts, because they may have another Python under this name
-    if any(host.name in here for host in arrangement.hosts):
-        check_python(args.command, {**os.environ, **extras.environ})
     if "Open MPI" in version:
-        oversubscribed = is_oversubscribed(arrangement, usable_cores())
+        cores = usable_cores()  # this assumes as many on each host
+        oversubscribed = any(host.slots > cores for host in arrangement.hosts)
         command = open_mpi.command(mpirun, arrangement, program, extras, os.environ, oversubscribed, version)
     else:
         command = hydra.command(mpirun, arrangement, program, extras, os.environ)
@@ -175,37 +144,6 @@ def usable_cores() -> float:
     return min(cores, quota() or cores)
 
 
-def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Checks that the program's Python has launcher/rank.py, if it is another Python than the launcher's.
-
-    Raises:
-      LaunchError: it does not have launcher/rank.py.
-    """
-    python, _ = take_apart(program)
-    found = shutil.which(python[0], path=environ.get("PATH")) if python else None
-    if found is None or [found, *python[1:]] == [sys.executable]:
-        return
-    try:
-        done = subprocess.run(
-            [*python, "-c", "import horovod_data.launcher.rank"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-            env=environ,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if done.returncode:
-        *_, said = ["it says nothing", *done.stderr.split("\n")[:-1]]
-        raise explained(
-            LaunchError,
-            f"`{shlex.join(python)}` can't import horovod_data ({said})",
-            f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
-        )
-
-
 def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     """Becomes mpirun.
 
@@ -216,11 +154,8 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise explained(
-                LaunchError,
-                f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
-                "Name a folder to write the output of each rank to",
-            ) from error
+            what = f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})"
+            raise LaunchError(what, "Name a folder to write the output of each rank to") from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
     for stream in (sys.stdout, sys.stderr):
@@ -229,23 +164,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     try:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:
-        if error.errno != errno.E2BIG:
-            raise explained(
-                LaunchError,
-                f"{command.words[0]} can't be started ({error.strerror})",
-                "Name an mpirun that can with --mpirun",
-            ) from error
-        raise LaunchError(_too_long(command, environ)) from error
-
-
-def _too_long(command: Command, environ: Mapping[str, str]) -> str:
-    sizes = [len(os.fsencode(word)) + 1 for word in (*command.words, *map("=".join, environ.items()))]
-    size = sum(sizes) + len(sizes) * ctypes.sizeof(ctypes.c_void_p)  # the size as Linux computes it
-    most = min(os.sysconf("SC_ARG_MAX"), _MOST_OF_A_COMMAND)
-    return explain(
-        f"{command.words[0]} can't be started: the command has {len(command.words)} words, and with the environment "
-        f"{size} bytes; the system takes {most}, and {_MOST_OF_A_WORD} in one word (the longest here has {max(sizes)})",
-        "Under Open MPI each host with a reader repeats the names of all variables: unset those that ranks don't need, such "
-        "as those of environment modules; or use --readers-per-node 1 --embedded, or --reader-hosts that don't train; or let "
-        "the batch system's srun start the ranks, with HOROVOD_DATA_READERS_PER_NODE=1 or HOROVOD_DATA_READERS=R exported",
-    )
+        what = f"{command.words[0]} can't be started ({error.strerror})"
+        if error.errno == errno.E2BIG:
+            raise LaunchError(what, "Unset variables that ranks don't need, or let srun start the ranks") from error
+        raise LaunchError(what, "Name an mpirun that can with --mpirun") from error

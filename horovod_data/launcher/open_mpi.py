@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import Mapping, Sequence
 
-from ..errors import explained
 from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
@@ -48,7 +48,8 @@ def command(
     words += _placement(extras)
     words += extras.mpi_args
     given = [*extras.binding_args, *extras.mpi_args]
-    ours = {**_POINT_TO_POINT, **(_KEEPALIVE if _has_oob(version) else {}), **(_YIELD if oversubscribed else {})}
+    major = int((re.findall(r"\d+", version) or ["0"])[0])  # the daemons of version 5 have no parameters oob_...
+    ours = {**_POINT_TO_POINT, **(_KEEPALIVE if major < 5 else {}), **(_YIELD if oversubscribed else {})}
     readers = any(group.reader for group in arrangement.groups)
     if readers and _is_mapped(extras) and "nooversubscribe" not in " ".join(given).lower():
         ours.update(_OVERSUBSCRIBE)
@@ -60,10 +61,9 @@ def command(
             words += ["--mca", name, value]
     for name, (option, value) in _asked_for(extras, environ).items():
         if name in extras.mpi_args:
-            raise explained(LaunchError, f"{option} and {name} in --mpi-args contradict each other", "Give one of them")
+            raise LaunchError(f"{option} and {name} in --mpi-args contradict each other", "Give one of them")
         words += ["--mca", name, value]
-    for wanted, option in ((extras.tag_output, "--tag-output"), (extras.timestamps, "--timestamp-output")):
-        words += [option] * wanted
+    words += ["--tag-output"] * extras.tag_output + ["--timestamp-output"] * extras.timestamps
     if extras.output_filename:
         words += ["--output-filename", extras.output_filename]
     for index, groups in enumerate(_contexts(arrangement)):
@@ -104,16 +104,8 @@ def _placement(extras: Extras) -> list[str]:
 
 def _is_mapped(extras: Extras) -> bool:
     """Says whether the user maps ranks to hosts. --binding-args counts as a mapping, as in horovodrun."""
-    return (
-        bool(extras.binding_args)
-        or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
-    )
-
-
-def _has_oob(version: str) -> bool:
-    """Says whether this Open MPI has the parameters oob_... Versions up to 4 have them."""
-    major = re.search(r"\d+", version)
-    return major is None or int(major[0]) < 5
+    given = re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args))
+    return bool(extras.binding_args) or given is not None
 
 
 def _contexts(arrangement: Arrangement) -> list[list[Group]]:
@@ -122,13 +114,6 @@ def _contexts(arrangement: Arrangement) -> list[list[Group]]:
     If a host is in several groups, each group is a context. Otherwise the first context would take all slots, because
     Open MPI adds up the slots of a host over all contexts.
     """
-    names = [group.host for group in arrangement.groups]
-    if len(set(names)) < len(names):
+    if len(arrangement.hosts) < len(arrangement.groups):
         return [[group] for group in arrangement.groups]
-    contexts: list[list[Group]] = []
-    for group in arrangement.groups:
-        if contexts and contexts[-1][0].reader == group.reader:
-            contexts[-1].append(group)
-        else:
-            contexts.append([group])
-    return contexts
+    return [list(same) for _, same in groupby(arrangement.groups, key=lambda group: group.reader)]

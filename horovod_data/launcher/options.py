@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..errors import explained
 from ..job.settings import read_roles
 from . import LaunchError
 from .arrangement import Request
@@ -50,12 +49,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         args = parser.parse_args(argv)
     for name, option in _NOT_OURS.items():
         if getattr(args, name, None):
-            raise explained(
-                LaunchError,
-                f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
-                "a fixed number of processes, by mpirun",
-                "Leave it out",
-            )
+            what = f"{option} is an option of horovodrun's that horovod-data-run does not have"
+            raise LaunchError(f"{what}: it starts a fixed number of processes, by mpirun", "Leave it out")
     if args.command[:1] == ["--"]:
         del args.command[0]
     return args
@@ -88,45 +83,35 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
       LaunchError: -x names a variable that is not set, or a variable that chooses the readers. Or a timeline or
         certificate has no name.
     """
-    timeline = _timeline_of(args)
+    timeline = _file(args.timeline, "--timeline-filename", "trace.json")
+    if timeline is not None:  # then Horovod writes its own timeline to a file beside it
+        beside = str(timeline.with_name(f"{timeline.stem}.horovod{timeline.suffix}"))
+        args.timeline_filename = args.timeline_filename or beside
     variables = _horovod_environ(args)
-    if args.audit:
-        variables["HOROVOD_DATA_AUDIT"] = "1"
-    if args.report:
-        variables["HOROVOD_DATA_REPORT"] = "1"
+    if timeline is not None:
+        variables["HOROVOD_DATA_TIMELINE"] = str(timeline)
+    for name in "audit", "report":
+        if getattr(args, name):
+            variables[f"HOROVOD_DATA_{name.upper()}"] = "1"
     if args.progress:
         # Ranks write into a pipe of mpirun. With these options, mpirun changes their lines, so a line can't be
         # rewritten.
-        bar = (
-            sys.stderr is not None
-            and sys.stderr.isatty()
-            and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
-        )
-        variables["HOROVOD_DATA_PROGRESS"] = "bar" if bar else "1"
-    if timeline is not None:
-        variables["HOROVOD_DATA_TIMELINE"] = str(timeline)
+        changed = args.tag_output or args.prefix_output_with_timestamp or args.output_filename
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        variables["HOROVOD_DATA_PROGRESS"] = "bar" if terminal and not changed else "1"
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
     for text in args.x or ():
         name, given, value = text.partition("=")
         if name in ROLES:
-            raise explained(
-                LaunchError,
-                f"-x {text} would tell init() who reads, but place no process for it",
-                f"Use {ROLES[name]}, which does both",
-            )
+            what = f"-x {text} would tell init() who reads, but place no process for it"
+            raise LaunchError(what, f"Use {ROLES[name]}, which does both")
         if not given and name not in environ:
-            raise explained(
-                LaunchError, f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"
-            )
+            raise LaunchError(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE")
         variables[name] = value if given else environ[name]
-    if args.certificate is not None:
-        _check_named(args.certificate, "--certificate", "certificate.json")
-        variables |= {
-            "HOROVOD_DATA_VERIFY": "1",
-            "HOROVOD_DATA_CERTIFICATE": str(_absolute(args.certificate, "--certificate")),
-        }
+    if (certificate := _file(args.certificate, "--certificate", "certificate.json")) is not None:
+        variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": str(certificate)}
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
@@ -142,30 +127,11 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     )
 
 
-def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
-    """The file of our timeline, if it is asked for. Then Horovod writes its own timeline to a file beside it."""
-    if args.timeline is None:
-        return None
-    _check_named(args.timeline, "--timeline-filename", "trace.json")
-    file = _absolute(args.timeline, "--timeline-filename")
-    args.timeline_filename = args.timeline_filename or str(file.with_name(f"{file.stem}.horovod{file.suffix}"))
-    return file
-
-
-def _absolute(file: str, option: str) -> Path:
-    try:
-        return Path(file).absolute()
-    except OSError as error:  # the current folder has been removed
-        raise explained(
-            LaunchError,
-            f"{option} {file!r} can't be found from the current folder: {error.strerror}",
-            "Start it from a folder that is there, or name the file with its whole path",
-        ) from None
-
-
-def _check_named(file: str, option: str, example: str) -> None:
-    if not Path(file).name:
-        raise explained(LaunchError, f"{option} {file!r} names no file", f"Name one, as in {option} {example}")
+def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
+    """The whole path of a file that an option names, or None."""
+    if text is not None and not Path(text).name:
+        raise LaunchError(f"{option} {text!r} names no file", f"Name one, as in {option} {example}")
+    return None if text is None else Path(text).absolute()
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:
@@ -174,109 +140,82 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
     Raises:
       LaunchError: --mpirun can't be split into words, or has no words.
     """
-    if args.mpirun is None:
-        return ["mpirun"]
-    words = _words(args.mpirun, "--mpirun", "/path/to/mpirun")
+    words = ["mpirun"] if args.mpirun is None else _words(args.mpirun, "--mpirun", "/path/to/mpirun")
     if not words:
-        raise explained(
-            LaunchError, f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun"
-        )
+        raise LaunchError(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun")
     return words
+
+
+def _words(text: Optional[str], option: str, example: str) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        what = f"{option}={text!r} can't be taken apart into words ({error})"
+        raise LaunchError(what, f"Quote it as for a shell, as in {option}='{example}'") from error
+
+
+# Each option with a value: its name, other names, the placeholder of the value, and the help text.
+_VALUES = (
+    ("--num-proc", ("-np", "-n"), "N", "processes that train; default: as many as the batch system gave slots"),
+    ("--readers", (), "R", "processes more that only read; default 0: rank 0 reads and trains"),
+    ("--readers-per-node", (), "1", "one reader on each host: a process more, or with --embedded ..."),
+    ("--reader-hosts", (), "HOST,...", "where the --readers run; default: evenly on the hosts that train"),
+    ("--hosts", ("-H",), "HOST:SLOTS,...", "hosts, and how many processes may train on each"),
+    ("--hostfile", ("-hostfile",), "FILE", "lines `host slots=4`, `host:4`, or `host` for each slot"),
+    ("-x", (), "NAME[=VALUE]", "an environment variable for all processes; may be repeated"),
+    ("--mpi-args", (), "'ARGS'", "more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'"),
+    ("--binding-args", (), "'ARGS'", "instead of `--bind-to none --map-by slot:OVERSUBSCRIBE` (Open MPI)"),
+    ("--network-interfaces", ("--network-interface",), "NAME,...", "the network interfaces to use; may be repeated"),
+    ("--ssh-port", ("-p",), "PORT", "of all other hosts"),
+    ("--ssh-identity-file", ("-i",), "FILE", "the private key for them"),
+    ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
+    ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
+    (
+        "--timeline-filename",
+        (),
+        "FILE",
+        "write who did what when, for Perfetto, to this file, and Horovod's own beside it",
+    ),
+    ("--certificate", (), "FILE", "verify every batch, and write what became of each epoch's rows to this file"),
+)
+_SWITCHES = (
+    ("--embedded", "... the first process of the host, which also trains"),
+    ("--audit", "report which rows go into Keras' Model.fit on which ranks, after each epoch"),
+    ("--tag-output", "begin each line of output with its rank"),
+    ("--prefix-output-with-timestamp", "begin each line of output with the time (Open MPI)"),
+    ("--report", "at the end, say where the time went and who waited for whom"),
+    ("--progress", "while it runs, show how far the epochs are and who waits"),
+    ("--dry-run", "print the command line, and start nothing"),
+    ("--verbose", "say who runs where, and the command line"),
+)
+_NUMBERS = ("--num-proc", "--readers", "--readers-per-node", "--ssh-port")
+_REPEATED = ("-x", "--network-interfaces")
+# Attributes that aren't named like the option. Horovod's code reads `timeline_filename` as its own timeline.
+_ATTRIBUTES = {"--num-proc": "np", "--timeline-filename": "timeline"}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.conflict_handler = "resolve"  # our options replace Horovod's options of the same name
-    parser.prog, parser.usage, parser.description = (
-        "horovod-data-run",
-        _USAGE,
-        (
-            "Starts a job of N processes that train, and of readers that only read, under Open MPI or MPICH. Where to run is "
-            "taken from -H or --hostfile, else from Slurm, PBS, LSF or Kubernetes' MPI operator, else it is this machine."
-        ),
+    parser.prog, parser.usage = "horovod-data-run", _USAGE
+    parser.description = (
+        "Starts a job of N processes that train, and of readers that only read, under Open MPI or MPICH. Where to run is taken "
+        "from -H or --hostfile, else from Slurm, PBS, LSF or Kubernetes' MPI operator, else it is this machine."
     )
-    add = parser.add_argument_group("horovod-data-run").add_argument
-    add("--version", "-v", action="version", version=f"horovod_data {__version__}")
-    add(
-        "-np",
-        "--num-proc",
-        "-n",
-        dest="np",
-        type=int,
-        metavar="N",
-        help="processes that train; default: as many as the batch system gave slots",
-    )
-    add("--readers", type=int, metavar="R", help="processes more that only read; default 0: rank 0 reads and trains")
-    add(
-        "--readers-per-node",
-        type=int,
-        metavar="1",
-        help="one reader on each host: a process more, or with --embedded ...",
-    )
-    add("--embedded", action="store_true", help="... the first process of the host, which also trains")
-    add("--reader-hosts", metavar="HOST,...", help="where the --readers run; default: evenly on the hosts that train")
-    add("-H", "--hosts", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and how many processes may train on each")
-    add(
-        "-hostfile",
-        "--hostfile",
-        dest="hostfile",
-        metavar="FILE",
-        help="lines `host slots=4`, `host:4`, or `host` for each slot",
-    )
-    add("-x", action="append", metavar="NAME[=VALUE]", help="an environment variable for all processes")
-    add("--mpi-args", metavar="'ARGS'", help="more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'")
-    add("--binding-args", metavar="'ARGS'", help="instead of `--bind-to none --map-by slot:OVERSUBSCRIBE` (Open MPI)")
-    add(
-        "--network-interface",
-        "--network-interfaces",
-        dest="network_interfaces",
-        action="append",
-        metavar="NAME,...",
-        help="the network interfaces to use",
-    )
-    add("-p", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="of all other hosts")
-    add("-i", "--ssh-identity-file", dest="ssh_identity_file", metavar="FILE", help="the private key for them")
-    add(
-        "--audit",
-        action="store_true",
-        help="report which rows go into Keras' Model.fit on which ranks, after each epoch",
-    )
-    add("--output-filename", metavar="FOLDER", help="also write the output of each rank to files in this folder")
-    add("--tag-output", action="store_true", help="begin each line of output with its rank")
-    add(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        dest="prefix_output_with_timestamp",
-        action="store_true",
-        help="begin each line of output with the time (Open MPI)",
-    )
-    add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
-    add(
-        "--report",
-        action="store_true",
-        help="at the end, say where the time went and who waited for whom (docs/report.md)",
-    )
-    add(
-        "--progress",
-        action="store_true",
-        help="while it runs, show how far the epochs are and who waits (docs/report.md)",
-    )
-    add(
-        "--timeline-filename",
-        dest="timeline",
-        metavar="FILE",
-        help="write who did what when, for Perfetto, to this file, and "
-        "Horovod's own timeline to another beside it (docs/timeline.md)",
-    )
+    group = parser.add_argument_group("horovod-data-run")
+    group.add_argument("--version", "-v", action="version", version=f"horovod_data {__version__}")
+    for name, others, metavar, text in _VALUES:
+        more: dict[str, Any] = {"type": int} if name in _NUMBERS else {}
+        more |= {"action": "append"} if name in _REPEATED else {}
+        dest = _ATTRIBUTES.get(name, name.strip("-").replace("-", "_"))
+        group.add_argument(*others, name, dest=dest, metavar=metavar, help=text, **more)
+    for name, text in _SWITCHES:
+        others = ("-prefix-timestamp",) if name == "--prefix-output-with-timestamp" else ()
+        group.add_argument(*others, name, action="store_true", help=text)
     parser.set_defaults(timeline_filename=None)  # Horovod's own option. Only its configuration file can set it
-    add(
-        "--certificate",
-        metavar="FILE",
-        help="verify every batch, and write what became of each epoch's rows to this file (docs/certificate.md)",
-    )
-    add("--dry-run", action="store_true", help="print the command line, and start nothing")
-    add("--verbose", action="store_true", help="say who runs where, and the command line")
     # Last, because it takes all words from the first word that is not an option.
-    add("command", nargs=argparse.REMAINDER, help="the program and its arguments, such as: python train.py")
+    group.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the program and its arguments: python train.py, for example"
+    )
 
 
 def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
@@ -311,8 +250,7 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
         if not parsed:
             raise
         path = parsed[0].config_file
-        raise explained(
-            LaunchError,
+        raise LaunchError(
             f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
             f"Mend them, or what --config-file {path} says" if path else "Mend them",
         ) from error
@@ -328,14 +266,3 @@ def _horovod_environ(args: argparse.Namespace) -> dict[str, str]:
 
     made: dict[str, str] = config_parser.set_env_from_args({}, args)
     return made
-
-
-def _words(text: Optional[str], option: str, example: str) -> list[str]:
-    try:
-        return shlex.split(text or "")
-    except ValueError as error:
-        raise explained(
-            LaunchError,
-            f"{option}={text!r} can't be taken apart into words ({error})",
-            f"Quote it as for a shell, as in {option}='{example}'",
-        ) from error

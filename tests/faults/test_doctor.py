@@ -43,7 +43,7 @@ def findings(tmp_path, *options, status, **more) -> dict[str, dict]:
 def test_all_is_well(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.8", status=0)
     assert not [one for one in found.values() if one["level"] == "error"]
-    for name in ("machine.cores", "machine.memory", "shared memory.arena", "shared memory./dev/shm", "software.TensorFlow",
+    for name in ("machine.cores", "machine.memory", "shared memory./dev/shm", "software.TensorFlow",
                  "software.horovod_data", "MPI.library", "environment.mpirun"):  # fmt: skip
         assert name in found
     assert found["MPI.thread level"]["value"] == "MPI_THREAD_MULTIPLE"
@@ -90,7 +90,7 @@ def test_neither_tensorflow_nor_a_launcher(tmp_path):
     assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
     assert found["software.horovod_data"]["advice"] == "Mend TensorFlow first"
     assert "Mend the errors above" in found["self-test.skipped"]["advice"]
-    assert found["shared memory.arena"]["level"] == "ok"
+    assert found["shared memory./dev/shm"]["level"] == "ok"
 
 
 def test_a_cluster_that_has_only_srun(tmp_path):
@@ -121,7 +121,7 @@ def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value,
         core.write_bytes(content)
     env = launch.environment(tmp_path, 0, {"PYTHONPATH": str(home)})
     monkeypatch.chdir(tmp_path)  # for `python -m`, the current folder comes first
-    (found,) = libraries.ours(children.run([sys.executable, "-m", "horovod_data.doctor.inside", "core"], 100, env))
+    found = libraries.ours(children.run([sys.executable, "-m", "horovod_data.doctor.inside", "core"], 100, env))
     assert found.level == "error" and value in found.value and advice in found.advice
 
 
@@ -132,9 +132,7 @@ def test_inside_a_job(tmp_path):
     files = {name: tmp_path / name for name in ("HOROVOD_DATA_TIMELINE", "HOROVOD_DATA_CERTIFICATE")}
     for file in files.values():
         file.write_text("of the training")
-    settings = (
-        ["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "0"] if OPEN_MPI else []
-    )
+    settings = ["--mca", "mpi_yield_when_idle", "0"] if OPEN_MPI else []
     found = findings(tmp_path, "--seconds", "0.4", status=0, OMPI_MCA_mpi_yield_when_idle=None,
                      launcher=[*launch.launcher(), "-np", str(ranks), *settings], HOROVOD_DATA_VERIFY="1",
                      **{name: str(file) for name, file in files.items()})  # fmt: skip
@@ -148,9 +146,6 @@ def test_inside_a_job(tmp_path):
     for name in ("software.TensorFlow", "software.horovod_data", "MPI.library"):  # as the job itself has seen them
         assert found[name]["level"] == "ok"
     if OPEN_MPI:
-        assert (
-            found["transports.single copy"]["level"] == "warning" and found["transports.single copy"]["value"] == "none"
-        )
         assert ("this job.waiting" in found) == (ranks > (os.cpu_count() or 1))
 
 
@@ -198,4 +193,4 @@ def test_launchers_that_start_no_job_of_this_mpi(tmp_path, launcher, says, advic
 def test_wrong_arguments(tmp_path, options):
     status, out, err = doctor(tmp_path, *options)
     assert status == 2 and "usage: python -m horovod_data.doctor" in err and "Traceback" not in err and not out
-    assert options[0] != "--launcher" or f"argument --launcher: {options[1]!r} is no command" in err
+    assert options[0] in err or options[0] == "--nonsense"

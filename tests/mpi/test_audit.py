@@ -3,11 +3,8 @@
 
 import collections
 import copy
-import gc
 import itertools
 import re
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -247,36 +244,6 @@ def test_two_iterations_at_a_time(hvdata, comm):
     next(first), next(iter(generator))
     raises_everywhere(comm, lambda: next(first), RuntimeError, "two iterations go on at the same time")
     results(comm, generator.report)
-
-
-@pytest.mark.ranks(1, 2)
-def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
-    """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the
-    functions of datasets."""
-
-    class Batches(tf.keras.utils.Sequence):
-        __len__, __getitem__ = (lambda _: 2), (lambda _, index: np.full((1, 1), index))
-
-    def threads():
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("horovod_data audit ")}
-
-    gc.collect()
-    before = threads()
-    for make in (lambda: numbers(comm), lambda: iter(numbers(comm)), Batches):
-        audited = hvdata.audit(make(), reference=ROWS)
-        for _ in audited:
-            if comm.rank:
-                break
-        del audited, _
-    reference = hvdata.audit(numbers(comm), key=same, reference=range(ROWS))
-    assert passed(comm, reference).verdict == "every row once" and len(threads() - before) >= 1
-    del reference
-    deadline = time.monotonic() + 20
-    while threads() - before and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.1)
-    left = comm.allgather(threads() - before)
-    assert not any(left), left
 
 
 # ---- Keras, readers, the end of the job.

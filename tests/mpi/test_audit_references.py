@@ -99,13 +99,10 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
 
 
 @pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("reference, text", [
-    ({1.0, 2.0}, "The rows' keys are whole numbers, those of the reference texts, floating-point numbers or other arrays"),
-    ({"1", "2"}, "The rows' keys are whole numbers, those of the reference texts"), ({100, 101}, None)],
-    ids=["floats", "texts", "other numbers"])  # fmt: skip
-def test_keys_of_another_kind_than_the_references(hvdata, comm, reference, text):
+@pytest.mark.parametrize("reference", [{1.0, 2.0}, {"1", "2"}, {100, 101}], ids=["floats", "texts", "other numbers"])
+def test_nothing_that_came_is_in_the_reference(hvdata, comm, reference):
     said = str(passed(comm, hvdata.audit([[1, 2]], key=same, reference=reference)))
-    assert ("Nothing that came is in the reference." in said) == (text is not None) and (text or "") in said, said
+    assert "Nothing that came is in the reference.\nKeys are the same only in one kind" in said, said
 
 
 @pytest.mark.ranks(1, 2)
@@ -180,9 +177,9 @@ def test_a_reference_that_fails(hvdata, comm):
     for given, says in (
         (dict(reference=lambda: "text"), "is no reference. Pass a number of rows"),
         (dict(key=same, reference=[("a", 1), ("b", 2)]),
-         "of an element of reference= no keys can be made: the key is a tuple of str, int"),
+         "of an element of reference= no keys can be made: the key is a tuple: are its values one key"),
         (dict(key=same, reference={("a", 1), ("b", 2, 3)}),
-         "a key in reference= is a list of tuple, and no array of one kind"),
+         "a key in reference= is a list, and no array of one kind"),
     ):  # fmt: skip
         raises_everywhere(comm, lambda given=given: hvdata.audit([], **given), TypeError, says)
 

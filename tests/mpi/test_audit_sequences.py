@@ -83,37 +83,3 @@ def test_loops(hvdata, comm, batches):
     audited[1]
     audited.on_epoch_end()
     assert results(comm, audited.report)[0].left == tuple(range(comm.size))
-
-
-@pytest.mark.ranks(1, 2)
-def test_what_is_a_sequence_and_has_a_next(hvdata, comm):
-    """As the iterators of Keras' image generators, which have no end."""
-
-    class Flow(tf.keras.utils.Sequence):
-        at = -1
-
-        def __len__(self):
-            return BATCHES
-
-        def __getitem__(self, index):
-            rows = np.arange(ROWS * index, ROWS * (index + 1), dtype=np.float32) * comm.size + comm.rank
-            return rows[:, None], rows
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            self.at += 1
-            return self[self.at % BATCHES]
-
-    audited = hvdata.audit(Flow(), reference=BATCHES * ROWS * comm.size)
-    assert len(audited) == BATCHES and isinstance(audited, tf.keras.utils.Sequence)
-    for _ in range(BATCHES):
-        next(audited)
-    assert results(comm, audited.report)[0].verdict == EVERY
-    for _ in range(2):
-        for step, _ in enumerate(audited, 1):
-            if step == BATCHES:
-                break
-    results(comm, lambda: keras().fit(audited, epochs=2, verbose=0) and None)
-    assert ends(comm, audited) == [(EVERY, BATCHES)] * 5

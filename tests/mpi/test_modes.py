@@ -13,7 +13,7 @@ from together import elements, merged, on_reader, same_on_all_ranks, written
 
 pytestmark = pytest.mark.world(np=3)
 
-REMAINDERS = ["drop", "partial", "pad"]
+REMAINDERS = ["drop", "partial", "pad", "repeat"]
 
 
 def batch_of(first: int, rows: int):
@@ -84,7 +84,7 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
     )  # fmt: skip
     for _ in range(2):
         got = elements(comm, ds)
-        if remainder == "pad":  # nothing is ever missing
+        if remainder in ("pad", "repeat"):  # nothing is ever missing
             assert all(weight.tolist() == [1.0] * len(batch["id"]) for mine in got for batch, weight in mine), got
             got = [[batch for batch, _ in mine] for mine in got]
         assert is_dynamic_delivery(batches, got), got

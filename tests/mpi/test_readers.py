@@ -93,7 +93,6 @@ def test_the_context_and_who_calls_the_function(hvdata, comm):
     assert comm.allgather(seen) == [[]] * n + [[(r, readers, n)] for r in range(readers)]
 
 
-@pytest.mark.ranks(2, 3)
 def test_each_reader_is_told_the_epoch(hvdata, comm):
     seen, n = [], trainers_of(hvdata, comm)
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact weights (weigh=). A share carries the cost of each of its rows as its last component, 0 for filler rows. The
+// reader adds up the costs of a step. A trainer turns its costs into weights, so that no collective is needed:
+//
+//   the mean over ranks of (the mean over the rank's rows of weight * loss)  =  sum(cost * loss) / sum(cost)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "ops/leaves.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace hvdata {
+
+// An error if `costs` is not one finite float32 of 0 or more for each of `rows` rows. An element without rows has a
+// single cost, without an axis.
+absl::Status CheckCosts(const tensorflow::Tensor& costs, std::optional<int64_t> rows);
+
+// The sum of a share's costs.
+double SumOfCosts(const Tensors& share);
+
+// The weights of a share with these costs, for `trainers` trainers whose rows of the step cost `total` together. A step
+// whose rows all cost 0 has weights of 0.
+tensorflow::Tensor WeightsOf(const tensorflow::Tensor& costs, int trainers, double total);
+
+}  // namespace hvdata
