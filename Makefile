@@ -7,7 +7,7 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo demo-latest test test-all test-python test-cpp test-cpp-sanitized test-cpp-asan \
   test-cpp-tsan test-cpp-valgrind test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck format lint bench \
+  smoke test-latest-tf test-mpich test-integrations test-frameworks typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
@@ -165,10 +165,6 @@ smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's Tens
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
-
-test-site: op docs  ## the site in a headless browser: search, links, pictures
-	@$(SETUP) browser
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/docs/test_site.py $(PYTEST_ARGS)
 
 test-frameworks: export STACK := latest
 test-frameworks: export VENV := .venv-latest

@@ -72,7 +72,6 @@ def __getattr__(name: str) -> _typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # First: our ImportError says more than an error from inside these modules.
     _import_module(".native.loader", __name__).load()
-    _import_module(".native.bindings", __name__).check()
     if name == "callbacks":  # a module that imports Keras: load it only when it is asked for
         return _import_module(".callbacks", __name__)
     for home, names in _HOMES.items():

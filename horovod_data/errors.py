@@ -102,21 +102,13 @@ def words_of(error: BaseException) -> list[str]:
 
 
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
-    """Starts a thread.
-
-    Raises:
-      RuntimeError: the system has no more threads for this process.
-    """
+    """Starts a thread. Raises RuntimeError if the system has no more threads for this process."""
     try:
         thread.start()
     except RuntimeError as error:
-        raise RuntimeError(
-            explain(
-                f"This process can start no more threads ({thread.name}: {error})",
-                "Raise the limit of its user (`ulimit -u`), of its container (pids), or of its memory (`ulimit -v`)",
-                where,
-            )
-        ) from None
+        what = f"This process can start no more threads ({thread.name}: {error})"
+        to_do = "Raise the limit of its user (`ulimit -u`), of its container (pids), or of its memory (`ulimit -v`)"
+        raise explained(RuntimeError, what, to_do, where) from None
 
 
 def forked(what: str, done: str = "called") -> str:
@@ -139,11 +131,11 @@ def checked_name(name: Any) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise TypeError(explain(f"name={name!r} is not a string", "Pass a string, the same on every rank, or None"))
+        raise explained(TypeError, f"name={name!r} is not a string", "Pass a string, the same on every rank, or None")
     if not name:
-        raise ValueError(explain("name='' is empty", "Pass a name that messages can show, or None"))
+        raise explained(ValueError, "name='' is empty", "Pass a name that messages can show, or None")
     if any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in name):
-        raise ValueError(explain(f"name={name!r} is no text that can be sent", "Leave out NUL and lone surrogates"))
+        raise explained(ValueError, f"name={name!r} is no text that can be sent", "Leave out NUL and lone surrogates")
 
 
 def whole(value: Any) -> Optional[int]:

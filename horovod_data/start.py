@@ -74,7 +74,7 @@ def init(
     if before.usable:
         exit_status.install(end)  # from here on other ranks may wait for this process, even if the next line fails
     launch_checks.check_files(*cgroups.spare_files(), before.usable, here)
-    settings = read_settings(os.environ, readers, readers_per_node, embedded)
+    settings = read_settings(os.environ, readers=readers, readers_per_node=readers_per_node, embedded=embedded)
     comm = _checked_comm(comm)
 
     launch_checks.check_main_guard(here)
@@ -82,11 +82,9 @@ def init(
     horovod = with_horovod.load()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have loaded another MPI
     if (before := bindings.mpi_query()).finalized:
-        raise explained(
-            RuntimeError,
-            "MPI has already been finalised in this process, and can't be started twice",
-            "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
-        )
+        what = "MPI has already been finalised in this process, and can't be started twice"
+        to_do = "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"
+        raise explained(RuntimeError, what, to_do)
     if not before.initialized:
         launcher = launch_checks.find_launcher(os.environ)
         with handshake.watched(here, launcher.size if launcher else 1, settings):
@@ -101,7 +99,7 @@ def init(
 
 def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tuple[int, int]], mpi: str) -> None:
     """Meets the other processes, and starts Horovod (if it is installed) and the engine. Collective."""
-    address = _address(comm)
+    address = None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()
 
@@ -185,18 +183,16 @@ def _require_same(
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
         return
+
+    def shown(given: Roles, comm: Any) -> str:
+        comm_name = "MPI_COMM_WORLD" if comm is None else comm.Get_name()
+        return ", ".join(f"{name}={value}" for name, value in {**given._asdict(), "comm": comm_name}.items())
+
     raise explained(
         RuntimeError,
-        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
-        f"{_arguments(runs, job.comm)}",
+        f"init() was called a second time with other arguments: {shown(asked, comm)}; it runs with {shown(runs, job.comm)}",
         "Call it once, before anything else of horovod_data",
-        job.where,
     )
-
-
-def _arguments(given: Roles, comm: Any) -> str:
-    shown = [f"{name}={value}" for name, value in given._asdict().items()]
-    return ", ".join(shown + [f"comm={comm.Get_name() if comm is not None else 'MPI_COMM_WORLD'}"])
 
 
 def _checked_comm(comm: Any) -> Any:
@@ -204,19 +200,9 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program that has a communicator of mpi4py has imported mpi4py
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise explained(
-            TypeError,
-            f"comm must be an mpi4py intracommunicator, not {comm!r}",
-            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
-        )
+        to_do = "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"
+        raise explained(TypeError, f"comm must be an mpi4py intracommunicator, not {comm!r}", to_do)
     if comm == mpi4py.COMM_NULL:
-        raise explained(
-            ValueError,
-            "comm is MPI.COMM_NULL: this process is no member of that communicator",
-            "Call init() only on its members",
-        )
+        what = "comm is MPI.COMM_NULL: this process is no member of that communicator"
+        raise explained(ValueError, what, "Call init() only on its members")
     return None if comm == mpi4py.COMM_WORLD else comm
-
-
-def _address(comm: Any) -> Optional[int]:
-    return None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))

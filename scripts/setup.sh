@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs. Each stage logs what it does. A stage that was done before ends at once.
 #   scripts/setup.sh STAGE...
-#   STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op tf_keras jax torch docs browser patches
+#   STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op tf_keras jax torch docs patches
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), and
 # MPICC (the MPI to use; PATH must have its mpirun).
 set -euo pipefail
@@ -87,11 +87,6 @@ fuzzer() { # for `make fuzz`: clang, and its libFuzzer and sanitizers
 
 valgrind() { # finds leaks in programs that link MPI; without it, that check is skipped, and says so
   [ -n "$(type -P valgrind)" ] || (install "valgrind" valgrind) || say "no valgrind, then"
-}
-
-browser() { # tests/docs/test_site.py opens the site in it; without it, that test is skipped, and says so
-  { [ -n "$(type -P chromium)" ] && [ -n "$(type -P chromedriver)" ]; } ||
-    (install "a browser" chromium chromium-driver) || say "no browser, then"
 }
 
 mpi() { # any MPI with mpicc and mpirun; if there is none, Open MPI
@@ -296,13 +291,12 @@ returnn() { # tests/integrations train with it; of its dependencies, only dm-tre
   stamp returnn "${packages[*]}"
 }
 
-docs() ( # builds and opens the site, in its own environment, because the site needs other packages than the library
+docs() ( # builds the site, in its own environment, because the site needs other packages than the library
   VENV=$PWD/.venv-docs TENSORFLOW=
   local packages=(
     mkdocs-material==9.8.2      # the pages as a site, with a search that needs no server
     mkdocstrings-python==2.0.11 # the reference, from the docstrings, without importing the package
     ruff==0.17.6                # breaks the signatures there into lines
-    selenium==4.51.0            # opens the site in a browser, in tests/docs/test_site.py
   )
   done_before docs "${packages[*]}" && return
   case $(python_version "$(find_python)") in
@@ -362,7 +356,7 @@ op() { # our library, from this checkout
 for stage in "$@"; do
   case $stage in
     compiler | ccache | xxhash | gtest | tidy | fuzzer | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
-      tf_keras | jax | torch | docs | browser | patches) "$stage" ;;
+      tf_keras | jax | torch | docs | patches) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

@@ -1,6 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// A struct as a list of FIELD(type, name, default). Python reads the same list as text.
+// A struct as a list of FIELD(type, name, default). Python gives the values as numbers with names.
 #pragma once
 
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
 #define HVDATA_MEMBER(type, name, value) type name = value;
-#define HVDATA_DESCRIBE(type, name, value) #type " " #name ";"
+// In a function with a map `numbers` and a struct `taken`.
+#define HVDATA_TAKE(type, name, value) TakeNumber(numbers, #name, &taken.name);
+
+namespace hvdata {
+
+// Throws if there is no number with this name.
+template <typename T>
+void TakeNumber(const std::map<std::string, double>& numbers, const char* name, T* field) {
+  const auto found = numbers.find(name);
+  if (found == numbers.end())
+    throw std::invalid_argument(std::string("horovod_data's Python side gives no ") + name + ". Install it anew.");
+  if constexpr (std::is_enum_v<T>)
+    *field = static_cast<T>(static_cast<int>(found->second));
+  else
+    *field = static_cast<T>(found->second);
+}
+
+}  // namespace hvdata

@@ -12,7 +12,7 @@
 
 namespace hvdata {
 
-// Python makes its structure of this list (engine/c_api.cc). So a new option needs only a line here, and its use.
+// Python gives these values by name (engine/c_api.cc). So a new option needs only a line here, and its use.
 #define HVDATA_CHANNEL_OPTIONS(FIELD)                                                                                 \
   FIELD(uint32_t, number, 0) /* of the agreement that made the channel */                                             \
   FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                     \

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -52,6 +53,12 @@ int Caught(const std::exception& thrown) {
     last_error.clear();
     return kResourceExhausted;
   }
+}
+
+std::map<std::string, double> Numbers(const char* const* names, const double* values, int n) {
+  std::map<std::string, double> numbers;
+  for (int i = 0; i < n; ++i) numbers[names[i]] = values[i];
+  return numbers;
 }
 
 // Calls `body` with this process's engine, and returns its result. Does nothing without an engine.
@@ -145,18 +152,6 @@ const char* hvdata_build_info(void) try {
   return Caught(thrown), nullptr;
 }
 
-// The structures that Python fills (engine/engine.h, channel/channel_config.h), one in each line: "EngineSettings SIZE
-// TYPE NAME;TYPE NAME;...". When Python loads the library, it builds its own structures from these lines and compares
-// the sizes.
-const char* hvdata_structures(void) try {
-  last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) +
-                " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " + std::to_string(sizeof(ChannelOptions)) +
-                " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
-}
-
 // ---- MPI, before the start. Call these on the caller's thread. `comm` points to an MPI_Comm (mpi4py:
 // MPI._addressof(comm)). NULL is MPI_COMM_WORLD.
 
@@ -228,10 +223,10 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 // ---- The engine.
 
 // Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
-// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. settings: an
-// EngineSettings.
+// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The other three: the names
+// and values of the fields of EngineSettings, and their number.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const void* settings) try {
+                 const char* const* hosts, const char* const* names, const double* values, int settings) try {
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
   for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
@@ -239,7 +234,10 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   // MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
-  return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
+  const auto numbers = Numbers(names, values, settings);
+  EngineSettings taken;
+  HVDATA_SETTINGS(HVDATA_TAKE)
+  return Report(Engine::Start(c, std::move(roles), taken));
 } catch (const std::exception& thrown) {
   return Caught(thrown);
 }
@@ -379,11 +377,14 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 //   row_lengths  the length of the rows of its splits; -1: any length, or it has no splits
 //   ranks        the rank of its static shape; -1: unknown (see ChannelConfig)
 //   dims         the static shapes one after the other; -1: unknown size
-int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
-                          const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
-                          const int64_t* dims) {
+int hvdata_channel_create(const char* const* option_names, const double* option_values, int options, const char* name,
+                          int components, const char* const* names, const int* empty_rules, const int* dtypes,
+                          const int64_t* row_lengths, const int* ranks, const int64_t* dims) {
   return WithRunning([&](Engine& engine) {
-    ChannelConfig config{*static_cast<const ChannelOptions*>(options),
+    const auto numbers = Numbers(option_names, option_values, options);
+    ChannelOptions taken;
+    HVDATA_CHANNEL_OPTIONS(HVDATA_TAKE)
+    ChannelConfig config{taken,
                          name,
                          {names, names + components},
                          {empty_rules, empty_rules + components},

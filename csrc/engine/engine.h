@@ -33,7 +33,7 @@
 
 namespace hvdata {
 
-// Python makes its own structure of this list, as of the list in channel/channel_config.h.
+// Python gives these values by name, as those of the list in channel/channel_config.h.
 #define HVDATA_SETTINGS(FIELD)                                                                                     \
   FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */                                  \
   FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                        \

@@ -11,13 +11,15 @@ import tensorflow as tf
 from ..errors import explained, placed, without_place
 from ..job import state
 
+Said = list[tuple[tuple[int, ...], dict[str, Any]]]  # the data of all ranks; ranks with equal data are together
+
 
 def _ranks(job: state.Job, ranks: tuple[int, ...]) -> str:
     shown = ", ".join(job.name(rank) for rank in ranks[:8])
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+def check_agreement(job: state.Job, what: str, said: Said) -> None:
     """Raises ValueError when the ranks' arguments differ, with the same text on every rank."""
     sides: list[str] = []
     for key in said[0][1]["arguments"]:
@@ -26,16 +28,11 @@ def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...],
             value = repr(words["arguments"][key])
             values[value] = tuple(sorted(values.get(value, ()) + ranks))
         if len(values) > 1:
-            sides += [
-                f"{key}={value} on {_ranks(job, ranks)}"
-                for value, ranks in sorted(values.items(), key=lambda item: item[1])
-            ]
+            ordered = sorted(values.items(), key=lambda item: item[1])
+            sides += [f"{key}={value} on {_ranks(job, ranks)}" for value, ranks in ordered]
     if sides:
-        raise explained(
-            ValueError,
-            f"the ranks disagree in {what}: {'; '.join(sides)}",
-            "Every rank must make the same calls in the same order with the same arguments",
-        )
+        to_do = "Every rank must make the same calls in the same order with the same arguments"
+        raise explained(ValueError, f"the ranks disagree in {what}: {'; '.join(sides)}", to_do)
 
 
 def raised(kind: str, text: str) -> Exception:
@@ -50,9 +47,7 @@ def raised(kind: str, text: str) -> Exception:
     return RuntimeError(text)
 
 
-def check_errors(
-    job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]], failure: Optional[BaseException]
-) -> None:
+def check_errors(job: state.Job, what: str, said: Said, failure: Optional[BaseException]) -> None:
     """Raises the error of the first rank that has one. That rank raises the error itself.
 
     Other ranks raise an error of the same class if they know the class, otherwise a RuntimeError.

@@ -15,13 +15,16 @@ from ..job import state
 from ..native import bindings
 from ..observe.progress import watch
 from . import elements, reader_thread
-from .agreement import check_agreement, check_errors
+from .agreement import Said, check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
-from .shard.parts import PartSummary, ReaderPart, check_parts
+from .shard.parts import PartSummary, check_parts
 from .specs import from_json, to_json
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
+
+# The names of channels with exact weights (weigh=).
+exactly_weighed: set[str] = set()
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
 DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
@@ -36,7 +39,7 @@ class Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
-    made_of: Callable[[], Any] = lambda: None  # the dataset function, as long as it exists
+    made_of: Optional[Callable[..., Any]] = None  # the dataset function of a channel that TF1 graphs share
     told: bool = False  # a log line has said that another dataset is ignored
 
 
@@ -56,10 +59,8 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             ctrl_c.open()
             checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
             if job.reader is not None:
-                layout = job.layout
-                readers, trainers, audience = map(
-                    len, (layout.readers, layout.trainers, layout.audience(job.comm_rank))
-                )
+                readers, trainers = len(job.layout.readers), len(job.layout.trainers)
+                audience = len(job.layout.audience(job.comm_rank))
                 reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, audience)
         finally:
             ctrl_c.close()
@@ -68,7 +69,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
-            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary())
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary)
             dealer = reader_thread.Dealer(reading)
     except BaseException as error:  # also Ctrl-C and sys.exit()
         failure = error
@@ -95,13 +96,10 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
         failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
 
 
-def _exchanged(
-    mine: dict[str, Any], what: str, failure: Optional[BaseException]
-) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
+def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]) -> tuple[int, Said]:
     """The number of the agreement, and the data of all ranks in it.
 
-    Raises:
-      BaseException: this rank's own failure, if the agreement failed before other ranks saw that failure.
+    If the agreement fails before other ranks see this rank's own failure, that failure is raised.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
@@ -115,12 +113,7 @@ def _exchanged(
 
 
 def _agreed(
-    job: state.Job,
-    options: Options,
-    number: int,
-    what: str,
-    said: list[tuple[tuple[int, ...], dict[str, Any]]],
-    reading: Optional[Reading],
+    job: state.Job, options: Options, number: int, what: str, said: Said, reading: Optional[Reading]
 ) -> tuple[Channel, list[int]]:
     """The channel, and the bytes of shared memory of each reader. Raises ValueError if the readers' data don't fit."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
@@ -136,7 +129,8 @@ def _agreed(
     if reading is None or reading.part is None:
         _warn_of_duplicates(job.reader, fingerprints, names, channel.label)
     elif job.reader == 0:
-        _say_part(reading.part, names, channel.label)
+        how = f'shard="auto": each of {len(names)} readers {reading.part.what}'
+        say(explain(how, where=f"{names[0]}, channel {channel.label}"))
     return channel, [words["arena"] for words in readers]
 
 
@@ -145,6 +139,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     # The bytes that may be on their way. A reader's shared memory serves all channels.
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
+    (exactly_weighed.discard if options.weigh is None else exactly_weighed.add)(channel.label)
     bindings.channel_create(
         channel.label,
         [_component(part) for part in elements.components_of_channel(channel.spec, options)],
@@ -206,14 +201,6 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
     if options.remainder == "drop":
         return min(finite)
     return max(finite) if len(finite) == len(each) else _INFINITE
-
-
-def _say_part(part: ReaderPart, readers: list[str], label: str) -> None:
-    many = len(readers)
-    how = f"reads everything and delivers one element in {many} ({part.why})"
-    if part.kind == "files":
-        how = f"reads its own files, of {len(part.files)}"
-    say(explain(f'shard="auto": each of {many} readers {how}', where=f"{readers[0]}, channel {label}"))
 
 
 def _warn_of_duplicates(

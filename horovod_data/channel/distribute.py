@@ -173,11 +173,8 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
     """
     state.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
-        raise explained(
-            TypeError,
-            "distribute_datasets_from_function() was given a dataset",
-            "Pass a function that returns one, or call distribute_dataset()",
-        )
+        to_do = "Pass a function that returns one, or call distribute_dataset()"
+        raise explained(TypeError, "distribute_datasets_from_function() was given a dataset", to_do)
     return distribute_dataset(fn, batch=batch, **options)
 
 
@@ -193,7 +190,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     given = None
     if asked[name] == len(channels):
         channels.append(make(job, options, dataset_or_fn, ctrl_c))
-        channels[-1].made_of = _weakly(dataset_or_fn)
+        channels[-1].made_of = None if isinstance(dataset_or_fn, tf.data.Dataset) else dataset_or_fn
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         given = dataset_or_fn
@@ -204,22 +201,12 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     asked[name] += 1
     # A dedicated reader never comes here, because it is in serve().
     in_charge = job.reader is not None or job.trainer == 0
-    if in_charge and given is not None and given != channel.made_of() and not channel.told:
+    if in_charge and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
         to_do = "That is right where both are the same, as with an input_fn that is called again; for another dataset use another name"
         say(explain(f"{what}, and the one that is given now is ignored", to_do))
     return channel
-
-
-def _weakly(given: Any) -> Callable[[], Any]:
-    """A weak reference to a dataset function. A dataset needs none, because it is a new object in each call."""
-    if given is None or isinstance(given, tf.data.Dataset):
-        return lambda: None
-    try:
-        return weakref.WeakMethod(given) if hasattr(given, "__self__") else weakref.ref(given)
-    except TypeError:
-        return lambda: None
 
 
 def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:

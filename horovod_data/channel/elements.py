@@ -84,31 +84,20 @@ def check_types(spec: Any) -> None:
     """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
     for key in _keys(spec):
         if not isinstance(key, (str, int, float)):
-            raise explained(
-                TypeError,
-                f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
-                "can't be sent to another rank",
-                "Use strings or numbers as keys",
-            )
+            what = f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}"
+            raise explained(TypeError, f"{what}, which can't be sent to another rank", "Use strings or numbers as keys")
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
+        what = f"component {name} of the dataset's elements is a {type(leaf).__name__}"
+        if isinstance(leaf, tf.TypeSpec):
+            to_do = "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"
+            raise explained(TypeError, f"{what} ({leaf}), which can't be sent to another rank", to_do)
         # For example a Mapping, or a class of attrs or dataclasses. Other ranks don't have such a class.
-        if not isinstance(leaf, tf.TypeSpec):
-            raise explained(
-                TypeError,
-                f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
-                "can't be sent to another rank",
-                "Let a map() make dicts, tuples or namedtuples of such",
-            )
-        raise explained(
-            TypeError,
-            f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
-            "can't be sent to another rank",
-            "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
-        )
+        to_do = "Let a map() make dicts, tuples or namedtuples of such"
+        raise explained(TypeError, f"{what}, a container that can't be sent to another rank", to_do)
 
 
 def components(spec: Any) -> list[Component]:
@@ -123,27 +112,18 @@ def components(spec: Any) -> list[Component]:
                 Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape),
             ]
         elif _is_ragged(leaf):
-            inner = leaf.shape[leaf.ragged_rank + 1 :] if leaf.shape.rank is not None else None
-            values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)
-            flat = leaf.flat_values_spec
-            if flat is not None:
-                values = tf.TensorShape([None]).concatenate(flat.shape[1:])
+            shape, ragged = leaf.shape, leaf.ragged_rank
+            sizes = [None] * (ragged + 1) if shape.rank is None else shape[: ragged + 1].as_list()
+            values = tf.TensorShape(None)
+            if leaf.flat_values_spec is not None:
+                values = tf.TensorShape([None]).concatenate(leaf.flat_values_spec.shape[1:])
+            elif shape.rank is not None:
+                values = tf.TensorShape([None]).concatenate(shape[ragged + 1 :])
             found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
-            rows = leaf.shape[0] if leaf.shape.rank is not None else None
-            splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
-            lengths = (
-                [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1 : leaf.ragged_rank + 1].as_list()
-            )
-            found += [
-                Component(
-                    name,
-                    leaf.row_splits_dtype,
-                    tf.TensorShape([n]),
-                    EmptyRule.ROW_SPLITS,
-                    -1 if length is None else length,
-                )
-                for n, length in zip(splits, lengths)
-            ]
+            splits = [None if sizes[0] is None else sizes[0] + 1] + [None] * (ragged - 1)
+            for n, length in zip(splits, sizes[1:]):
+                length = -1 if length is None else length
+                found.append(Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS, length))
         else:
             found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
     return found
@@ -166,17 +146,14 @@ def common_spec(specs: Sequence[Any]) -> Any:
     named = [leaves(spec) for spec in specs]
     for reader, others in enumerate(named):
         if [name for name, _ in others] != [name for name, _ in named[0]]:
-            raise ValueError(
-                f"reader 0 has {', '.join(name for name, _ in named[0])}, "
-                f"reader {reader} has {', '.join(name for name, _ in others)}"
-            )
+            ours, theirs = (", ".join(name for name, _ in one) for one in (named[0], others))
+            raise ValueError(f"reader 0 has {ours}, reader {reader} has {theirs}")
     common = []
     for same in zip(*named):
         leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
         if leaf is None:
-            reader = next(
-                i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None
-            )
+            fits = [same[0][1].most_specific_common_supertype([other]) is not None for _, other in same]
+            reader = fits.index(False)
             raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
         common.append(leaf)
     return filled(specs[0], common)
@@ -209,11 +186,8 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
             elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
-                parts.append(
-                    tf.raw_ops.RaggedTensorToVariant(
-                        rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
-                    )
-                )
+                row = dict(rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False)
+                parts.append(tf.raw_ops.RaggedTensorToVariant(**row))
             else:
                 parts.append(rest.pop(0))
         return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
@@ -321,20 +295,14 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
     named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
     for name, leaf in named:
         if leaf.shape.rank == 0:
-            raise explained(
-                ValueError,
-                f'batch="global" cuts every component along axis 0, but {name} is a scalar',
-                'Give it an axis 0, or use batch="per_rank"',
-            )
+            what = f'batch="global" cuts every component along axis 0, but {name} is a scalar'
+            raise explained(ValueError, what, 'Give it an axis 0, or use batch="per_rank"')
     known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
     for name, rows in known[1:]:
         if rows != known[0][1]:
-            raise explained(
-                ValueError,
-                f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
-                f"{known[0][1]} rows and {name} has {rows}",
-                'Make them equal, or use batch="per_rank"',
-            )
+            both = f"{known[0][0]} has {known[0][1]} rows and {name} has {rows}"
+            what = f'batch="global" needs one axis 0 for all components, but {both}'
+            raise explained(ValueError, what, 'Make them equal, or use batch="per_rank"')
     if known and remainder == "drop" and (known[0][1] or 0) % trainers:
         rows = known[0][1] or 0
         raise explained(
@@ -343,8 +311,3 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
             f"{rows % trainers} rows of every batch would be lost",
             f"Use batches of {max(rows // trainers, 1) * trainers} rows, or another remainder=",
         )
-
-
-def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:
-    """The dtypes and shapes of `parts`, in the form that ops take."""
-    return [part.dtype for part in parts], [part.shape for part in parts]

@@ -64,12 +64,8 @@ class Options:
         object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != AUTO and self.prefetch_mb is not None:
-            raise explained(
-                ValueError,
-                f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
-                "says how many steps",
-                "Give one of them",
-            )
+            both = f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch}'
+            raise explained(ValueError, f"{both} says how many steps", "Give one of them")
         checked_name(self.name)
         if not isinstance(self.verify, bool):
             raise explained(TypeError, f"verify must be True or False, not {self.verify!r}")
@@ -127,17 +123,12 @@ def _steps(given: Any) -> Union[int, str]:
     if _is_auto(given):
         return AUTO
     if (prefetch := whole(given)) is None:
-        raise explained(
-            TypeError,
-            f"prefetch={given!r} is not a whole number",
-            'It counts steps: 1 or more; "auto" stands for as many as help',
-        )
+        to_do = 'It counts steps: 1 or more; "auto" stands for as many as help'
+        raise explained(TypeError, f"prefetch={given!r} is not a whole number", to_do)
     if not 1 <= prefetch <= _MOST_PREFETCH:
-        raise explained(
-            ValueError,
-            f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
-            f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
-        )
+        what = "less than 1" if prefetch < 1 else f"more than {_MOST_PREFETCH}"
+        to_do = f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"'
+        raise explained(ValueError, f"prefetch={prefetch} is {what}", to_do)
     return prefetch
 
 

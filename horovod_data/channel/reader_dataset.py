@@ -72,18 +72,19 @@ class Reading:
             count = _UNKNOWN  # another epoch may have more or fewer
         fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
         with eagerly():
-            steps = _steps_with_rows(first.dataset if first.part is None else first.part.dataset, audience)
+            found = private.rows_of_batches(first.dataset if first.part is None else first.part.dataset)
+        steps = None
+        if found is not None:
+            batches, rows, last = found
+            steps = (batches if rows >= audience else 0) + (last >= audience)
         return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew))
 
     @classmethod
     def _of_graph(cls, dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> "Reading":
         """A dataset of a TF1 graph."""
         if rules.shard:
-            raise explained(
-                ValueError,
-                'shard="auto" cannot look into a dataset of a TF1 graph',
-                "Pass a function that makes the dataset: it is called in eager mode",
-            )
+            to_do = "Pass a function that makes the dataset: it is called in eager mode"
+            raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
         made = _prepared(dataset, rules, graph)
         deal, close, length = _graph_deal(graph, private.variant(made.flat), made.count)
         return cls(made.spec, length, None, None, None, deal, close)
@@ -116,11 +117,9 @@ def _with_context(
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "epoch"
     ]
     if len(needed) > 1:
-        raise explained(
-            TypeError,
-            f"the dataset function needs the arguments {', '.join(p.name for p in needed)}",
-            "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
-        )
+        what = f"the dataset function needs the arguments {', '.join(p.name for p in needed)}"
+        to_do = "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"
+        raise explained(TypeError, what, to_do)
     given = function.keywords if isinstance(function, functools.partial) else {}
     epoch = "epoch" in by_name and "epoch" not in given
     if not needed:
@@ -288,14 +287,6 @@ def _graph_deal(
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
     return deal, session.close, int(session.run(length))
-
-
-def _steps_with_rows(dataset: tf.data.Dataset, trainers: int) -> Optional[int]:
-    found = private.rows_of_batches(dataset)
-    if found is None:
-        return None
-    batches, rows, last = found
-    return (batches if rows >= trainers else 0) + (last >= trainers)
 
 
 def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:

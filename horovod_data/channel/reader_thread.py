@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Optional
 import tensorflow as tf
 
 from ..ending import exit_status, shutdown
-from ..errors import explain, explained, here, say, show, start_thread, text_of, without_place
+from ..errors import explain, explained, here, say, start_thread, text_of, without_place
 from ..job import state
 from ..native import bindings
 from .reader_dataset import Reading
@@ -22,11 +21,6 @@ _UNKNOWN = 2  # absl::StatusCode::kUnknown
 # The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
 # UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
-
-# The text that TensorFlow puts around an error of our op.
-_AROUND_OURS = re.compile(
-    r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
-)
 
 # The longest wait for a dealer thread: a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
@@ -41,9 +35,6 @@ class Dealer:
     The thread starts before the ranks agree on the channel, so all ranks get the error if it can't be started. It lives
     as long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
     Between epochs it waits in C++.
-
-    Raises:
-      RuntimeError: the system has no more threads for this process.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -93,7 +84,9 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
     except SystemExit as error:  # raised by a dataset function that is called for every epoch
         _exit_job(channel, label, epoch, error)
     except BaseException as error:  # the op did not begin, so the trainers wait
-        bindings.source_fail(channel, epoch, _code_of(error), _text_of(error))
+        kind = "" if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: "
+        text = without_place(text_of(error))  # the core adds a longer place
+        bindings.source_fail(channel, epoch, _code_of(error), kind + text)
 
 
 def _code_of(error: BaseException) -> int:
@@ -106,17 +99,10 @@ def _code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def _text_of(error: BaseException) -> str:
-    text = without_place(text_of(error))  # the core adds a longer place
-    return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
-
-
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
     """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
     if status := exit_status.status_of(error.code):
-        if error.code is not status:
-            with contextlib.suppress(Exception):  # its str() fails
-                show(str(error.code))
+        exit_status.show_text_of(error)
         what = f"the dataset function ends the program with status {status}, and the job with it"
         say(explain(what, where=f"{here()}, channel {label}, epoch {epoch}"))
         exit_status.fail(status, said=True)

@@ -20,7 +20,6 @@ class _ReceiverDataset(private.DatasetSource):
         self.label = label
         self.whole = whole  # the ranks together get all rows, in order and without padding
         parts = elements.components(spec)
-        types, shapes = elements.flat_types(parts)
         session = bindings.session()
         with private.at_once(), tf.device("/CPU:0"):  # before the caller releases the channel
             variant = loader.load().ops.horovod_data_receiver(
@@ -28,8 +27,8 @@ class _ReceiverDataset(private.DatasetSource):
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
                 label,
                 tf.constant(steps, tf.int64),
-                output_types=types,
-                output_shapes=shapes,
+                output_types=[part.dtype for part in parts],
+                output_shapes=[part.shape for part in parts],
             )
         super().__init__(variant)
 

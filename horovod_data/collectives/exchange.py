@@ -99,11 +99,7 @@ def label_of(op: Any, attribute: str) -> str:
 
 
 def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str) -> tf.Tensor:
-    """`x` as a tensor. `verb` names what the call does with it, for errors.
-
-    Raises:
-      TypeError, ValueError: `x` can't become a tensor, or the tensor can't be sent.
-    """
+    """`x` as a tensor. `verb` names what the call does with it, for errors."""
     try:
         value = tf.convert_to_tensor(x, dtype=dtype)
     except Exception as error:  # of any class: tensors of PyTorch with a gradient raise RuntimeError
@@ -127,11 +123,8 @@ def check_sendable(what: str, dtype: tf.DType) -> None:
 
 def _no_second_gradient(verb: str, tensor: str, *_: Any) -> NoReturn:
     """`tensor` names the tensor from which a program can compute what needs a second gradient."""
-    raise explained(
-        LookupError,
-        f"{verb}() has no second gradient: a gradient of its gradient was asked for",
-        f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}",
-    )
+    to_do = f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}"
+    raise explained(LookupError, f"{verb}() has no second gradient: a gradient of its gradient was asked for", to_do)
 
 
 for _op, _verb, _tensor in (

@@ -35,15 +35,8 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
         ...].
 
     Raises:
-      RuntimeError: before init(), after shutdown(), or on a dedicated reader.
-      TypeError, ValueError: wrong arguments. In eager mode the call counts as made, and all other ranks raise an
-        InvalidArgumentError with the same text. A wrong root counts as 0. Ranks with another root then raise that the
-        ranks disagree. A call with a wrong name does not count on any rank.
+      The errors of scatter(). Every rank's arguments count: all other ranks get the error of a rank with wrong ones.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
-      tf.errors.UnavailableError: a rank has departed. Inside tf.function TensorFlow changes it to an InternalError with
-        the same text.
-      tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
-      KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
 
     def inputs(_: int) -> list[tf.Tensor]:

@@ -91,25 +91,18 @@ def predict(
         if job.trainer is None:
             return None
         rounds = Rounds(job, channel)
-        _predict(model_or_fn, shares, ends, job, rounds, ctrl_c)
+        _predict(model_or_fn, shares, ends, f"{job.where}{rounds.of_channel}", rounds, ctrl_c)
         return rounds.joined
 
 
 def _predict(
-    model_or_fn: Any,
-    shares: tf.data.Dataset,
-    ends: Sequence[Any],
-    job: state.Job,
-    rounds: Rounds,
-    ctrl_c: signals.Held,
+    model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], where: str, rounds: Rounds, ctrl_c: signals.Held
 ) -> None:
     """`ends`: the datasets in `shares` that receive from a channel, if an earlier call distributed them."""
-    outputs = Outputs()
+    outputs, step = Outputs(), 0
     function: Any = None
     iterator: Any = None
-    step = 0
     while not rounds.done:
-        failure: Optional[BaseException] = None
         ended = False
         try:
             try:
@@ -117,7 +110,7 @@ def _predict(
                 # the first round only checks, so that a rank that fails here does not delay an epoch
                 if function is None:
                     if ends:
-                        _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
+                        _check_stages(shares, ends, where)
                     if int(shares.cardinality()) == _INFINITE:
                         to_do = "Leave out repeat(), or add take()"
                         raise explained(ValueError, "predict() was given a dataset that never ends", to_do)
@@ -134,29 +127,19 @@ def _predict(
                 ctrl_c.close()
         except BaseException as error:  # also Ctrl-C, and sys.exit() in the model; the program may catch them
             ctrl_c.close()  # a second signal may have come before the first close()
-            failure = error
+            outputs.failure = error
             _let_go(error)
-        if ended or failure is not None:
+        if ended or outputs.failure is not None:
             iterator = None  # this closes it, so the other ranks continue without this rank
-        try:
-            rounds.gather(outputs, step, ended, failure)
-        finally:
-            failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
+        rounds.gather(outputs, step, ended)
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
-    """Checks a dataset that an earlier call distributed, and the stages after it.
-
-    Raises:
-      ValueError: its elements would not give all rows in the reader's order.
-    """
+    """Raises ValueError unless a dataset that an earlier call distributed gives all rows in the reader's order."""
     if not all(end.whole for end in ends):
-        raise explained(
-            ValueError,
-            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-            'Distribute it with remainder="partial" and schedule="static"',
-            where,
-        )
+        what = "predict() was given what distribute_dataset() returned, which may leave out rows or add some"
+        to_do = 'Distribute it with remainder="partial" and schedule="static"'
+        raise explained(ValueError, what, to_do, where)
     in_order = dataset.options().deterministic is not False
     for stage in receiver.stages_behind(ends, dataset):
         if private.divides_anew(stage, in_order):
@@ -185,9 +168,6 @@ def _function(model_or_fn: Any) -> Callable[[Any], Any]:
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
         return lambda one: on_batch(one[0] if isinstance(one, tuple) and 1 <= len(one) <= 3 else one)
     if not callable(model_or_fn):
-        raise explained(
-            TypeError,
-            f"predict() takes a model or a function, not {model_or_fn!r}",
-            "Pass something with predict_on_batch(), as Keras models have it, or a function",
-        )
+        to_do = "Pass something with predict_on_batch(), as Keras models have it, or a function"
+        raise explained(TypeError, f"predict() takes a model or a function, not {model_or_fn!r}", to_do)
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)

@@ -64,6 +64,8 @@ class Outputs:
     """The outputs that this rank has not sent yet. For each step with rows, a list of encoded tensors."""
 
     def __init__(self) -> None:
+        # Here alone: a frame with the error in a variable and the error's traceback would keep each other alive.
+        self.failure: Optional[BaseException] = None
         self.structure: Any = None
         self.spec: Any = None  # of `structure`, for other ranks
         self.steps: list[list[tf.Tensor]] = []
@@ -84,14 +86,20 @@ class Outputs:
         tf.nest.assert_same_structure(self.structure, made)
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
-    def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
+    def own_failure(self) -> BaseException:
+        """The failure of this rank, which is forgotten."""
+        assert self.failure is not None
+        failure, self.failure = self.failure, None
+        return failure
+
+    def taken(self, step: int, ended: bool) -> tf.Tensor:
         """All kept outputs as one row for a gather. Forgets them."""
         words = {
             "spec": self.spec,
             "rows": [bool(step) for step in self.steps],
             "step": step + 1,  # the current step, from 1
             "ended": ended,
-            "failure": None if failure is None else words_of(failure),
+            "failure": None if self.failure is None else words_of(self.failure),
         }
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
@@ -111,21 +119,19 @@ class Rounds:
         self._spec: Any = None  # of the outputs of all ranks
         self._got: list[list[Any]] = []  # on rank 0, in order: for each rank and step, the leaves of its rows
 
-    def gather(self, outputs: Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
+    def gather(self, outputs: Outputs, step: int, ended: bool) -> None:
         """Sends this rank's outputs to rank 0, and takes its answer.
 
         Raises the first error of any rank. Collective among trainers.
         """
         try:
-            answer, failure = self._exchange(outputs, step, ended, failure)
-            if failure is not None:
-                raise failure
+            answer = self._exchange(outputs, step, ended)
         except Exception as of_others:  # for example: the other ranks have departed
-            if failure is not None and of_others is not failure:
-                raise failure from of_others
+            if outputs.failure is not None:
+                raise outputs.own_failure() from of_others
             raise
-        finally:
-            failure = None  # otherwise this frame and the error would keep each other alive, with the program's frames
+        if outputs.failure is not None:
+            raise outputs.own_failure()
         if "failure" in answer:
             rank, failed, kind, text = answer["failure"]
             member = self._job.layout.trainers[rank]
@@ -134,29 +140,24 @@ class Rounds:
             raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
         self.done, self.next_step = answer["done"], answer["next_step"]
 
-    def _exchange(
-        self, outputs: Outputs, step: int, ended: bool, failure: Optional[BaseException]
-    ) -> tuple[dict[str, Any], Optional[BaseException]]:
-        """The answer of rank 0, and the failure of this rank."""
+    def _exchange(self, outputs: Outputs, step: int, ended: bool) -> dict[str, Any]:
+        """The answer of rank 0."""
         try:
+            mine = outputs.taken(step, ended)
+        except Exception as error:  # for example: no memory
+            outputs.failure = outputs.failure or error
+            outputs.steps = []
+            mine = outputs.taken(step, ended)
+        parts = gather(mine, name=self._name)
+        answer = {}
+        if self._job.trainer == 0:
             try:
-                mine = outputs.taken(step, ended, failure)
-            except Exception as error:  # for example: no memory
-                failure = failure or error
-                outputs.steps = []
-                mine = outputs.taken(step, ended, failure)
-            parts = gather(mine, name=self._name)
-            answer = {}
-            if self._job.trainer == 0:
-                try:
-                    answer = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
-                except Exception as error:
-                    answer = {"failure": [0, step, *words_of(error)]}
-                    failure = failure or error
-            told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
-            return json.loads(told.numpy()[0]), failure
-        finally:
-            failure = None  # for the same reason as in gather()
+                answer = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
+            except Exception as error:
+                answer = {"failure": [0, step, *words_of(error)]}
+                outputs.failure = outputs.failure or error
+        told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
+        return dict(json.loads(told.numpy()[0]))
 
     def _take(self, outputs: Outputs, parts: list[Any], step: int) -> dict[str, Any]:
         """Takes the outputs that all ranks sent for the same steps, and returns the answer."""

@@ -87,11 +87,8 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any) -> tuple[tf.Tensor, tf.T
         counts = None
     # A cast would change 1.9 rows to 1.
     if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):
-        raise explained(
-            TypeError,
-            f"splits={splits!r} are not whole numbers, one for each rank",
-            f"Pass the number of rows that each of the {roles.size()} ranks gets, as integers",
-        )
+        to_do = f"Pass the number of rows that each of the {roles.size()} ranks gets, as integers"
+        raise explained(TypeError, f"splits={splits!r} are not whole numbers, one for each rank", to_do)
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
 
 

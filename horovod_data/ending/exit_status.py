@@ -46,8 +46,10 @@ PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
 _NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
-_EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (-?\d+)\s*$", re.MULTILINE)
-_EXIT_IN_CALL = re.compile(r"\] (?:predict|distribute_dataset)\(.*\) failed: SystemExit: (-?\d+)$")
+# The text of an error that other ranks have after sys.exit() in a pipeline, a dataset function, or a model in predict().
+_EXIT_ELSEWHERE = re.compile(
+    r"\] (?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
+)
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
@@ -70,7 +72,8 @@ def install(on_exit: Callable[[], object]) -> None:
     if not in_charge():
         if _forked is None:
             _wrap_hooks()
-        _forked, _root = fork_check(), _main_root()
+        _forked = fork_check()
+        _root = _outermost(sys._current_frames().get(threading.main_thread().ident or 0))
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
@@ -93,7 +96,7 @@ def _wrap_hooks() -> None:
             return previous_hook(kind, value, trace)
         finally:
             # A program may call the hook itself to print an error that it has caught. Then it is still running.
-            if _in_main() and not _interactive() and not _running():
+            if _may_end() and not (_root is not None and _outermost(sys._getframe()) is _root):
                 _note_uncaught(value)
 
     sys.excepthook = excepthook
@@ -115,7 +118,7 @@ def _watch_code() -> None:
 
     def code(error: SystemExit) -> Any:
         value = _CODE.__get__(error)
-        if sys._getframe().f_back is None and _in_main() and not _interactive():
+        if sys._getframe().f_back is None and _may_end():
             _note(status_of(value))
         return value
 
@@ -134,17 +137,18 @@ def status_of(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _status_of_uncaught(error: Optional[BaseException]) -> int:
-    """The status of the job after an uncaught error.
+def show_text_of(exits: SystemExit) -> None:
+    """Writes the text of sys.exit("text") to stderr, as Python does."""
+    if exits.code is not None and not isinstance(exits.code, int):
+        with contextlib.suppress(Exception):  # str() may fail
+            show(str(exits.code))
 
-    After sys.exit in a pipeline (for example in a generator), every rank has an error of TensorFlow. Its text contains
-    the status. After sys.exit in a dataset function, or in a model in predict(), the other ranks have an error whose
-    text contains it.
-    """
+
+def _status_of_uncaught(error: Optional[BaseException]) -> int:
+    """The status of the job after an uncaught error."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
-    of_tensorflow = type(error).__module__.startswith("tensorflow")
-    told = (_EXIT_IN_PIPELINE if of_tensorflow else _EXIT_IN_CALL).search(text_of(error)) if error is not None else None
+    told = None if error is None else _EXIT_ELSEWHERE.search(text_of(error))
     return (int(told[1]) & 0xFF or 1) if told else 1
 
 
@@ -202,9 +206,7 @@ def _at_exit() -> None:
         _status = _status or _INTERRUPTED
     except SystemExit as error:  # raised by the handler of a signal
         _status = _status or status_of(error.code) or 1
-        if error.code is not None and not isinstance(error.code, int):
-            with contextlib.suppress(Exception):  # str(error) may fail
-                show(str(error.code))
+        show_text_of(error)
     except BaseException:  # other ranks may wait for this process
         _status = _status or 1
         sys.__excepthook__(*sys.exc_info())
@@ -230,13 +232,10 @@ def _alone() -> bool:
     return not bindings.mpi_query().usable or bindings.comm_info(None)[1] == 1
 
 
-def _in_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _interactive() -> bool:
-    """Says whether Python is interactive. An uncaught exception ends a program, but does not end a prompt."""
-    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
+def _may_end() -> bool:
+    """Says whether an exception on this thread ends the program. It ends neither another thread nor a prompt."""
+    interactive = bool(sys.flags.interactive) or hasattr(sys, "ps1")
+    return threading.current_thread() is threading.main_thread() and not interactive
 
 
 def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
@@ -245,19 +244,8 @@ def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
     return frame.f_code if frame is not None else None
 
 
-def _main_root() -> Optional[CodeType]:
-    return _outermost(sys._current_frames().get(threading.main_thread().ident or 0))
-
-
-def _running() -> bool:
-    return _root is not None and _outermost(sys._getframe()) is _root
-
-
 def _uncaught() -> bool:
-    """Says whether an exception ended the program and Python called another excepthook.
-
-    Python sets sys.last_value first.
-    """
-    value = getattr(sys, "last_value", None)
+    """Says whether an exception ended the program and Python called another excepthook."""
+    value = getattr(sys, "last_value", None)  # Python sets it first
     trace = getattr(value, "__traceback__", None)
-    return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()
+    return _root is not None and trace is not None and trace.tb_frame.f_code is _root and _may_end()

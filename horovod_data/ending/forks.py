@@ -44,19 +44,14 @@ def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> Non
     kinds = private.OwnedIterator, private.BaseSession
     for kind in kinds:
         _note_made(kind)
-    known: dict[type, bool] = {}  # there are half a million objects, and few types
-    if gc.get_freeze_count():  # get_objects() leaves out objects that the program has frozen
+    if frozen := gc.get_freeze_count() > 0:  # get_objects() leaves out objects that the program has frozen
         gc.unfreeze()
-        objects = gc.get_objects()
+    objects = gc.get_objects()
+    if frozen:
         gc.freeze()
-    else:
-        objects = gc.get_objects()
-    for one in objects:  # those made before init()
-        of = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
-        if of not in known:
-            known[of] = issubclass(of, kinds)
-        if known[of]:
-            _inherited.add(one)
+    # Those made before init(). Not by isinstance(), because proxies import modules, or raise, when they are asked.
+    ours = {of for of in set(map(type, objects)) if issubclass(of, kinds)}
+    _inherited.update(one for one in objects if type(one) in ours)
     os.register_at_fork(after_in_child=_in_child)
 
 
@@ -81,7 +76,9 @@ _refuse_session = functools.partial(_refuse, "a session of TensorFlow")
 
 def _in_child() -> None:
     private.keep_functions()
-    _refuse_datasets()
+    call = getattr(tf.data.Dataset, private.DATASET_CALL)  # iter() calls it
+    checked = lambda dataset: _refuse_dataset() if _is_of_channel(dataset) else call(dataset)
+    setattr(tf.data.Dataset, private.DATASET_CALL, checked)
     for one in list(_inherited):
         with contextlib.suppress(Exception):  # the others are taken care of all the same
             _disarm(one)
@@ -91,31 +88,18 @@ def _disarm(one: _Inherited) -> None:
     """In the child: nothing ends the object, and what would wait for a thread raises."""
     if isinstance(one, private.BaseSession):
         _keep(one)
-        vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
+        # close() would wait for the session's threads
+        vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=lambda: None)
     elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
         _keep(resource)
         if (dataset := private.dataset_of(one)) is not None and _is_of_channel(dataset):
             vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
 
 
-def _refuse_datasets() -> None:
-    """In the child, makes iter() of a dataset of a channel raise."""
-    call = getattr(tf.data.Dataset, private.DATASET_CALL)
-
-    def checked(dataset: tf.data.Dataset) -> Any:
-        return _refuse_dataset() if _is_of_channel(dataset) else call(dataset)
-
-    setattr(tf.data.Dataset, private.DATASET_CALL, checked)
-
-
 def _is_of_channel(dataset: tf.data.Dataset) -> bool:
     with contextlib.suppress(Exception):  # a dataset of the program's own class may raise
         return bool(_ends_of_channels is not None and _ends_of_channels(dataset))
     return False
-
-
-def _nothing() -> None:
-    """Replaces close() of a session, because that waits for the session's threads."""
 
 
 def _keep(one: Any) -> None:

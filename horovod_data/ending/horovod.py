@@ -48,16 +48,10 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     """
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
-            raise explained(
-                RuntimeError,
-                f"Horovod was built without MPI, horovod_data with {mpi}",
-                "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
-                where,
-            )
-        if trainers == list(range(bindings.comm_info(None)[1])):
-            horovod.init()
-        else:
-            horovod.init(comm=trainers)
+            to_do = "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`"
+            raise explained(RuntimeError, f"Horovod was built without MPI, horovod_data with {mpi}", to_do, where)
+        everybody = trainers == list(range(bindings.comm_info(None)[1]))
+        horovod.init(comm=None if everybody else trainers)
     ours = layout.trainer_index[rank], len(trainers)
     theirs = horovod.rank(), horovod.size()
     if ours != theirs:
@@ -91,13 +85,18 @@ def refuse(where: str) -> None:
     HorovodBasics.init = init
 
 
+def _library(horovod: Any) -> Any:
+    """Horovod's C functions, by ctypes. None: this version has them elsewhere."""
+    return getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+
+
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
     """Makes MPI_Finalize end Horovod first, if the program calls MPI_Finalize before its exit does.
 
     Then collectives of other ranks that need this rank fail at once.
     """
-    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
-    if library is not None and hasattr(library, "horovod_shutdown"):
+    library = _library(horovod)
+    if hasattr(library, "horovod_shutdown"):
         global _here
         # By index, because the attribute may have been replaced by a Python function.
         _here = _Horovod(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0, ends_mpi)
@@ -115,7 +114,7 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
       hears: called first.
       ends: does our shutdown(), and returns whether our communication thread has ended.
     """
-    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    library = _library(horovod)
     original = getattr(library, "horovod_shutdown", None)
     if original is None:
         return False

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Callable, Optional
 
-from ..errors import explain, say, text_of
+from ..errors import explain, explained, say, text_of
 from ..job.state import Job, joined, known
 from ..native import bindings
 from ..observe import times
@@ -69,15 +69,12 @@ def _error_under_way() -> Optional[BaseException]:
 
 def _say_behind(call: str, error: BaseException, then: str = "") -> None:
     """Logs the error, because other ranks may end the job before the program prints it."""
-    if (job := joined()) is not None and not (isinstance(error, SystemExit) and exit_status.status_of(error.code) == 0):
-        say(explain(f"{call} is called behind {type(error).__name__}: {text_of(error)}", then, job.where))
+    if joined() is not None and not (isinstance(error, SystemExit) and exit_status.status_of(error.code) == 0):
+        say(explain(f"{call} is called behind {type(error).__name__}: {text_of(error)}", then))
 
 
 def _shut_down(exiting: bool = False) -> None:
-    if joined() is None:
-        return
-    job = known("shutdown()")
-    if job.ended:
+    if joined() is None or (job := known("shutdown()")).ended:
         return
     if _last_things and bindings.state() == bindings.State.RUNNING:
         # so that the epochs of the other ranks end; the calls of before_shutdown() wait for that
@@ -94,7 +91,7 @@ def _shut_down(exiting: bool = False) -> None:
                 _serve_on(job)
             bindings.wait_all_bye()
             if job.reader == 0 and job.settings.report and bindings.state() == bindings.State.RUNNING:
-                _report(job)
+                report.at_end()
         bindings.stop()
     if job.reader == 0 and job.settings.timeline and bindings.state() == bindings.State.SHUT_DOWN:
         indexes = zip(job.layout.trainer_index, job.layout.reader_index)
@@ -117,13 +114,11 @@ def _serve_on(job: Job) -> None:
         if moved != seen:
             seen, since = moved, time.monotonic()
         elif limit and time.monotonic() - since >= limit:
-            raise TimeoutError(
-                explain(
-                    f"shutdown() has waited {limit:g} s for {moved[1]}: no batch was taken, and there was no end",
-                    "They may wait for this rank in a collective. Call shutdown() after the last collective, or leave it out, "
-                    "because the exit of the program does the same. HOROVOD_DATA_TIMEOUT sets the limit",
-                    job.where,
-                )
+            raise explained(
+                TimeoutError,
+                f"shutdown() has waited {limit:g} s for {moved[1]}: no batch was taken, and there was no end",
+                "They may wait for this rank in a collective. Call shutdown() after the last collective, or leave it out, "
+                "because the exit of the program does the same. HOROVOD_DATA_TIMEOUT sets the limit",
             )
 
 
@@ -134,13 +129,6 @@ def end() -> bool:
     """
     _shut_down(exiting=True)
     return joined() is None or bindings.mpi_query().finalized or bindings.wait_left(_TOGETHER_SECONDS)
-
-
-def _report(job: Job) -> None:
-    try:
-        report.at_end()
-    except Exception as error:  # a failed report does not fail the process, because the job has ended well
-        say(explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where))
 
 
 def hear_of_horovods_end() -> None:

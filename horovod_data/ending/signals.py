@@ -15,7 +15,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Optional, Type
 
-_SIGNALS = (
+_SIGNALS = [
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGALRM,
@@ -23,7 +23,7 @@ _SIGNALS = (
     signal.SIGUSR1,
     signal.SIGUSR2,
     signal.SIGXCPU,
-)
+]
 
 
 class Held:
@@ -82,17 +82,17 @@ class Held:
         finally:
             self._handle_all()
 
-    def _handle_what_waits(self) -> None:
-        while self._waiting:
-            number = self._waiting.pop(0)  # before the call, because this signal may come again while the handler runs
-            self._theirs[number](number, sys._getframe())
-
     def _handle_all(self) -> None:
         try:
             self._handle_what_waits()
         finally:
             if self._waiting:
                 self._handle_all()
+
+    def _handle_what_waits(self) -> None:
+        while self._waiting:
+            number = self._waiting.pop(0)  # before the call, because this signal may come again while the handler runs
+            self._theirs[number](number, sys._getframe())
 
     def _came(self, number: int, frame: Optional[FrameType]) -> None:
         if self._open or os.getpid() != self._process:

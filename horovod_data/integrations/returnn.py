@@ -42,20 +42,9 @@ class _Producer:
             self._provider.current_dataset_complete_frac = value
 
 
-class _Epochs:
-    """The trainers' epoch, on a dedicated reader, which has no Engine. It counts how often "train" was opened."""
-
-    def __init__(self, start: int) -> None:
-        self._start, self._opened = start, 0
-
-    def of(self, dataset_name: str) -> int:
-        self._opened += dataset_name == "train"
-        return self._start + max(self._opened - 1, 0)
-
-
-_epochs: list[_Epochs] = []  # one entry, from the first pipeline on
 _options: dict[str, Any] = {}
 _attached: list[Any] = []
+_opened: list[str] = []  # on a dedicated reader, which has no Engine: the datasets whose epochs have begun
 
 
 def attach(**options: Any) -> bool:
@@ -83,9 +72,8 @@ def attach(**options: Any) -> bool:
 
     allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
     if wrong := options.keys() - allowed:
-        raise explained(
-            TypeError, f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"
-        )
+        to_do = f"It takes {', '.join(sorted(allowed))}"
+        raise explained(TypeError, f"attach() was given {', '.join(sorted(wrong))}", to_do)
     if bindings.state() is bindings.State.NEVER_STARTED:
         init()
     state.current("returnn.attach()")
@@ -94,54 +82,57 @@ def attach(**options: Any) -> bool:
     if not _attached:
         _attached.append(data_pipeline)
         context, provider = data_pipeline.InputContext, data_pipeline.DatasetDataProvider
-        context.__init__ = _init_context(context.__init__)
-        context.get_returnn_dataset = _get_returnn_dataset(context.get_returnn_dataset)
+        _patch(context, "__init__", _init_context)
+        _patch(context, "get_returnn_dataset", _get_returnn_dataset)
         context.map_producer_to_consumer = _map_producer_to_consumer
-        provider.__init__ = _init_provider(provider.__init__)
-        provider.get_complete_frac = _get_complete_frac(provider.get_complete_frac)
+        _patch(provider, "__init__", _init_provider)
+        # Only readers know the value, and RETURNN divides by it.
+        _patch(provider, "get_complete_frac", lambda original, self: original(self) or 1.0)
     return roles.is_trainer()
 
 
-def _init_context(original: Callable[..., None]) -> Callable[..., None]:
+def _patch(owner: Any, name: str, call: Callable[..., Any]) -> None:
+    """Makes a method be `call`, which gets the original method as its first argument."""
+    original = getattr(owner, name)
+
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except NotImplementedError:  # RETURNN has no map_producer_to_consumer under Horovod
-            if not self.horovod_enabled or self.config.is_true("distributed_tf"):
-                raise
-            self.distributed_tf_enabled = False
-            self.final_dataset = self.final_dataset_init_iterator_op = None
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(original, self, *args, **kwargs)
 
-    return init
+    setattr(owner, name, method)
 
 
-def _get_returnn_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get(self: Any, **kwargs: Any) -> Any:
-        pinned = copy.copy(self)
-        pinned.parent = _Producer(self)
-        dataset = original(pinned, **kwargs)
-        if roles.is_trainer():
-            return dataset  # the Engine has prepared the epoch before it asks for the dataset
-        return _prepared(self, dataset)
+def _init_context(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        original(self, *args, **kwargs)
+    except NotImplementedError:  # RETURNN has no map_producer_to_consumer under Horovod
+        if not self.horovod_enabled or self.config.is_true("distributed_tf"):
+            raise
+        self.distributed_tf_enabled = False
+        self.final_dataset = self.final_dataset_init_iterator_op = None
 
-    return get
+
+def _get_returnn_dataset(original: Callable[..., Any], self: Any, **kwargs: Any) -> Any:
+    pinned = copy.copy(self)
+    pinned.parent = _Producer(self)
+    dataset = original(pinned, **kwargs)
+    # On a trainer the Engine has prepared the epoch before it asks for the dataset.
+    return dataset if roles.is_trainer() else _prepared(self, dataset)
 
 
 def _prepared(context: Any, dataset: Any) -> Any:
     """The dataset, changed so that it prepares its epoch's order at the begin of each epoch.
 
-    On trainers the Engine does that.
+    The number of the epoch is that of the trainers, which count how often "train" begins.
     """
     import tensorflow as tf
     from returnn.engine.base import EngineBase
 
-    if not _epochs:
-        _epochs.append(_Epochs(EngineBase.get_train_start_epoch(context.config)))
+    start = EngineBase.get_train_start_epoch(context.config)
 
     def begin(_: Any) -> Any:
-        context.returnn_dataset.init_seq_order(epoch=_epochs[0].of(context.dataset_name))
+        _opened.append(context.dataset_name)
+        context.returnn_dataset.init_seq_order(epoch=start + max(_opened.count("train") - 1, 0))
         return 0
 
     once = tf.data.Dataset.from_tensors(0).map(lambda zero: tf.numpy_function(begin, [zero], tf.int64))
@@ -152,18 +143,6 @@ def _map_producer_to_consumer(self: Any, dataset: Any) -> Any:
     return distribute_dataset(dataset, name=self.dataset_name, **_options)
 
 
-def _init_provider(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        serve()
-
-    return init
-
-
-def _get_complete_frac(original: Callable[..., float]) -> Callable[..., float]:
-    @functools.wraps(original)
-    def get(self: Any) -> float:
-        return original(self) or 1.0  # only readers know the value, and RETURNN divides by it
-
-    return get
+def _init_provider(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    serve()

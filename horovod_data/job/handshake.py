@@ -69,12 +69,7 @@ def meet(mine: Introduction, rank: int, exchange: Callable[[bytes], list[bytes]]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Checks that all trainers have Horovod, or none. If Horovod was initialised, checks that it counts the trainers
-    alone.
-
-    Raises:
-      RuntimeError: a check failed. Every rank raises it.
-    """
+    """Raises RuntimeError on every rank unless all trainers have Horovod, or none, and it counts the trainers alone."""
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
     states = [
@@ -82,12 +77,8 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
         for one in everybody
     ]
     if len({states[rank] for rank in trainers}) > 1:
-        raise explained(
-            RuntimeError,
-            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
-            where,
-        )
+        to_do = "Install it on all hosts, and call horovod_data.init() instead of hvd.init()"
+        raise explained(RuntimeError, f"The ranks disagree about Horovod: {by_value(states, hosts)}", to_do, where)
     counted = [rank for rank, one in enumerate(everybody) if one["horovod_here"]]
     for rank in counted:
         if layout.trainer_index[rank] < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional
 
 from ..errors import explained, whole
 from .cgroups import memory_bytes
@@ -53,24 +53,17 @@ class Roles(NamedTuple):
     embedded: bool
 
 
-def read_settings(
-    environ: Mapping[str, str],
-    readers: Optional[int] = None,
-    readers_per_node: Optional[int] = None,
-    embedded: Optional[bool] = None,
-) -> Settings:
-    """The settings of this process. An argument comes first, then the environment, then the default.
+def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
+    """The settings of this process. An argument (as of read_roles()) comes first, then the environment, then the default.
 
     Raises:
       TypeError: an argument is not an integer, or not a bool.
       ValueError: a value is invalid, or this version does not support it. The text names the argument or variable.
     """
-    roles = read_roles(environ, readers, readers_per_node, embedded)
+    roles = read_roles(environ, **arguments)
     _flag_in(environ, "HOROVOD_DATA_CHECK_REPLAY")  # the core reads it
     return Settings(
-        readers=roles.readers,
-        readers_per_node=roles.readers_per_node,
-        embedded=roles.embedded,
+        **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
         payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
@@ -161,9 +154,8 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise explained(
-            ValueError, f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"
-        )
+        to_do = f"Set {name} to 0, 1 or more, or unset it"
+        raise explained(ValueError, f"{name}={text!r} is not a number of readers", to_do)
     return count
 
 
@@ -175,10 +167,7 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Says whether all channels are verified, also channels with verify=False.
-
-    Raises ValueError as read_settings() does.
-    """
+    """Says whether all channels are verified, also channels with verify=False."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
@@ -204,11 +193,8 @@ def _number_in(
         number = math.nan
     if not math.isfinite(number) or number < least:
         finite = ", and finite" if math.isinf(number) else ""
-        raise explained(
-            ValueError,
-            f"{name}={text!r} is not {what} of {least:g} or more{finite}",
-            f"Set {name} to a number such as {example}, or unset it{otherwise}",
-        )
+        to_do = f"Set {name} to a number such as {example}, or unset it{otherwise}"
+        raise explained(ValueError, f"{name}={text!r} is not {what} of {least:g} or more{finite}", to_do)
     return number
 
 

@@ -76,19 +76,14 @@ def current(what: str) -> Job:
     """
     job = known(what)
     if getattr(_reads, "now", False) and what != "init()":
-        raise explained(
-            RuntimeError,
-            f"{what} was called in a dataset function, which runs on readers only",
-            "Make all calls that ranks make together outside of it",
-            job.where,
-        )
+        to_do = "Make all calls that ranks make together outside of it"
+        raise explained(RuntimeError, f"{what} was called in a dataset function, which runs on readers only", to_do)
     if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
         raise explained(
             RuntimeError,
             f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
             "finalised (by hvd.shutdown(), say)",
             "Shut down when nothing more is to be read; a process can't join again",
-            job.where,
         )
     return job
 

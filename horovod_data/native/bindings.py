@@ -15,7 +15,7 @@ import threading
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
 
-from ..errors import explain, explained, forked
+from ..errors import explain, forked
 from . import loader
 
 # The length of one slice of a wait. The Python handler of a signal runs between two slices.
@@ -67,69 +67,21 @@ class Contribution(NamedTuple):
     payload: bytes
 
 
-# The types that C++ names in hvdata_structures().
-_FIELD_TYPES: dict[str, Any] = {
-    "bool": c.c_bool,
-    "double": c.c_double,
-    "int32_t": c.c_int32,
-    "uint32_t": c.c_uint32,
-    "int64_t": c.c_int64,
-    "uint64_t": c.c_uint64,
-    "Payload": c.c_int32,
-    "plan::Batch": c.c_uint8,
-    "plan::Schedule": c.c_uint8,
-    "plan::Remainder": c.c_uint8,
-}
-
-
-@functools.lru_cache(maxsize=None)
-def _structures() -> dict[str, type[c.Structure]]:
-    """The structures that C++ takes, by name. They are made from the description that C++ gives."""
-    made: dict[str, type[c.Structure]] = {}
-    for line in _call("structures").decode().splitlines():
-        name, size, text = line.split(" ", 2)
-        fields = [field.split() for field in text.split(";") if field]
-        if unknown := {kind for kind, _ in fields} - _FIELD_TYPES.keys():
-            raise _does_not_fit(f"has a field of type {unknown.pop()} in {name}, which its Python side does not know")
-        made[name] = type(name, (c.Structure,), {"_fields_": [(field, _FIELD_TYPES[kind]) for kind, field in fields]})
-        if (ours := c.sizeof(made[name])) != int(size):
-            raise _does_not_fit(f"has a structure {name} of {size} bytes, its Python side one of {ours}")
-    return made
-
-
-def check() -> None:
-    """Raises ImportError if Python can't fill the library's structures."""
-    _structures()
-
-
-def _structure(name: str, values: dict[str, Any]) -> c.Structure:
-    """A structure with these values. The call must give all fields."""
-    structure = _structures()[name]
-    wanted = [field[0] for field in structure._fields_]
-    if sorted(values) != sorted(wanted):
-        raise _does_not_fit(f"takes {', '.join(wanted)} in {name}, its Python side gives {', '.join(values)}")
-    return structure(**values)
-
-
-def _does_not_fit(what: str) -> ImportError:
-    return explained(ImportError, f"horovod_data's C++ core {what}", "Install horovod_data anew")
-
-
 def _to(*kinds: Any) -> list[Any]:
     return [c.POINTER(kind) for kind in kinds]
 
 
+_NUMBERS = [*_to(c_char_p, c.c_double), c_int]  # names, values and their number
 _OUT_BYTES = _to(c_void_p, c_size_t)  # a pointer and a length, because c_char_p would stop at the first NUL
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
     "build_info": (c_char_p, []),
-    "structures": (c_char_p, []),
     "mpi_query": (c_int, _to(c_int, c_int, c_int)),
     "mpi_init": (c_int, []),
     "comm_info": (c_int, [c_void_p, *_to(c_int, c_int)]),
     "comm_world_ranks": (c_int, [c_void_p, *_to(c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, *_OUT_BYTES]),
-    "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), c_void_p]),
+    "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), *_NUMBERS]),
     "state": (c_int, []),
     "leave_channels": (c_int, []),
     "bye": (c_int, []),
@@ -149,7 +101,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "certificates": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, *_to(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, *_OUT_BYTES]),
-    "channel_create": (c_int, [c_void_p, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
+    "channel_create": (c_int, [*_NUMBERS, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
@@ -204,6 +156,12 @@ def _over(name: str, seconds: float) -> bool:
 def _checked(name: str) -> Callable[..., None]:
     """The call hvdata_<name> without a result. It raises the error that C++ reports."""
     return functools.partial(_check, name)
+
+
+def _numbers(values: dict[str, Any]) -> tuple[Any, Any, int]:
+    """Named numbers for a structure of C++."""
+    n = len(values)
+    return (c_char_p * n)(*[name.encode() for name in values]), (c.c_double * n)(*values.values()), n
 
 
 def _records(data: bytes) -> list[bytes]:
@@ -296,7 +254,7 @@ def start(
         (c_int * n)(*trainer_index),
         (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
-        byref(_structure("EngineSettings", settings)),
+        *_numbers(settings),
     )
 
 
@@ -350,10 +308,7 @@ on_finalize = _checked("on_finalize")
 
 
 def call_beside(function: int) -> bool:
-    """Calls the C function at this address on a thread of C++, which may outlive Python.
-
-    Returns whether a thread was started.
-    """
+    """Calls the C function at this address on a thread of C++, which may outlive Python. False: no thread started."""
     return bool(_call("call_beside", function) == 0)
 
 
@@ -363,10 +318,7 @@ def join_beside() -> None:
 
 
 def abort(status: int, *, said: bool) -> NoReturn:
-    """Ends the whole job at once with `status`.
-
-    Unless `said`, logs which rank ended it, and how far the job had come.
-    """
+    """Ends the whole job at once with `status`. Unless `said`, logs which rank ended it, and how far the job had come."""
     _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
@@ -396,10 +348,7 @@ def all_times(seconds: float) -> str:
 
 
 def certificates() -> dict[str, dict[str, Any]]:
-    """On reader 0: the last record of each verified channel, by its name. On other processes {}. Local.
-
-    Raises RuntimeError in a forked child.
-    """
+    """On reader 0: the last record of each verified channel, by its name. On other processes {}."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
     records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").split("\n") if line]
@@ -445,7 +394,7 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     known = [-1 if size is None else size for part in components for size in part.shape or ()]
     _check(
         "channel_create",
-        byref(_structure("ChannelOptions", options)),
+        *_numbers(options),
         name.encode(),
         n,
         (c_char_p * n)(*[part.name.encode() for part in components]),

@@ -56,11 +56,9 @@ def load() -> Library:
         raise _not_built(_PATH)
     built = _built_for(_PATH)
     if built and not _same_tensorflow(built, running):
-        raise explained(
-            ImportError,
-            f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
-            f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}",
-        )
+        what = f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}"
+        to_do = f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}"
+        raise explained(ImportError, what, to_do)
     try:
         return Library(tf.load_op_library(str(_PATH)), ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL))
     except (tf.errors.OpError, OSError) as error:

@@ -85,18 +85,12 @@ def resource_of(iterator: OwnedIterator) -> Any:
 
 
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
-    """The dataset of an iterator.
-
-    None: the iterator was an argument of a tf.function, which knows only its resource.
-    """
+    """The dataset of an iterator. None: it was an argument of a tf.function, which knows only its resource."""
     return getattr(iterator, "_dataset", None)
 
 
 def keep_functions() -> None:
-    """From now on the runtime keeps functions that are freed.
-
-    In a forked child, the runtime may end before these functions.
-    """
+    """From now on the runtime keeps functions that are freed. A forked child's runtime may end before them."""
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 

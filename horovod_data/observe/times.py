@@ -177,27 +177,20 @@ def readers(process: Process) -> dict[str, Reader]:
 
 def channels(processes: Iterable[Process]) -> list[Channel]:
     """The channels that have delivered something, with the times of all these processes."""
+    processes = list(processes)
     options: dict[str, Mapping[str, int]] = {}
-    ranks: dict[str, list[Trainer]] = {}
-    reading: dict[str, list[Reader]] = {}
     for process in processes:
         for name, channel in process["channels"].items():
             options.setdefault(name, channel["options"])
-        for name, trainer in trainers(process).items():
-            ranks.setdefault(name, []).append(trainer)
-        for name, reader in readers(process).items():
-            reading.setdefault(name, []).append(reader)
-    return [
-        Channel(
-            name,
-            option["schedule"] == 1,
-            option["prefetch"] or max(one.window for one in ranks[name]),
-            tuple(sorted(ranks[name], key=lambda one: one.rank)),
-            tuple(sorted(reading.get(name, ()), key=lambda one: one.reader)),
-        )
-        for name, option in options.items()
-        if any(one.steps for one in ranks.get(name, ()))
-    ]
+    as_trainers, as_readers = list(map(trainers, processes)), list(map(readers, processes))
+    made = []
+    for name, option in options.items():
+        ranks = sorted((one[name] for one in as_trainers if name in one), key=lambda one: one.rank)
+        reading = sorted((one[name] for one in as_readers if name in one), key=lambda one: one.reader)
+        if any(one.steps for one in ranks):
+            prefetch = option["prefetch"] or max(one.window for one in ranks)
+            made.append(Channel(name, option["schedule"] == 1, prefetch, tuple(ranks), tuple(reading)))
+    return made
 
 
 def who(process: Process) -> tuple[int, int]:

@@ -74,10 +74,7 @@ class Clock:
 
 
 def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are better than all earlier samples in this list.
-
-    An earlier sample gets worse with age, by _DRIFT.
-    """
+    """The samples that are better than all earlier samples in this list, which get worse with age, by _DRIFT."""
     kept: list[Sample] = []
     for one in samples:
         if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
@@ -86,14 +83,9 @@ def _undominated(samples: Sequence[Sample]) -> list[Sample]:
 
 
 class Part:
-    """The file of one process."""
+    """The file of one process. Raises OSError, or ValueError if the file is not a part of a timeline."""
 
     def __init__(self, path: str) -> None:
-        """
-        Raises:
-          OSError: the file can't be read.
-          ValueError: the file is not a part of a timeline.
-        """
         self.path = path
         self.ended = False
         self.left_out = 0

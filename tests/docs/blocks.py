@@ -10,8 +10,8 @@ from pathlib import Path
 DOCS_TESTS = Path(__file__).resolve().parent
 ROOT = DOCS_TESTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# python and bash are run or checked; diff is compared; text is output, which must follow a python block; a map is a drawing;
-# console is a command and what it said when packaging/site/gallery.py ran it.
+# python and bash are run or checked. diff is compared. text is the output of the python block before it. A map is a
+# drawing. console is a command with its output, both written by packaging/site/gallery.py.
 LANGUAGES = {"python", "bash", "diff", "text", "map", "console"}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

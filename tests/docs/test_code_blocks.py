@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code blocks of README.md and docs/: commands run or exist, and the diff is the real one.
+"""The code blocks of README.md and docs/: commands and their options exist, and the diff is the real one.
 
-tests/mpi/test_docs_blocks.py runs the blocks of Python.
+tests/mpi/test_docs_blocks.py runs the blocks of Python. tests/examples runs the programs of the commands.
 """
 
 import difflib
 import importlib.util
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from blocks import BLOCKS, LANGUAGES, ROOT, Block, named
-from jobs import run_job
-from launched import run_launcher
-from ranks.launch import environment, launcher, open_mpi
+from test_reference import parser_of
+
+from horovod_data.launcher import options
 
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 RUN = {"python", "mpirun", "horovodrun", "horovod-data-run"}
@@ -58,64 +55,16 @@ def test_commands_exist(block: Block):
             assert words == ["pip", "install", "--no-build-isolation", "."]
 
 
-# Each once, though several pages have it.
-RUNNABLE = {
-    line: command
-    for block in named("bash")
-    for line, command in zip(block.text.splitlines(), commands(block))
-    if command[1][0] in RUN
-}
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """A folder in which digits_data.py has run, as the pages say before they train."""
-    folder = tmp_path_factory.mktemp("digits")
-    subprocess.run([sys.executable, str(ROOT / "examples" / "digits_data.py")], cwd=folder, check=True)
-    return folder
-
-
-def run_tool(words, folder, environ):
-    """A tool or an example, in this process or as a job."""
-    at = words.index("python")
-    start = [] if at == 0 else [*launcher(), *words[1:at]]
-    program = words[at + 1 :] if words[at + 1] == "-m" else [str(ROOT / words[at + 1]), *words[at + 2 :]]
-    subprocess.run([*start, sys.executable, *program], cwd=folder, check=True, env=environment(folder, 0, environ))
-
-
-def run_by_launcher(words, folder, environ):
-    (folder / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
-    dry = ["--dry-run"] * bool({"-H", "--hostfile"} & set(words))  # the named hosts are not there
-    at = words.index("python")
-    program = [sys.executable, str(ROOT / words[at + 1]), *words[at + 2 :]]
-    job = run_launcher(*words[1:at], *dry, *program, env=environ, cwd=folder, timeout=200)
-    assert job.returncode == 0, job.output
-
-
-@pytest.mark.whole_job
-@pytest.mark.horovod
-@pytest.mark.limit(240)
-@pytest.mark.parametrize(
-    "line",
-    [pytest.param(line, marks=[pytest.mark.commit] if "-m horovod_data." in line else []) for line in RUNNABLE],
-)
-def test_commands_run(line, tmp_path, request):
-    """With the Python and the mpirun under test."""
-    environ, words = RUNNABLE[line]
-    environ = {**environ, "HOROVOD_CYCLE_TIME": None}  # Horovod's default, because these train
-    if any(word.startswith("examples/digits_keras") for word in words):
-        tmp_path = request.getfixturevalue("digits")
-    if words[0] == "python" or "-m" in words:
-        return run_tool(words, tmp_path, environ)
-    if words[0] == "horovod-data-run":
-        return run_by_launcher(words, tmp_path, environ)
-    launch, option, processes, python, script = words
-    assert (option, python) == ("-np", "python")
-    if launch == "horovodrun" and not open_mpi():
-        pytest.skip("horovodrun knows MPICH by its name, which not every mpirun of MPICH says")
-    by = "" if launch == "mpirun" else str(Path(sys.executable).with_name(launch))
-    job = run_job(ROOT / script, np=int(processes), env=environ, launcher=by, timeout=200, cwd=tmp_path)
-    assert job.returncode == 0, job.describe()
+def test_options_of_our_commands_exist(monkeypatch):
+    """Each parser takes the words that the pages give it."""
+    for _, words in [command for block in named("bash") for command in commands(block)]:
+        if words[0] == "horovod-data-run":
+            assert options.parse(words[1:]).command[0] == "python"
+        elif "-m" in words:
+            at = words.index("-m") + 1
+            with monkeypatch.context() as patch:
+                parser = parser_of(f"python -m {words[at]}", patch)
+            parser.parse_args(words[at + 1 :])
 
 
 def test_the_diff_is_the_one_between_the_two_scripts():

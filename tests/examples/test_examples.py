@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from jobs import run_job
-from ranks.launch import environment, launcher
+from ranks.launch import environment, launcher, open_mpi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.horovod, pytest.mark.limit(180)]
@@ -33,10 +33,10 @@ def digits(tmp_path_factory):
     return folder
 
 
-def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ...] = (), **env: str) -> str:
+def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ...] = (), by="", **env: str) -> str:
     """Runs examples/NAME.py. Returns what rank 0 prints."""
     variables = {**env, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
-    job = run_job(EXAMPLES / f"{name}.py", np, *args, readers=readers, timeout=150, env=variables)
+    job = run_job(EXAMPLES / f"{name}.py", np, *args, readers=readers, timeout=150, env=variables, launcher=by)
     assert job.returncode == 0, job.describe()
     for pattern in said:
         assert re.search(pattern, job.stdout[0]), f"{pattern!r} not in:\n{job.describe()}"
@@ -129,6 +129,7 @@ JOBS = {
        for np in (1, 2, 4)},
     ("dedicated_reader", 2, 0): [r"hvd.size\(\) is {np};", "each of 240 once", "rank 0$"],
     ("dedicated_reader", 3, 1): [r"hvd.size\(\) is {np};", "each of 240 once", "a dedicated reader, no rank of Horovod"],
+    ("several_readers", 2, 2): [r"2 reader\(s\); lines on each rank: .* once"],
     **{("scatter_op", np, 0): ["{np} ranks: equal shares, splits .* are right"] for np in (1, 3)},
     **{("keras3_train_step", np, 0): [r"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+"] for np in (1, 2)},
     **{("predict_in_order", np, 0): [r"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%"]
@@ -144,6 +145,12 @@ def test_example(job, digits):
     name, np, readers = job
     said = [pattern.replace("{np}", str(np)) for pattern in JOBS[job]]
     proven(name, np, *said, readers=readers, DIGITS_FOLDER=str(digits))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not open_mpi(), reason="horovodrun knows MPICH by its name, which not every mpirun of MPICH says")
+def test_horovodrun():
+    proven("custom_loop", 2, *JOBS["custom_loop", 2, 0][1:], by=str(Path(sys.executable).with_name("horovodrun")))
 
 
 @pytest.mark.parametrize("np, readers", [(3, 0), (2, 1)])

@@ -103,9 +103,9 @@ def test_a_forked_child_shows_nothing():
     text = job.stderr[0]
     assert [one[0] + one[1] for one in ENDED.findall(text)] == ["train1", "valid1", "train2", "valid2"], job.describe()
     assert "Traceback" not in text and "Exception" not in text, text
-    for shown in (r"\rtrain 1: 11 steps, ", r"\rtrain 2: ~\d+ %", "; ranks wait"):
+    for shown in (r"\rtrain, epoch 1: 11 steps, ", r"\rtrain, epoch 2: about \d+ %", "; ranks wait"):
         job.assert_said(shown, 0)
-    assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train 1")
+    assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train, epoch 1")
 
 
 @pytest.mark.commit

@@ -75,7 +75,7 @@ def test_the_mean_of_means_is_the_mean(hvdata, comm, remainder, weighs):
 
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@pytest.mark.world(np=3, readers=2)
+@pytest.mark.world(np=2, readers=2)
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.readers(2, 3)
 def test_several_readers_and_the_steps_of_their_leftovers(hvdata, comm, remainder, weighs):

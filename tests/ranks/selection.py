@@ -3,7 +3,7 @@
 
 - a test of tests/mpi in the world that its mark `world` names (the function's, else the module's);
 - of a function of tests/mpi with many cases as many as show each value of each parameter;
-- of tests of whole jobs (folders, and the mark `whole_job`) those that are marked `commit`, because each takes seconds to start;
+- of tests of whole jobs (in folders of their own) those that are marked `commit`, because each takes seconds to start;
 - all other tests;
 - none that is marked `slow`.
 """
@@ -40,14 +40,10 @@ def commit_tier(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             if not worlds_named(cases[0]):
                 raise pytest.UsageError(f"{cases[0].nodeid}: no mark `world`, and none of the module, for --commit")
             yield from with_all_values([case for case in cases if is_in_its_world(case)])
-        elif is_whole_job(cases[0]):
+        elif cases[0].path.parent.name in WHOLE_JOBS:
             yield from (case for case in cases if is_marked_commit(case))
         else:
             yield from cases
-
-
-def is_whole_job(item: pytest.Item) -> bool:
-    return item.path.parent.name in WHOLE_JOBS or item.get_closest_marker("whole_job") is not None
 
 
 def is_marked_commit(item: pytest.Item) -> bool:

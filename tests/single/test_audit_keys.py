@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit knows a row by: keys, in one process."""
+"""The keys of an audit, by which it recognizes rows, in one process."""
 
 import collections
 import itertools
@@ -16,11 +16,18 @@ def words(values):
     return keys.given_keys(np.asarray(values, np.int64)).words
 
 
-@pytest.mark.parametrize("values", [
-    [3, -1, 2**62], np.array([3, -1, 2**62]), tf.constant([3, -1, 2**62], tf.int64), (3, -1, 2**62)],
-    ids=["list", "numpy", "tensor", "tuple"])  # fmt: skip
-def test_whole_numbers_stand_for_themselves(values):
-    made = keys.given_keys(values).words
+def given(values):
+    return keys.given_keys(values).words.tolist()
+
+
+def content(element):
+    return keys.row_digests(element).tolist()
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda values: tf.constant(values, tf.int64)],
+                         ids=["list", "tuple", "numpy", "tensor"])  # fmt: skip
+def test_whole_numbers_stand_for_themselves(form):
+    made = keys.given_keys(form([3, -1, 2**62])).words
     assert [keys.shown(*map(int, row)) for row in made] == [3, -1, 2**62]
 
 
@@ -29,23 +36,20 @@ def test_whole_numbers_of_all_types_are_equal():
         assert (keys.given_keys(np.array([5, 7], dtype)).words == words([5, 7])).all(), dtype
     large = keys.given_keys(np.array([2**64 - 1], np.uint64)).words
     assert keys.shown(*map(int, large[0])) == 2**64 - 1 and (large != words([-1])).any()
+    assert given(range(5, -4, -2)) == words([5, 3, 1, -1, -3]).tolist()
 
 
 BOTH_SIDES = [-1, 5, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
 
 
-@pytest.mark.parametrize("given", [
+@pytest.mark.parametrize("values", [
     BOTH_SIDES, tuple(BOTH_SIDES), set(BOTH_SIDES), np.array(BOTH_SIDES, object), range(2**63 - 2, 2**63 + 2),
     [np.int64(-1), np.uint64(2**63)], [np.array(one) for one in BOTH_SIDES], 2**64, [-(2**63) - 1, 5]],
     ids=["list", "tuple", "set", "objects", "range", "numpy's numbers", "numpy's arrays", "large", "small"])  # fmt: skip
-def test_whole_numbers_that_no_dtype_holds_together_are_refused(given):
-    """numpy makes floats of them, and of neighbours the same."""
+def test_whole_numbers_that_no_dtype_holds_together_are_refused(values):
+    """numpy makes floats of them, and neighbours become equal."""
     with pytest.raises(TypeError, match="and no array of one kind"):
-        keys.given_keys(given)
-
-
-def test_ranges_are_whole_numbers():
-    assert keys.given_keys(range(5, -4, -2)).words.tolist() == words([5, 3, 1, -1, -3]).tolist()
+        keys.given_keys(values)
 
 
 def test_content_of_numbers_that_no_dtype_holds_is_refused():
@@ -54,23 +58,29 @@ def test_content_of_numbers_that_no_dtype_holds_is_refused():
             keys.row_digests(element)
 
 
-@pytest.mark.parametrize("given, text", [
+@pytest.mark.parametrize("values, text", [
     ([("a", 1), ("b", 2, 3)], "the key is a list, and"), (("a", 1), "the key is a tuple, and"),
     (None, "the key is a NoneType, and")],
     ids=["tuples", "tuple", "None"])  # fmt: skip
-def test_what_is_no_key(given, text):
+def test_what_is_no_key(values, text):
     with pytest.raises(TypeError, match=f"{text} no array of one kind.*Let it be a whole number or a text") as raised:
-        keys.given_keys(given)
+        keys.given_keys(values)
     assert "Pass key=" not in str(raised.value)
 
 
-@pytest.mark.parametrize("element, made", [
-    (np.zeros([4]), [1, 2]), (np.zeros([4, 3]), [7]), ({"x": np.zeros([4, 2]), "y": np.zeros([4])}, [1, 2]),
-    (tf.zeros([4, 3]), tf.constant([1, 2])), (["a", "b", "c", "d"], range(5))],
-    ids=["numbers", "one in a list", "dict", "tensor", "texts"])  # fmt: skip
-def test_another_number_of_keys_than_rows(element, made):
+FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("element, made, rows", [
+    (np.zeros([4]), [1, 2], 4), (np.zeros([4, 3]), [7], 4), ({"x": np.zeros([4, 2]), "y": np.zeros([4])}, [1, 2], 4),
+    (tf.zeros([4, 3]), tf.constant([1, 2]), 4), (["a", "b", "c", "d"], range(5), 4),
+    ({"ids": [[1, 2, 3], [4, 5, 6]]}, [1, 2, 3], 2),  # the rows of the list, not its columns
+    (np.zeros([5, 2]), (FILES, OFFSETS), 5)],
+    ids=["numbers", "one in a list", "dict", "tensor", "texts", "lists", "parts"])  # fmt: skip
+def test_another_number_of_keys_than_rows(element, made, rows):
+    count = 4 if isinstance(made, tuple) else len(made)
     with pytest.raises(
-        ValueError, match=rf"returned {len(made)} keys for an element of 4 rows. Let it return one for each"
+        ValueError, match=f"returned {count} keys for an element of {rows} rows. Let it return one for each"
     ):
         keys.keys_of(element, lambda _: made)
 
@@ -78,13 +88,11 @@ def test_another_number_of_keys_than_rows(element, made):
 @pytest.mark.parametrize("element, made", [
     (np.zeros([4]), [1, 2, 3, 4]), (np.zeros([4]), 7), (np.zeros([4]), "a"), (np.zeros([4]), np.int64(7)),
     (tf.zeros([4]), tf.constant(7)), (np.zeros([5, 4, 2]), [1, 2, 3, 4]), ([np.zeros(9)] * 4, [1, 2, 3, 4]),
-    ((np.zeros([4, 2]), np.zeros([3])), [1, 2]), ({"x": np.zeros(3), "y": 1.0}, [5]), (np.zeros([0]), []), ((), [5])],
+    ((np.zeros([4, 2]), np.zeros([3])), [1, 2]), ({"x": np.zeros(3), "y": 1.0}, [5]), (np.zeros([0]), []), ((), [5]),
+    ({"ids": [[1, 2, 3], [4, 5, 6]]}, [1, 4])],
     ids=str)  # fmt: skip
-def test_keys_that_may_be_those_of_the_rows(element, made):
+def test_numbers_of_keys_that_fit_the_rows(element, made):
     assert len(keys.keys_of(element, lambda _: made).words) == np.size(made)
-
-
-FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("made", [
@@ -101,8 +109,8 @@ def test_a_key_of_several_parts(made):
 
 
 def test_a_key_of_one_part_is_that_part():
-    assert keys.keys_of(np.zeros([2]), lambda _: ([5, 7],)).words.tolist() == words([5, 7]).tolist()
-    assert keys.keys_of({"x": np.zeros([2]), "id": 5}, lambda _: (5,)).words.tolist() == words([5]).tolist()
+    for element, made in (np.zeros([2]), [5, 7]), ({"x": np.zeros([2]), "id": 5}, 5):
+        assert keys.keys_of(element, lambda _: (made,)).words.tolist() == given(made)
 
 
 @pytest.mark.parametrize("made, kind, text", [
@@ -121,35 +129,20 @@ def test_tuples_that_are_no_key(made, kind, text):
             keys.keys_of((element, made), 1)
 
 
-def test_another_number_of_keys_of_several_parts_than_rows():
-    with pytest.raises(ValueError, match="returned 4 keys for an element of 3 rows"):
-        keys.keys_of(np.zeros([3, 2]), lambda _: (FILES, OFFSETS))
-
-
 def test_a_tuple_of_as_many_texts_as_rows():
-    """As PyTorch collates them."""
+    """PyTorch collates texts to such tuples."""
     for element in ([np.zeros([4, 2]), tuple(FILES)], {"x": np.zeros([4]), "name": FILES}):
         assert keys.keys_of(element, lambda _: tuple(FILES)).names == [b"a", b"a", b"b", b"b"]
     assert keys.keys_of([np.zeros([4, 2]), tuple(FILES)], 1).names == [b"a", b"a", b"b", b"b"]
     assert keys.keys_of(np.zeros([3]), lambda _: (7, 8, 9)).words.tolist() == words([7, 8, 9]).tolist()
 
 
-def test_texts_are_equal_as_bytes_whatever_holds_them():
-    made = [
-        keys.given_keys(given).words
-        for given in (
-            ["é", "bc"],
-            [b"\xc3\xa9", b"bc"],
-            np.array(["é", "bc"]),
-            tf.constant(["é", "bc"]),
-            np.array(["é", "bc"], object),
-        )
-    ]
-    for one in made:
-        assert (one == made[0]).all()
-    assert keys.given_keys("bc").words.tolist() == made[0][1:].tolist()
-    assert keys.given_keys(["é", "bc"]).names == [b"\xc3\xa9", b"bc"]
-    assert (keys.given_keys(["a", "a\0"]).words[0] != keys.given_keys(["a", "a\0"]).words[1]).any()
+@pytest.mark.parametrize("values", [
+    ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object)],
+    ids=["texts", "bytes", "numpy", "tensor", "objects"])  # fmt: skip
+def test_texts_are_equal_as_bytes(values):
+    made = keys.given_keys(values)
+    assert made.names == [b"\xc3\xa9", b"bc"] and made.words.tolist() == given("é") + given("bc")
 
 
 @pytest.mark.parametrize("form", [
@@ -157,21 +150,22 @@ def test_texts_are_equal_as_bytes_whatever_holds_them():
     ids=["text", "bytes", "numpy", "numpy's text", "tensor", "object"])  # fmt: skip
 def test_one_text_is_the_same_key_as_in_a_batch(form):
     made = keys.given_keys(form("é"))
-    batch = keys.given_keys(["a", "é"])
-    assert made.words.tolist() == batch.words[1:].tolist() and made.names == ["é".encode()]
+    assert made.words.tolist() == given(["a", "é"])[1:] and made.names == ["é".encode()]
     assert keys.keys_of({"id": form("é")}, "id").words.tolist() == made.words.tolist()
-    content = keys.row_digests((np.arange(3), form("é")))
-    assert content.tolist() == keys.row_digests((np.arange(6).reshape(2, 3) % 3, ["é", "a"]))[:1].tolist()
+    in_batch = content((np.arange(6).reshape(2, 3) % 3, ["é", "a"]))[:1]
+    assert content((np.arange(3), form("é"))) == in_batch
 
 
 def test_texts_that_end_in_nul():
-    for given in ("a\0", b"a\0", tf.constant("a\0")):
-        assert keys.row_digests((given, 1)).tolist() != keys.row_digests(("a", 1)).tolist()
+    one, other = given(["a", "a\0"])
+    assert one != other
+    for text in ("a\0", b"a\0", tf.constant("a\0")):
+        assert content((text, 1)) != content(("a", 1))
 
 
 def test_one_key_for_an_element():
     for single in (7, np.int64(7), tf.constant(7)):
-        assert keys.given_keys(single).words.tolist() == words([7]).tolist()
+        assert given(single) == given([7])
     assert keys.given_keys(2.5).words.shape == (1, 2)
     assert keys.given_keys(np.zeros((3, 2))).words.shape == (3, 2) and keys.given_keys([]).words.shape == (0, 2)
 
@@ -187,66 +181,6 @@ ELEMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
-def test_a_rows_content_is_the_same_in_every_batch(name):
-    element = ELEMENTS[name]
-    made = keys.row_digests(element)
-    assert made.shape == (4, 2) and len({tuple(row) for row in made.tolist()}) == 4
-    again = tf.data.Dataset.from_tensor_slices(element).skip(1).batch(2)
-    rebatched = np.concatenate([keys.row_digests(part) for part in again])
-    assert rebatched.tolist() == made[1:].tolist()
-
-
-def test_content_means_dtype_shape_and_bytes():
-    made = [
-        keys.row_digests(element).tolist()
-        for element in (
-            np.zeros([2, 4], np.int32),
-            np.zeros([2, 4], np.float32),
-            np.zeros([2, 2, 2], np.int32),
-            np.zeros([2, 2], np.int64),
-            (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)),
-        )
-    ]
-    for one, other in itertools.combinations(made, 2):
-        assert one != other
-
-
-def test_records_have_the_content_of_their_fields():
-    """Not of what stands between them, nor of a byte order, nor of a place in memory."""
-    fields = [("a", "u1"), ("b", "f8")]
-    packed = np.array([(1, 2.0), (3, 4.0)], fields)
-    aligned = np.zeros(2, np.dtype(fields, align=True))
-    aligned.view(np.uint8)[:] = 7
-    aligned["a"], aligned["b"] = packed["a"], packed["b"]
-    swapped = packed.astype([("a", "u1"), ("b", ">f8")])
-    want = keys.row_digests(packed).tolist()
-    assert want[0] != want[1] and keys.row_digests(aligned).tolist() == keys.row_digests(swapped).tolist() == want
-    assert keys.row_digests(packed[1]).tolist() == want[1:]
-    assert keys.row_digests(packed.view(np.recarray)).tolist() == want
-    inner = np.dtype(fields, align=True)
-    one, other = (np.zeros(2, np.dtype([("x", inner, (2,))])) for _ in range(2))
-    one.view(np.uint8)[:], other.view(np.uint8)[:] = 7, 9
-    for table in one, other:
-        table["x"]["a"], table["x"]["b"] = 1, 2
-    assert keys.row_digests(one).tolist() == keys.row_digests(other).tolist()
-    texts = np.array([(1, "a"), (2, "bc")], [("a", "i4"), ("s", "O")])
-    assert keys.row_digests(texts).tolist() == keys.row_digests((texts["a"], ["a", "bc"])).tolist()
-    with pytest.raises(TypeError, match=r"component \['s'\] of the element.*can't make an array"):
-        keys.row_digests(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
-
-
-def test_content_has_no_byte_order():
-    numbers = np.array([1, 16777216], "<i4")
-    assert keys.row_digests(numbers.astype(">i4")).tolist() == keys.row_digests(numbers).tolist()
-
-
-def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
-    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
-    alone = (batch[0][1], batch[1][1])
-    assert keys.row_digests(alone).tolist() == keys.row_digests(batch)[1:].tolist()
-
-
 TABLES = {  # rows that are tables
     "texts in tables": tf.constant([[["a", "b"], ["c", "d"]], [["ab", ""], ["c", "d"]]]),
     "ragged tables": tf.ragged.constant([[[1], [2, 3]], [[4, 5], []], [[1, 2], [3]]]),
@@ -254,18 +188,62 @@ TABLES = {  # rows that are tables
 }
 
 
-def test_a_sparse_tensor_whose_values_are_in_no_order():
-    """As TensorFlow allows; within a row their order counts."""
-    ordered = tf.SparseTensor([[0, 0], [1, 0], [1, 2]], [6, 5, 7], [3, 3])
-    shuffled = tf.SparseTensor([[1, 0], [0, 0], [1, 2]], [5, 6, 7], [3, 3])
-    assert keys.row_digests(shuffled).tolist() == keys.row_digests(ordered).tolist()
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_rows_content_is_the_same_in_every_batch(name):
+    made = content(ELEMENTS[name])
+    assert len(set(map(tuple, made))) == len(made) == 4
+    again = tf.data.Dataset.from_tensor_slices(ELEMENTS[name]).skip(1).batch(2)
+    assert [row for part in again for row in content(part)] == made[1:]
 
 
 @pytest.mark.parametrize("name", ["numbers", "texts", "bools", "tensors", "bfloat16", "sparse", *TABLES])
 def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()
-    made = np.concatenate([keys.row_digests(row) for row in rows])
-    assert made.tolist() == np.concatenate([keys.row_digests(batch) for batch in rows.batch(2)]).tolist()
+    made = [key for row in rows for key in content(row)]
+    assert made == [key for batch in rows.batch(2) for key in content(batch)]
+
+
+def test_a_sparse_tensor_whose_values_are_in_no_order():
+    """TensorFlow allows this. Within a row the order of values counts."""
+    ordered = tf.SparseTensor([[0, 0], [1, 0], [1, 2]], [6, 5, 7], [3, 3])
+    shuffled = tf.SparseTensor([[1, 0], [0, 0], [1, 2]], [5, 6, 7], [3, 3])
+    assert content(shuffled) == content(ordered)
+
+
+def test_content_means_dtype_shape_and_bytes():
+    ints = np.zeros([2, 2], np.int32)
+    others = [np.zeros([2, 4], np.int32), np.zeros([2, 4], np.float32), np.zeros([2, 2, 2], np.int32)]
+    for one, other in itertools.combinations([*others, np.zeros([2, 2], np.int64), (ints, ints)], 2):
+        assert content(one) != content(other)
+    numbers = np.array([1, 16777216], "<i4")
+    assert content(numbers.astype(">i4")) == content(numbers), "not a byte order"
+
+
+def test_records_have_the_content_of_their_fields():
+    """The bytes between the fields, a byte order and a place in memory do not count."""
+    fields = [("a", "u1"), ("b", "f8")]
+    packed = np.array([(1, 2.0), (3, 4.0)], fields)
+    aligned = np.zeros(2, np.dtype(fields, align=True))
+    aligned.view(np.uint8)[:] = 7
+    aligned["a"], aligned["b"] = packed["a"], packed["b"]
+    swapped = packed.astype([("a", "u1"), ("b", ">f8")])
+    want = content(packed)
+    assert want[0] != want[1] and content(aligned) == content(swapped) == want
+    assert content(packed[1]) == want[1:] and content(packed.view(np.recarray)) == want
+    one, other = (np.zeros(2, np.dtype([("x", np.dtype(fields, align=True), (2,))])) for _ in range(2))
+    one.view(np.uint8)[:], other.view(np.uint8)[:] = 7, 9
+    for table in one, other:
+        table["x"]["a"], table["x"]["b"] = 1, 2
+    assert content(one) == content(other)
+    texts = np.array([(1, "a"), (2, "bc")], [("a", "i4"), ("s", "O")])
+    assert content(texts) == content((texts["a"], ["a", "bc"]))
+    with pytest.raises(TypeError, match=r"component \['s'\] of the element.*can't make an array"):
+        content(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
+
+
+def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
+    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
+    assert content((batch[0][1], batch[1][1])) == content(batch)[1:]
 
 
 @pytest.mark.parametrize("made", [
@@ -281,48 +259,23 @@ def test_keys_of_what_is_large_need_no_copy_of_it(made):
         tracemalloc.stop()
 
 
-def test_rows_need_an_axis_that_all_components_have():
-    assert len(keys.row_digests((np.zeros([4, 2]), np.zeros([3])))) == 1
-    assert len(keys.row_digests({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
-    assert len(keys.row_digests((1, 2))) == 1 and len(keys.row_digests([1, 2])) == 2
-    assert len(keys.row_digests((None, np.zeros([4])))) == 4
-
-
 @pytest.mark.parametrize("form", [list, tuple])
 @pytest.mark.parametrize("nest", [
     lambda x, texts: [x, texts], lambda x, texts: (x, texts), lambda x, texts: {"x": x, "name": texts},
     lambda x, texts: [x, [texts, {"y": x}]]], ids=["list", "tuple", "dict", "deeper"])  # fmt: skip
 def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
-    """A tuple of them, one for each row."""
     x = np.arange(12.0).reshape(4, 3)
-    made = keys.row_digests(nest(x, form("abcd")))
-    assert made.tolist() == keys.row_digests(nest(x, np.array(list("abcd"), object))).tolist() and len(made) == 4
+    made = content(nest(x, form("abcd")))
+    assert made == content(nest(x, np.array(list("abcd"), object))) and len(made) == 4
     assert keys.keys_of(nest(x, form("abcd")), lambda _: range(4)).words.tolist() == words(range(4)).tolist()
     with pytest.raises(ValueError, match="returned 3 keys for an element of 4 rows"):
         keys.keys_of(nest(x, form("abcd")), lambda _: range(3))
 
 
-def test_tuples_of_texts_alone():
-    assert (
-        len(keys.row_digests([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.row_digests(("a", "b", "c"))) == 1
-    )
-    assert len(keys.row_digests({"name": ("a", "b")})) == 2
-
-
 def test_a_row_with_a_tuple_of_texts_has_the_key_it_has_in_a_batch():
-    """There each of its texts is a component."""
-    batch = [np.arange(3), [("a", "b", "c"), ("d", "e", "f")]]
-    rows = [keys.row_digests((np.int64(i), ("abc"[i], "def"[i]))).tolist() for i in range(3)]
-    assert [[row] for row in keys.row_digests(batch).tolist()] == rows
-
-
-@pytest.mark.parametrize("element", [[], ([], []), {"x": []}, [[], {"y": ([],)}], np.empty([0, 3])], ids=str)
-def test_a_batch_of_no_rows(element):
-    assert keys.row_digests(element).shape == (0, 2)
-
-
-def test_an_empty_list_beside_others_is_no_component():
-    assert len(keys.row_digests((np.zeros([4]), []))) == 4
+    """In a batch each of its texts is a component."""
+    rows = [content((np.int64(i), ("abc"[i], "def"[i]))) for i in range(3)]
+    assert [[row] for row in content([np.arange(3), [("a", "b", "c"), ("d", "e", "f")]])] == rows
 
 
 def test_components_by_name_and_place():
@@ -365,23 +318,27 @@ ARRAYS = {"ids": np.array([[1, 2, 3], [4, 5, 6]]), "label": np.array([0, 1])}
     ({"ids": [[1, 2, 3], [4, 5, 6]], "label": np.array([0, 1])}, ARRAYS),
 ], ids=["square", "vectors", "matrices", "texts", "components", "beside an array"])  # fmt: skip
 def test_batches_of_pythons_own_lists(lists, arrays):
-    """Each entry is a row, and the same one as in an array."""
-    assert keys.row_digests(lists).tolist() == keys.row_digests(arrays).tolist()
+    """Each entry is a row, the same as in an array."""
+    assert content(lists) == content(arrays)
 
 
-def test_lists_of_other_lengths():
-    """A row's key does not depend on those beside it."""
-    rows = keys.row_digests({"ids": [[1, 2, 3], [4], []], "label": [0, 1, 2]}).tolist()
+def test_lists_of_several_lengths():
+    """A row's key does not depend on the rows beside it."""
+    rows = content({"ids": [[1, 2, 3], [4], []], "label": [0, 1, 2]})
     assert len({tuple(row) for row in rows}) == 3
-    assert rows[:1] == keys.row_digests({"ids": np.array([[1, 2, 3]]), "label": np.array([0])}).tolist()
-    assert rows[1:2] == keys.row_digests({"ids": [[4]], "label": [1]}).tolist()
+    assert rows[:1] == content({"ids": np.array([[1, 2, 3]]), "label": np.array([0])})
+    assert rows[1:2] == content({"ids": [[4]], "label": [1]})
 
 
 TEXTS = ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("element, rows", [
-    ([[]], 0),
+    ([[]], 0), ([], 0), (([], []), 0), ({"x": []}, 0), ([[], {"y": ([],)}], 0), (np.empty([0, 3]), 0),
+    ((np.zeros([4]), []), 4),  # an empty list beside others is no component
+    ((np.zeros([4, 2]), np.zeros([3])), 1),  # rows need an axis that all components have
+    ({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"}, 1), ((1, 2), 1), ([1, 2], 2), ((None, np.zeros([4])), 4),
+    ([("a", "b", "c"), ("d", "e", "f")], 3), (("a", "b", "c"), 1), ({"name": ("a", "b")}, 2),
     (([1, 2, 3], [4, 5, 6]), 3),
     ([TEXTS, [0, 1, 1]], 3),  # a component each
     ([[[1, 2], [3, 4], [5, 6]], [0, 1, 0]], 3),
@@ -397,12 +354,4 @@ TEXTS = ["a", "b", "c"]
     ({"t": [[["a"]], [[]]], "l": [0, 1]}, 2),
 ], ids=str)  # fmt: skip
 def test_what_lists_are(element, rows):
-    assert len(keys.row_digests(element)) == rows
-
-
-def test_a_key_function_of_lists():
-    """Its rows are those of the list, not its columns."""
-    element = {"ids": [[1, 2, 3], [4, 5, 6]]}
-    assert len(keys.keys_of(element, lambda e: [row[0] for row in e["ids"]]).words) == 2
-    with pytest.raises(ValueError, match="returned 3 keys for an element of 2 rows"):
-        keys.keys_of(element, lambda e: [1, 2, 3])
+    assert keys.row_digests(element).shape == (rows, 2)

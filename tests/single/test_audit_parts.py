@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit is made of, in one process: counting, the record of an epoch, the report's texts, the picture; keys are in
-test_audit_keys.py."""
+"""The parts of an audit, in one process: counting, the record of an epoch, the report's texts, the picture.
+
+Keys are in test_audit_keys.py.
+"""
 
 import collections
 import itertools
@@ -26,7 +28,7 @@ def in_parts(words):
 
 
 def table(reference):
-    """As count() takes it."""
+    """The form that count() takes."""
     if reference is None:
         return None
     return in_parts(np.column_stack([words(reference), np.arange(len(reference), dtype=np.uint64)]))
@@ -113,65 +115,18 @@ def failing():
     raise OSError("no such\nfile")
 
 
-class Failing:
-    __iter__ = staticmethod(failing)
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError
 
 
-def finish(recorder):
-    """All that is over gets its report."""
-    recorder.close_for_good()
-    while not recorder.joined(0.1):
-        pass
-
-
-@pytest.fixture
-def recorder():
-    made = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=False)
-    yield made
-    finish(made)
-
-
-def reports(recorder):
-    """The epochs themselves, of all that are over."""
-    finish(recorder)
-    return [(epoch.rows, epoch.error) for epoch in recorder.reports]
-
-
-@pytest.mark.parametrize("form", [lambda: Failing(), lambda: failing()], ids=["iterable", "generator"])
-def test_an_error_ends_an_epoch(recorder, form):
-    given = form()
-    audited = audited_iterable(given, recorder)
-    with pytest.raises(OSError):
-        list(audited)
-    assert recorder.steps == 0  # the next one has not begun
-    assert reports(recorder) == [(2, "OSError: no such file")]
-
-
-@pytest.mark.parametrize("form", [list, iter])
-def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
-    with pytest.raises(TypeError, match="audit 1, epoch 1, step 2: the keys of the rows can't be made"):
-        list(audited_iterable(form([[1, 2, 3], None]), recorder))
-    ((rows, error),) = reports(recorder)
-    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
-    assert len(error) < 230
-
-
-@pytest.mark.parametrize("form", [list, iter])
-def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
-    """As --audit does: all elements pass, and the epoch has those before."""
-    recorder.forgiving = True
-    assert list(audited_iterable(form([[1, 2, 3], None, [4]]), recorder)) == [[1, 2, 3], None, [4]]
-    ((rows, error),) = reports(recorder)
-    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
-
-
-def test_a_generator_is_one_epoch(recorder):
-    audited = audited_iterable(iter([[1], [2]]), recorder)
-    assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
+def silent():
+    raise Silent(1, 2)
+    yield
 
 
 class Loader:
-    """As many write loaders: `__iter__` begins anew and returns the loader itself."""
+    """Its `__iter__` begins again and returns the loader itself, as in many loaders."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -197,9 +152,79 @@ class Apart(Loader):
         return iter([[i] for i in range(1, self.rows + 1)])
 
 
+class Failing:
+    __iter__ = staticmethod(failing)
+
+
+class NoStart(Loader):
+    def __iter__(self):
+        raise OSError("no such file")
+
+
+class Once(Loader):
+    """Its `__iter__` does not begin again."""
+
+    at = 0
+
+    def __iter__(self):
+        return self
+
+
+def finish(recorder):
+    """All epochs that have ended get their reports."""
+    recorder.close_for_good()
+    while not recorder.joined(0.1):
+        pass
+
+
+@pytest.fixture
+def recorder():
+    made = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=False)
+    yield made
+    finish(made)
+
+
+def reports(recorder):
+    """The epochs that have ended."""
+    finish(recorder)
+    return [(epoch.rows, epoch.error) for epoch in recorder.reports]
+
+
+@pytest.mark.parametrize("form, rows, error", [
+    (Failing, 2, "OSError: no such file"), (failing, 2, "OSError: no such file"),
+    (lambda: NoStart(3), 0, "OSError: no such file"), (silent, 0, "Silent"),
+], ids=["iterable", "generator", "its __iter__", "an error without a text"])  # fmt: skip
+def test_an_error_ends_an_epoch(recorder, form, rows, error):
+    with pytest.raises((OSError, Silent)):
+        list(audited_iterable(form(), recorder))
+    assert recorder.steps == 0  # the next one has not begun
+    assert reports(recorder) == [(rows, error)]
+
+
+@pytest.mark.parametrize("forgiven", [False, True])
+@pytest.mark.parametrize("form", [list, iter])
+def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form, forgiven):
+    """With --audit it is forgiven: all elements pass, and the epoch has those before."""
+    audited = audited_iterable(form([[1, 2, 3], None, [4]]), recorder)
+    wrong = "audit 1, epoch 1, step 2: the keys of the rows can't be made"
+    if forgiven:
+        recorder.forgiving = True
+        assert list(audited) == [[1, 2, 3], None, [4]]
+    else:
+        with pytest.raises(TypeError, match=wrong):
+            list(audited)
+    ((rows, error),) = reports(recorder)
+    assert rows == 3 and error.startswith(f"TypeError: {wrong}") and len(error) < 230
+
+
+def test_a_generator_is_one_epoch(recorder):
+    audited = audited_iterable(iter([[1], [2]]), recorder)
+    assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
+
+
 @pytest.mark.parametrize("kind", [Loader, Apart])
 @pytest.mark.parametrize("rows", [0, 3])
-def test_a_loader_that_returns_itself_begins_anew(kind, rows, recorder):
+def test_a_loader_that_returns_itself_begins_again(kind, rows, recorder):
     given = kind(rows)
     iter(given)
     audited = audited_iterable(given, recorder)
@@ -207,7 +232,7 @@ def test_a_loader_that_returns_itself_begins_anew(kind, rows, recorder):
     assert reports(recorder) == [(rows, None)] * 3
 
 
-def test_a_loader_that_returns_itself_is_left(recorder):
+def test_a_loop_that_is_left_is_no_error(recorder):
     audited = audited_iterable(Loader(3), recorder)
     for _ in range(2):
         for step, row in enumerate(audited, 1):
@@ -215,28 +240,14 @@ def test_a_loader_that_returns_itself_is_left(recorder):
             if step == 2:
                 break
     assert len(list(audited)) == 3
+    for _ in audited_iterable(iter([[1], [2]]), recorder):
+        break
     finish(recorder)
-    assert [(epoch.rows, epoch.whole) for epoch in recorder.reports] == [(2, False), (2, False), (3, True)]
+    found = [(epoch.rows, epoch.whole, epoch.error) for epoch in recorder.reports]
+    assert found == [(2, False, None), (2, False, None), (3, True, None), (1, False, None)]
 
 
-def test_a_loader_whose_iter_fails(recorder):
-    class Wrong(Loader):
-        def __iter__(self):
-            raise OSError("no such file")
-
-    with pytest.raises(OSError):
-        list(audited_iterable(Wrong(3), recorder))
-    assert reports(recorder) == [(0, "OSError: no such file")]
-
-
-def test_an_iterator_written_in_python_goes_on_after_a_loop_that_was_left(recorder):
-    class Once(Loader):
-        at = 0
-
-        def __iter__(self):
-            """Nothing begins anew here."""
-            return self
-
+def test_an_iterator_written_in_python_continues_after_a_loop_that_was_left(recorder):
     audited = audited_iterable(Once(5), recorder)
     next(audited)
     for _ in audited:
@@ -245,7 +256,7 @@ def test_an_iterator_written_in_python_goes_on_after_a_loop_that_was_left(record
 
 
 def test_a_generator_that_is_garbage_ends_its_epoch_under_the_recorders_lock(recorder):
-    """The collector may run anywhere, so on a thread that holds it."""
+    """The garbage collector may run on a thread that holds the lock."""
     loop = iter(audited_iterable([[1], [2]], recorder))
     next(loop)
     with recorder._lock:
@@ -253,15 +264,8 @@ def test_a_generator_that_is_garbage_ends_its_epoch_under_the_recorders_lock(rec
     assert reports(recorder) == [(1, None)]
 
 
-def test_a_loop_that_is_left_is_no_error(recorder):
-    for audited in (audited_iterable([[1], [2]], recorder), audited_iterable(iter([[1], [2]]), recorder)):
-        for _ in audited:
-            break
-    assert reports(recorder) == [(1, None)] * 2
-
-
 def test_an_epoch_after_the_end_has_no_report(recorder):
-    """Of an earlier one there still is."""
+    """An earlier epoch still has its report."""
     audited = audited_iterable([[1], [2]], recorder)
     list(audited)
     finish(recorder)
@@ -271,25 +275,11 @@ def test_an_epoch_after_the_end_has_no_report(recorder):
         audited.report()
 
 
-def test_an_error_that_has_no_text(recorder):
-    class Silent(Exception):
-        def __str__(self):
-            raise ValueError
-
-    def silent():
-        raise Silent(1, 2)
-        yield
-
-    with pytest.raises(Silent):
-        list(audited_iterable(silent(), recorder))
-    assert reports(recorder) == [(0, "Silent")]
-
-
 # ---- Texts.
 
 
 def report(received, reference=None, **more):
-    """Of a job whose ranks saw these numbers in one step each, without the exchange."""
+    """The report of a job whose ranks saw these numbers in one step each, without the exchange."""
     axis = Axis("number", 0, 99)
     found = counting.count([words(one) for one in received], table(reference), axis)
     known = reference is not None
@@ -312,12 +302,7 @@ def report(received, reference=None, **more):
     return Report(**{**values, **more})
 
 
-def test_every_row_once():
-    one = report([range(0, 100, 2), range(1, 100, 2)], range(100))
-    assert one.ok and one.once == 100 and one.pairs == {}
-    assert (
-        str(one)
-        == """\
+ONCE = """\
 audit 1, epoch 1: every row once.
   seen   rows    share
   never     0    0.0 %
@@ -325,104 +310,62 @@ audit 1, epoch 1: every row once.
 
   rank    steps  rows  different
   0 to 1      1    50         50"""
-    )
 
 
-def test_without_a_reference_nobody_knows_what_is_missing():
-    one = report([[1, 2], [3]])
-    assert one.ok and one.never is None
-    assert one.verdict == "no row more than once (whether some are missing, only reference= can tell)"
+def test_every_row_once():
+    one = report([range(0, 100, 2), range(1, 100, 2)], range(100))
+    assert one.ok and one.once == 100 and one.pairs == {} and str(one) == ONCE
 
 
-def test_all_ranks_saw_the_same():
-    one = report([[1, 2, 3]] * 3, range(6))
-    assert (
-        not one.ok and one.verdict == "50.0 % of the rows were never seen; 50.0 % of the rows were seen more than once"
-    )
-    assert "All ranks saw the same rows: nothing gives each rank its own part of them." in str(one)
-    assert "Ranks that saw the same: 0 and 1 3 rows; 0 and 2 3 rows; 1 and 2 3 rows." in str(one)
+UNKNOWN = "no row more than once (whether some are missing, only reference= can tell)"
+HALF = [range(0, 3), range(6, 9)]
+FAILED = {0: "KeyError: a", 1: "KeyError: a"}
+EXAMPLES = dict(seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),), never_seen=(Example(0, 0),))
 
 
-def test_sharded_twice():
-    one = report([[0, 4, 8], [3, 7, 11]], range(12))
-    assert "The 2 ranks together saw about 1/2 of the rows, none twice" in str(one)
-
-
-@pytest.mark.parametrize("received, reference, more", [
-    ([range(0, 3), range(6, 9)], range(12), dict(errors={1: "OSError: no such file"})),
-    ([range(0, 3), range(6, 9)], range(12), dict(left=(0, 1))),
-    ([range(100, 103), range(106, 109)], range(12), {})],
-    ids=["error", "left", "unknown"])  # fmt: skip
-def test_half_of_the_rows_of_which_nobody_can_say_that_they_were_sharded_twice(received, reference, more):
+@pytest.mark.parametrize("received, reference, more, verdict, sentences", [
+    ([[1, 2], [3]], None, {}, UNKNOWN, []),
+    ([[1, 2, 3]] * 3, range(6), {}, "50.0 % of the rows were never seen; 50.0 % of the rows were seen more than once",
+     ["All ranks saw the same rows: nothing gives each rank its own part of them.",
+      "Ranks that saw the same: 0 and 1 3 rows; 0 and 2 3 rows; 1 and 2 3 rows."]),
+    ([[0, 4, 8], [3, 7, 11]], range(12), {}, "50.0 % of the rows were never seen",
+     ["The 2 ranks together saw about 1/2 of the rows, none twice"]),
+    # Shares are those of a reference that has rows twice, and such a row may come twice.
+    ([[5, 5]], [5, 5, 6], {}, "33.3 % of the rows were never seen", ["never       1  33.3 %"]),
+    ([[5, 6], [5]], [5, 5, 6], {}, "every row once", []),
+    ([[5, 6]], [5, 5, 6], {}, "33.3 % of the rows were never seen", []),
+    ([[1, 1, 2, 77], [3, 2]], range(4), dict(steps=(4, 1), **EXAMPLES),
+     "25.0 % of the rows were never seen; 50.0 % of the rows were seen more than once; 1 row that is not in the reference came",
+     ["The ranks did not make the same number of steps: 1 to 4.", "Rank 0 saw 1 row more than once itself.",
+      "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).", "Never seen: 0."]),
+    # Strangers have no share of the reference.
+    ([[1, 2, 77], [77, 78, 2]], range(4), {},
+     "50.0 % of the rows were never seen; 25.0 % of the rows were seen more than once; "
+     "2 rows that are not in the reference came, 1 of them more than once",
+     ["  once                     1  25.0 %\n  2 times                  1  25.0 %\n  not in the reference     2\n"]),
+    ([[1, 2], [3]], range(1, 4), dict(errors={1: "OSError: no such file"}),
+     "an error ended the epoch on rank 1; up to there every row once",
+     ["Rank 1's epoch was ended after 1 step by OSError: no such file."]),
+    ([[], []], None, dict(steps=(0, 0), errors=FAILED), "an error ended the epoch on all ranks; up to there no rank saw a row", []),
+    ([[i] for i in range(7)], None, dict(errors={i: "KeyError: a" for i in range(5)}), f"an error ended the epoch on 5 ranks; up to there {UNKNOWN}",
+     ["ended the epoch on 5 ranks", "1 rank more had an error."]),
+    ([[], []], None, {}, "no rank saw a row", []),
+    ([[], []], range(3), {}, "100.0 % of the rows were never seen", []),
+])  # fmt: skip
+def test_texts(received, reference, more, verdict, sentences):
     one = report(received, reference, **more)
-    assert "sharded twice" not in str(one)
-    if "left" in more:
-        assert "On all ranks the epoch ended before the loader did" in str(one)
+    assert one.verdict == verdict
+    assert all(sentence in str(one) for sentence in sentences), str(one)
+    assert one.ok == (verdict in ("every row once", UNKNOWN, "no rank saw a row"))
 
 
-def test_strangers_have_no_share_of_the_reference():
-    one = report([[1, 2, 77], [77, 78, 2]], range(4))
-    assert one.verdict == (
-        "50.0 % of the rows were never seen; 25.0 % of the rows were seen more than once; "
-        "2 rows that are not in the reference came, 1 of them more than once"
-    )
-    assert str(one).startswith(f"""\
-audit 1, epoch 1: {one.verdict}.
-  seen                  rows   share
-  never                    2  50.0 %
-  once                     1  25.0 %
-  2 times                  1  25.0 %
-  not in the reference     2
-
-""")
-    assert one.times == {1: 2, 2: 2} and one.times_unknown == {1: 1, 2: 1}
-
-
-def test_shares_are_of_a_reference_that_has_rows_twice():
-    one = report([[5, 5]], [5, 5, 6])
-    assert one.verdict == "33.3 % of the rows were never seen" and "never       1  33.3 %" in str(one), str(one)
-
-
-def test_unequal_steps_repeats_and_strangers():
-    one = report(
-        [[1, 1, 2, 77], [3, 2]],
-        range(4),
-        steps=(4, 1),
-        seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),),
-        never_seen=(Example(0, 0),),
-    )
-    assert (one.never, one.repeats, one.unknown) == (1, 2, 1)
-    assert one.verdict == (
-        "25.0 % of the rows were never seen; 50.0 % of the rows were seen more than once; "
-        "1 row that is not in the reference came"
-    )
-    for sentence in (
-        "The ranks did not make the same number of steps: 1 to 4.",
-        "Rank 0 saw 1 row more than once itself.",
-        "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).",
-        "Never seen: 0.",
-    ):
-        assert sentence in str(one), str(one)
-
-
-def test_an_epoch_that_an_error_ended():
-    one = report([[1, 2], [3]], range(1, 4), errors={1: "OSError: no such file"})
-    assert not one.ok and one.verdict == "an error ended the epoch on rank 1; up to there every row once"
-    assert "Rank 1's epoch was ended after 1 step by OSError: no such file." in str(one)
-    nothing = report([[], []], steps=(0, 0), errors={0: "KeyError: a", 1: "KeyError: a"})
-    assert not nothing.ok and nothing.verdict == "an error ended the epoch on all ranks; up to there no rank saw a row"
-    many = report([[i] for i in range(7)], errors={i: "KeyError: a" for i in range(5)})
-    assert "ended the epoch on 5 ranks" in str(many) and "1 rank more had an error." in str(many)
-
-
-def test_a_row_that_the_reference_has_twice_may_come_twice():
-    assert report([[5, 6], [5]], [5, 5, 6]).verdict == "every row once"
-    assert report([[5, 6]], [5, 5, 6]).never == 1
-
-
-def test_nobody_saw_anything():
-    assert report([[], []]).verdict == "no rank saw a row"
-    assert report([[], []], range(3)).verdict == "100.0 % of the rows were never seen"
+@pytest.mark.parametrize("received, more", [
+    (HALF, dict(errors={1: "OSError: no such file"})), (HALF, dict(left=(0, 1))), ([range(100, 103), range(106, 109)], {})],
+    ids=["error", "left", "unknown"])  # fmt: skip
+def test_half_of_the_rows_are_not_always_sharded_twice(received, more):
+    one = report(received, range(12), **more)
+    assert "sharded twice" not in str(one) and "The 2 ranks together saw" not in str(one)
+    assert ("On all ranks the epoch ended before the loader did" in str(one)) == ("left" in more)
 
 
 @pytest.mark.parametrize("part, whole, text", [
@@ -458,22 +401,16 @@ def test_png(tmp_path):
     assert (at(30, 10), at(30, 40), at(30, 60), at(30, 90)) == (once, twice, once, black)
 
 
-@pytest.mark.parametrize(
-    "module, known",
-    [
-        ("keras.src.utils.data_utils", True),
-        ("tf_keras.src.utils.data_utils", True),
-        ("keras.src.trainers.data_adapters.py_dataset_adapter", True),
-        ("program", False),
-    ],
-)
+@pytest.mark.parametrize("module, known", [
+    ("keras.src.utils.data_utils", True), ("tf_keras.src.utils.data_utils", True),
+    ("keras.src.trainers.data_adapters.py_dataset_adapter", True), ("program", False)])  # fmt: skip
 def test_whose_sequences_are_known(module, known):
     base = type("Sequence", (), {"__module__": module})
     assert sequence_class(type("Mine", (base,), {})()) is (base if known else None)
 
 
 def test_no_thread_for_an_audit(monkeypatch):
-    """An error, and nothing that the end of the program waits for."""
+    """The audit raises, and the end of the program waits for nothing."""
     monkeypatch.setattr(record, "start_thread", lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")))
     before = list(record._live)
     with pytest.raises(RuntimeError, match="no more threads"):

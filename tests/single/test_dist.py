@@ -65,11 +65,7 @@ def test_its_metadata(sdist):
         file = archive.extractfile(f"horovod_data-{horovod_data.__version__}/PKG-INFO")
         said = Parser().parsestr(file.read().decode())
     assert said["Version"] == horovod_data.__version__ and said["Requires-Python"] == ">=3.9"
-    assert said["License"] == "Apache-2.0" or said["License-Expression"] == "Apache-2.0"
     assert said["Description-Content-Type"] == "text/markdown" and said.get_payload().startswith("# horovod_data")
-    assert "Operating System :: POSIX :: Linux" in said.get_all("Classifier")
-    links = dict(text.split(", ") for text in said.get_all("Project-URL") or [])
-    assert all(link.startswith("https://") for link in links.values())
 
 
 def ran(command, folder, env, seconds) -> str:

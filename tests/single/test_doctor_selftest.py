@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor makes of a job: of what its ranks tell, of what MPI says of its transports, and of one that fails.
+"""The doctor's findings about a job: from what its ranks tell, from what MPI says of its transports, and after a failure.
 
-The lines of MPI libraries are what real ones have written.
+The lines of MPI libraries were written by real ones.
 """
 
 import copy
@@ -61,40 +61,28 @@ def problems(found) -> set[str]:
     return {name for name, one in found.items() if one.level != "ok"}
 
 
-def between(stderr, ranks, mpi) -> Finding:
-    return transports.between(stderr, ranks[0], ranks, mpi)
-
-
 # ---- Transports.
 
 
-def test_what_open_mpi_says():
-    assert transports.btls_of(OPEN_MPI, 4033) == {0: {"self"}, 1: {"vader"}, 2: {"tcp"}}
-    assert transports.btls_of(OPEN_MPI, 4034) == {0: {"vader"}}
-    found = between(OPEN_MPI, job(), "Open MPI v4.1.4")
-    assert (found.level, found.value) == ("ok", "Open MPI's ob1: vader to 1 on vm, tcp to 2 on other")
+CM = "[vm:04033] select: component cm selected\n"
+FOUR, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
 
 
-def test_what_ucx_says_and_what_it_does_not():
-    assert transports.ucx_of(UCX, 4033) == ["sysv", "cma", "posix"]
-    found = between(UCX, job(), "MPICH 4.0.2")
-    assert "sysv, cma, posix; it doesn't say to which rank" in found.value
-    assert "ranks 0, 1 on vm, rank 2 on other" in found.value
-
-
-def test_an_mpi_that_says_nothing():
-    assert "MPICH 4.0.2 doesn't say which transport" in between("", job(), "MPICH 4.0.2").value
-    cm = "[vm:04033] select: component cm selected\n"
-    assert "Open MPI v4.1.4 with its cm doesn't say" in between(cm, job(), "Open MPI v4.1.4").value
-
-
-def test_tcp_within_a_host():
-    found = between(OPEN_MPI.replace("vader", "tcp"), job(), "Open MPI v4.1.4")
-    assert found.level == "warning" and "Messages to 1 on the same host" in found.advice and "add vader" in found.advice
+@pytest.mark.parametrize("stderr, mpi, level, parts", [
+    (OPEN_MPI, FOUR, "ok", ["Open MPI's ob1: vader to 1 on vm, tcp to 2 on other"]),
+    (UCX, MPICH, "ok", ["sysv, cma, posix; it doesn't say to which rank", "ranks 0, 1 on vm, rank 2 on other"]),
+    ("", MPICH, "ok", ["MPICH 4.0.2 doesn't say which transport"]),
+    (CM, FOUR, "ok", ["Open MPI v4.1.4 with its cm doesn't say"]),
+    (OPEN_MPI.replace("vader", "tcp"), FOUR, "warning", ["Messages to 1 on the same host", "add vader"]),
+], ids=["Open MPI", "UCX", "nothing", "cm", "tcp within a host"])  # fmt: skip
+def test_what_mpi_says_of_its_transports(stderr, mpi, level, parts):
+    ranks = job()
+    found = transports.between(stderr, ranks[0], ranks, mpi)
+    assert found.level == level and all(part in f"{found.value} {found.advice}" for part in parts), found
 
 
 def test_each_reader_says_which_way_it_sends_to_those_that_it_serves():
-    """What it said on its own host. Of other ranks, which it serves nothing, MPI may speak too."""
+    """From what MPI said on its host. MPI may also name ranks that this reader doesn't serve."""
     hosts = ["vm", "vm", "other", "other"]
     ranks = job(hosts, make_layout(hosts, readers_per_node=1))
     ranks[1]["said"] = transports.telling(
@@ -103,20 +91,18 @@ def test_each_reader_says_which_way_it_sends_to_those_that_it_serves():
     )
     ranks[3]["said"] = "[other:4036] mca: bml: Using tcp btl for send to [[1,1],2] on node other"
     found = judge(ranks, stderr=OPEN_MPI)
-    assert {name for name in found if name.startswith("transports.from")} == {
-        "transports.from rank 1",
-        "transports.from rank 3",
-    }
-    assert (
-        "noise" not in ranks[1]["said"] and found["transports.from rank 1"].value == "Open MPI's ob1: vader to 0 on vm"
-    )
-    assert found["transports.from rank 3"].level == "warning"
+    assert "noise" not in ranks[1]["said"]
+    readers = {name: one for name, one in found.items() if name.startswith("transports.from")}
+    assert set(readers) == {"transports.from rank 1", "transports.from rank 3"}
+    assert readers["transports.from rank 1"].value == "Open MPI's ob1: vader to 0 on vm"
+    assert readers["transports.from rank 3"].level == "warning"
 
 
 # ---- A job that works.
 
 
 def test_all_is_well():
+    assert not problems(judge(job(hosts=["vm"])))
     found = judge(job(), stderr=OPEN_MPI)
     assert not problems(found)
     assert found["this job.start"].value == "3 ranks on 2 hosts (vm, other); 3.0 s for imports, 1.0 s for init()"
@@ -124,12 +110,8 @@ def test_all_is_well():
     assert "5,000 steps/s with 4 KiB per rank; 100 steps/s with 4 MiB, 1.26 GB/s" in found["this job.together"].value
 
 
-def test_one_rank_alone():
-    assert not problems(judge(job(hosts=["vm"])))
-
-
 def test_dedicated_readers():
-    """They are given nothing, so the job's rates are those of the others."""
+    """They receive nothing, so the job's rates are those of the trainers."""
     ranks = job(layout=make_layout(["vm", "vm", "other"], readers=1))
     ranks[2]["steps_per_second"] = {"small": 0.0, "large": 0.0}
     found = judge(ranks)
@@ -148,11 +130,27 @@ def test_readers_that_serve_nobody_but_themselves():
     assert not problems(found) and found["this job.lanes"].value.startswith("none: ")
 
 
-def test_wrong_batches():
-    ranks = job()
-    ranks[2]["wrong"] = 'batch="per_rank": rank 2 got 3, not 4'
-    found = judge(ranks, "arena")["self-test, arena.delivery"]
-    assert found.level == "error" and "rank 2 got 3, not 4" in found.value and "don't train" in found.advice
+NOWHERE = {"PATH": ""}
+
+
+@pytest.mark.parametrize("ranks, given, name, level, value, advice", [
+    ({"wrong": "rank 2 got 3, not 4"}, {"payload": "arena"}, "self-test, arena.delivery", "error", "rank 2 got 3", "don't train"),
+    ({"cores_present": 1}, {}, "this job.waiting", "warning", "on vm", "mpi_yield_when_idle 1"),
+    ({}, {"environ": NOWHERE}, "this job.lost hosts", "warning", "", "--mca oob_tcp_keepalive_time 1"),
+    ({}, {"ended": "by signal 6 (SIGABRT)"}, "this job.end", "error", "SIGABRT", ""),
+])  # fmt: skip
+def test_a_problem_of_the_job(ranks, given, name, level, value, advice):
+    found = judge(job(**ranks), **given)[name]
+    assert found.level == level and value in found.value and advice in found.advice, found
+
+
+@pytest.mark.parametrize("ranks, given", [
+    ({"cores_present": 1, "yields": True}, {}),
+    ({}, {"mpi": "MPICH 4.0.2", "environ": NOWHERE}),
+    ({"hosts": ["vm", "vm"]}, {"environ": NOWHERE}),
+])  # fmt: skip
+def test_no_problem_of_the_job(ranks, given):
+    assert not problems(judge(job(**ranks), **given))
 
 
 def test_shared_memory_that_is_not_used():
@@ -166,29 +164,11 @@ def test_shared_memory_that_is_not_used():
     assert not problems(judge(ranks, "message"))  # as it was told to
 
 
-def test_more_ranks_than_cores_that_keep_their_core():
-    found = judge(job(cores_present=1))["this job.waiting"]
-    assert found.level == "warning" and "mpi_yield_when_idle 1" in found.advice and "on vm" in found.value
-    assert not problems(judge(job(cores_present=1, yields=True)))
-
-
 @pytest.mark.parametrize("told, yields", [("", False), ("oversubscribe=1", True), ("yield_when_idle=0 oversubscribe=1", False),
                                           ("yield_when_idle=1", True)])  # fmt: skip
 def test_what_the_variables_say_of_waiting(told, yields):
     environ = {f"OMPI_MCA_mpi_{name}": value for name, _, value in (one.partition("=") for one in told.split())}
     assert rank_of_job.yields(environ) == yields
-
-
-def test_hosts_that_may_be_lost():
-    found = judge(job(), environ={"PATH": ""})["this job.lost hosts"]
-    assert found.level == "warning" and "--mca oob_tcp_keepalive_time 1" in found.advice
-    assert not problems(judge(job(), mpi="MPICH 4.0.2", environ={"PATH": ""}))
-    assert not problems(judge(job(hosts=["vm", "vm"]), environ={"PATH": ""}))
-
-
-def test_a_job_that_ends_badly():
-    found = judge(job(), ended="by signal 6 (SIGABRT)")["this job.end"]
-    assert found.level == "error" and "SIGABRT" in found.value
 
 
 # ---- A job that doesn't.
@@ -208,11 +188,8 @@ def test_a_job_that_does_not_start(stderr, ended, value, advice):
 
 
 def test_a_rank_that_says_why():
-    failed = {
-        "failed": "RuntimeError: MPI sees this process alone. Start the job with `mpirun`.",
-        "host": "vm",
-        "pid": 1,
-    }
+    why = "RuntimeError: MPI sees this process alone. Start the job with `mpirun`."
+    failed = {"failed": why, "host": "vm", "pid": 1}
     (found,) = selftest.judge(Told([failed], "with status 1", "noise"), "message", ["mpirun"], None, {})
     assert (found.name, found.value) == ("self-test, message.start", "on vm: RuntimeError: MPI sees this process alone")
     assert found.advice == "Start the job with `mpirun`"
@@ -235,17 +212,14 @@ def test_no_launcher_for_a_job(launcher, mpi, only_srun, level, advice):
 # ---- Which lanes.
 
 
-@pytest.mark.parametrize("size, lanes", [(1, []), (2, [1]), (4, [1, 2, 3]), (17, list(range(1, 17)))])
-def test_all_lanes_of_small_jobs(size, lanes):
-    assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in lanes]
-
-
-def test_some_lanes_of_large_jobs():
+def test_all_lanes_of_small_jobs_and_some_of_large_ones():
+    for size in 1, 2, 4, 17:
+        assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in range(1, size)]
     lanes = rank_of_job.lanes_of(make_layout(["vm"] * 4096))
     assert len(set(lanes)) == 16 and lanes[0] == (0, 1) and 3500 < lanes[-1][1] < 4096
 
 
-def test_lanes_begin_at_those_who_read_and_end_at_those_whom_they_serve():
+def test_lanes_go_from_readers_to_the_ranks_they_serve():
     assert rank_of_job.lanes_of(make_layout(["vm"] * 4, readers=2)) == [(2, 0), (2, 1), (3, 0), (3, 1)]
     hosts = ["a", "b", "a", "b"]
     assert rank_of_job.lanes_of(make_layout(hosts, readers_per_node=1)) == [(2, 0), (3, 1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of ours on stderr, whatever object the program has put there."""
+"""Our lines on stderr, also if the program has put another object there."""
 
 import sys
 import types

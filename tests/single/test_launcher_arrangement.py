@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs where: every process once, readers last, slots kept, and the same layout as init() makes of it."""
+"""Which process runs where: each once, readers last, slots kept, and the same layout as init() makes of it."""
 
 import re
 
@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod_data.job.layout import make_layout
+from horovod_data.job.settings import read_roles
 from horovod_data.launcher import LaunchError, hydra, open_mpi
-from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange
+from horovod_data.launcher.arrangement import Arrangement, Request, arrange
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
 
@@ -24,14 +25,8 @@ def ranks_of(arrangement: Arrangement) -> list[tuple[str, bool]]:
 def layout_of(arrangement: Arrangement):
     """What init() makes of the arrangement."""
     hosts = [host for host, _ in ranks_of(arrangement)]
-    environ = arrangement.environ
-    per_node = environ.get("HOROVOD_DATA_READERS_PER_NODE")
-    return make_layout(
-        hosts,
-        int(environ.get("HOROVOD_DATA_READERS", 0)),
-        None if per_node is None else int(per_node),
-        environ.get("HOROVOD_DATA_EMBEDDED") == "1",
-    )
+    roles = read_roles(arrangement.environ)
+    return make_layout(hosts, roles.readers, roles.readers_per_node, roles.embedded)
 
 
 hosts_of_any_kind = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
@@ -75,18 +70,9 @@ def test_every_process_is_placed_once(asked):
         assert set(readers) <= set(allowed) and max(counts) - min(counts) <= 1
     assert all(group.processes > 0 for group in arrangement.groups)
     assert sum(host.slots for host in arrangement.hosts) == len(ranks)
-
-
-@given(requests())
-def test_init_finds_the_same_roles(asked):
-    hosts, request = asked
-    arrangement = arrange(request, hosts)
-    ranks = ranks_of(arrangement)
     layout = layout_of(arrangement)
     for rank, (_, reader) in enumerate(ranks):
-        assert (layout.trainer_index[rank] < 0) == reader
-        if reader:
-            assert layout.reader_index[rank] >= 0
+        assert (layout.trainer_index[rank] < 0) == reader and (not reader or layout.reader_index[rank] >= 0)
 
 
 @given(requests())
@@ -120,19 +106,25 @@ def test_the_command_lines_place_as_planned(asked):
     assert roles == [reader for _, reader in ranks_of(arrangement)]
 
 
-def test_two_hosts():
-    arrangement = arrange(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
-    groups = Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)
-    assert arrangement == Arrangement(groups, {"HOROVOD_DATA_READERS": "1"})
-    assert arrangement.describe() == "3 trainers on a:2, b:1; dedicated readers on cpu:1"
-    arrangement = arrange(Request(None, readers_per_node=1), TWO)
-    assert ranks_of(arrangement) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
-    assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
-    assert arrangement.describe() == "4 trainers on a:2, b:2; dedicated readers on a:1, b:1"
-    arrangement = arrange(Request(None, readers_per_node=1, embedded=True), TWO)
-    assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
-    assert arrangement.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
-    assert arrange(Request(1), TWO).describe() == "1 trainer on a:1; rank 0 reads"
+A, B = ("a", False), ("b", False)
+
+
+@pytest.mark.parametrize("asked, ranks, environ, text", [
+    (Request(3, readers=1, reader_hosts=("cpu",)), [A, A, B, ("cpu", True)], {"HOROVOD_DATA_READERS": "1"},
+     "3 trainers on a:2, b:1; dedicated readers on cpu:1"),
+    (Request(None, readers_per_node=1), [A, A, ("a", True), B, B, ("b", True)], {"HOROVOD_DATA_READERS_PER_NODE": "1"},
+     "4 trainers on a:2, b:2; dedicated readers on a:1, b:1"),
+    (Request(None, readers_per_node=1, embedded=True), [A, A, B, B],
+     {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"},
+     "4 trainers on a:2, b:2; the first trainer of each host reads"),
+    (Request(1), [A], {"HOROVOD_DATA_READERS": "0"}, "1 trainer on a:1; rank 0 reads"),
+    # A host without a trainer has no reader.
+    (Request(2, readers_per_node=1), [A, A, ("a", True)], {"HOROVOD_DATA_READERS_PER_NODE": "1"},
+     "2 trainers on a:2; dedicated readers on a:1"),
+])  # fmt: skip
+def test_two_hosts(asked, ranks, environ, text):
+    arrangement = arrange(asked, TWO)
+    assert (ranks_of(arrangement), arrangement.environ, arrangement.describe()) == (ranks, environ, text)
 
 
 def test_0_readers_per_node_are_none():
@@ -143,65 +135,43 @@ def test_0_readers_per_node_are_none():
 OWN = {"localhost", "127.0.0.1", "me", "me.example.org"}
 
 
-def test_this_machine_is_one_host_whatever_it_is_called():
+def test_this_machine_is_one_host_under_each_of_its_names():
     """init() finds one host, so there must be one reader."""
     hosts = tuple(Host(name, 1) for name in ("localhost", "b", "127.0.0.1", "me.example.org", "me"))
     arrangement = arrange(Request(None, readers_per_node=1), hosts, OWN)
-    assert arrangement.groups == (
-        Group("localhost", 4),
-        Group("localhost", 1, reader=True),
-        Group("b", 1),
-        Group("b", 1, reader=True),
-    )
+    assert ranks_of(arrangement) == [("localhost", False)] * 4 + [("localhost", True), B, ("b", True)]
     arrangement = arrange(Request(None, readers=2, reader_hosts=("127.0.0.1", "c")), hosts[1:2] + hosts[-1:], OWN)
-    assert [(group.host, group.reader) for group in arrangement.groups] == [
-        ("b", False),
-        ("me", False),
-        ("me", True),
-        ("c", True),
-    ]
-    assert arrange(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group(
-        "me", 1, reader=True
-    )
+    assert ranks_of(arrangement) == [B, ("me", False), ("me", True), ("c", True)]
+    arrangement = arrange(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN)
+    assert ranks_of(arrangement)[-1] == ("me", True)
     assert arrange(Request(None, readers_per_node=1), TWO, OWN) == arrange(Request(None, readers_per_node=1), TWO)
 
 
 def test_a_short_name_and_a_long_one_of_one_host():
     hosts = (Host("a.example.org", 1), Host("b", 1), Host("a", 1))
-    with pytest.raises(
-        LaunchError,
-        match=re.escape(
-            "a and a.example.org: are these the same host? A host has one reader of its "
-            "own. Name each host once, or every host with its domain."
-        ),
-    ):
+    same = "a and a.example.org: are these the same host? A host has one reader of its own. Name each host once, or every host "
+    with pytest.raises(LaunchError, match=re.escape(f"{same}with its domain.")):
         arrange(Request(None, readers_per_node=1), hosts)
-    assert len(arrange(Request(None), hosts).groups) == 3  # no matter
+    assert len(arrange(Request(None), hosts).groups) == 3  # without readers per node it does not matter
     for apart in (("a.x.org", "a.y.org"), ("10.0.0.1", "10.0.0.2"), ("a", "ab.org"), ("a", "a1")):
         assert len(arrange(Request(None, readers_per_node=1), tuple(Host(name, 1) for name in apart)).groups) == 4
 
 
-def test_a_host_that_trains_nobody_has_no_reader():
-    assert ranks_of(arrange(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
+NO_NODES = (
+    "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
+)
 
 
 @pytest.mark.parametrize("request_, text", [
     (Request(0), "-np 0: a job needs at least one trainer"),
-    (Request(-1), "-np -1: a job needs at least one trainer"),
     (Request(5), "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2. Ask for fewer, or name more hosts"),
     (Request(1, readers=-1), "--readers must be 0 or more, not -1"),
     (Request(1, readers_per_node=2), "--readers-per-node=2: a host can have one reader of its own. Use --readers-per-node=1, "
      "or --readers=R for R readers that deal to the trainers of all hosts"),
     (Request(1, readers_per_node=-1), "--readers-per-node must be 0 or more, not -1"),
     (Request(1, readers=1, readers_per_node=1), "--readers=1 and --readers-per-node=1 contradict each other"),
-    (Request(1, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
-     "--readers-per-node=1 with it"),
-    (Request(1, readers_per_node=0, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
-     "--readers-per-node=1 with it"),
-    (Request(1, readers=0, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
-     "--readers-per-node=1 with it"),
-    (Request(1, readers=2, embedded=True), "--embedded says that each host's first trainer reads for its host, but no readers per node were asked for. Use "
-     "--readers-per-node=1 with it"),
+    (Request(1, embedded=True), NO_NODES + "--readers-per-node=1 with it"),
+    (Request(1, readers_per_node=0, embedded=True), NO_NODES), (Request(1, readers=2, embedded=True), NO_NODES),
     (Request(1, reader_hosts=("c",)), "--reader-hosts says where dedicated readers run, but there are none. Add --readers R"),
     (Request(1, readers=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
     (Request(1, readers_per_node=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
@@ -212,8 +182,3 @@ def test_a_host_that_trains_nobody_has_no_reader():
 def test_requests_that_make_no_sense(request_, text):
     with pytest.raises(LaunchError, match=re.escape(text)):
         arrange(request_, TWO)
-
-
-def test_one_slot_in_words():
-    with pytest.raises(LaunchError, match=re.escape("but there is 1 slot on a:1.")):
-        arrange(Request(2), (Host("a", 1),))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines, and what horovod-data-run says without starting anything."""
+"""The command lines, and what horovod-data-run prints without a job."""
 
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -9,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import ask_launcher
+from launched import LAUNCHER, ask_launcher
 
-import horovod_data
 from horovod_data import _version
 from horovod_data.job.settings import read_roles
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
@@ -37,60 +35,102 @@ RUN = "-m horovod_data.launcher.rank"
 ])  # fmt: skip
 def test_python_programs_are_run_by_ours(program, started):
     assert " ".join(on_rank(program.split())) == (started or program)
+    lines = "import a\na.b()"
+    assert on_rank(["python", f"-c{lines}"]) == ["python", *RUN.split(), "-c", lines]
 
 
-def test_code_of_several_lines_is_run_by_ours():
-    assert on_rank(["python", "-cimport a\na.b()"]) == ["python", *RUN.split(), "-c", "import a\na.b()"]
+ONE_READER = Request(None, readers=1)
+READER_ON_C = Request(None, readers=1, reader_hosts=("c",))
 
 
 def mpirun(
-    extras=Extras(),
-    request=Request(None, readers=1),
-    environ={},
-    oversubscribed=False,
-    hosts=TWO,
-    version="Open MPI 4.1.4",
+    extras=Extras(), request=ONE_READER, environ={}, oversubscribed=False, hosts=TWO, version="Open MPI 4.1.4"
 ) -> str:
     arrangement = arrange(request, hosts)
     return str(open_mpi.command(["mpirun"], arrangement, ["train"], extras, environ, oversubscribed, version))
 
 
-def mpiexec(extras=Extras(), request=Request(None, readers=1), environ={}, hosts=TWO) -> str:
+def mpiexec(extras=Extras(), request=ONE_READER, environ={}, hosts=TWO) -> str:
     return str(hydra.command(["mpirun"], arrange(request, hosts), ["train"], extras, environ))
 
 
-def test_open_mpi():
-    assert mpirun(request=Request(None, readers=1, reader_hosts=("c",))) == (
+def test_whole_command_lines():
+    assert mpirun(request=READER_ON_C) == (
         "mpirun --bind-to none --map-by slot:OVERSUBSCRIBE --mca pml ob1 --mca btl '^openib' "
         "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 5 "
         "-np 4 -host a:2,b:2 -x HOROVOD_DATA_READERS=1 train : "
         "-np 1 -host c:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= train"
     )
-
-
-def test_hydra():
-    assert mpiexec(request=Request(None, readers=1, reader_hosts=("c",))) == (
+    assert mpiexec(request=READER_ON_C) == (
         "mpirun -hosts a:2,b:2,c:1 -genv HOROVOD_DATA_READERS 1 -np 4 train : -env CUDA_VISIBLE_DEVICES '' -np 1 train"
     )
 
 
-def test_what_was_measured_to_matter_when_oversubscribed():
-    assert "--mca mpi_yield_when_idle 1" in mpirun(oversubscribed=True)
-    assert "mpi_yield_when_idle" not in mpirun()
+OWN_PML = Extras(mpi_args=["--mca", "pml", "ucx", "--map-by", "ppr:2:node"])
+OWN_MCA = {"OMPI_MCA_oob_tcp_keepalive_time": "9", "OMPI_MCA_mpi_yield_when_idle": "0"}
+ALL = Extras(
+    environ={"A": "1 2"},
+    interfaces=["eth0"],
+    ssh_port=2222,
+    ssh_identity_file="key",
+    output_filename="out",
+    tag_output=True,
+)
+NETWORK = Extras(interfaces=["eth0"], ssh_port=2222)
+OWN_NETWORK = {
+    "OMPI_MCA_plm_rsh_args": "-o X=1",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+    "HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=1",
+}
+SIXTY_FOUR = tuple(Host(f"n{index}", 1) for index in range(64))
 
 
-def test_parameters_of_the_user_win():
-    given = Extras(mpi_args=["--mca", "pml", "ucx", "--map-by", "ppr:2:node"])
-    text = mpirun(
-        given,
-        environ={"OMPI_MCA_oob_tcp_keepalive_time": "9", "OMPI_MCA_mpi_yield_when_idle": "0"},
-        oversubscribed=True,
-    )
-    assert "pml ucx" in text and "pml ob1" not in text and "btl '^openib'" in text
-    assert text.count("map-by") == 1 and "--bind-to none" in text
-    assert "keepalive_time" not in text and "keepalive_probes" in text and "yield" not in text
-    assert "--bind-to" not in mpirun(Extras(binding_args=["-rankfile", "f"]))
-    assert "bind-to none" not in mpirun(Extras(mpi_args=["-bind-to", "core"]))
+@pytest.mark.parametrize("given, once, never", [
+    ({"oversubscribed": True}, ["--mca mpi_yield_when_idle 1"], []),
+    ({}, [], ["mpi_yield_when_idle", "no_tree_spawn"]),
+    # Parameters of the user win.
+    ({"extras": OWN_PML, "environ": OWN_MCA, "oversubscribed": True},
+     ["pml ucx", "btl '^openib'", "map-by", "--bind-to none", "keepalive_probes"], ["pml ob1", "keepalive_time", "yield"]),
+    ({"extras": Extras(binding_args=["-rankfile", "f"])}, [], ["--bind-to"]),
+    ({"extras": Extras(mpi_args=["-bind-to", "core"])}, [], ["bind-to none"]),
+    # Parameters of daemons are for Open MPI up to version 4.
+    ({"version": "Open MPI 3.1.6"}, ["keepalive_time"], []),
+    ({"version": "Open MPI (unknown)"}, ["keepalive_time"], []),
+    ({"version": "Open MPI 5.0.0rc12"}, ["--mca pml ob1"], ["keepalive"]),
+    ({"version": "Open MPI 10.0"}, ["--mca pml ob1"], ["keepalive"]),
+    ({"extras": ALL}, ["--mca plm_rsh_args '-p 2222 -i key'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0",
+                       "--tag-output", "--output-filename out"], []),
+    ({"extras": Extras(timestamps=True, output_filename="f", interfaces=["eth0", "eth1"])},
+     ["--timestamp-output --output-filename", "btl_tcp_if_include eth0,eth1"], []),
+    # Options come before the environment.
+    ({"extras": NETWORK, "environ": OWN_NETWORK}, ["--mca plm_rsh_args '-o X=1 -p 2222'", "--mca btl_tcp_if_include eth0",
+                                                   "--mca oob_tcp_if_include eth0"], []),
+    ({"environ": OWN_NETWORK}, [], ["plm_rsh_args", "if_include"]),
+    ({"request": Request(None), "hosts": SIXTY_FOUR}, ["--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64"], []),
+    ({"request": Request(None), "hosts": SIXTY_FOUR[:-1]}, [], ["no_tree_spawn"]),
+])  # fmt: skip
+def test_open_mpi(given, once, never):
+    text = mpirun(**given)
+    assert [text.count(part) for part in [*once, *never]] == [1] * len(once) + [0] * len(never), text
+    if given.get("extras") is ALL:
+        assert text.count("-x 'A=1 2'") == text.count("-np ")  # each context needs its own
+
+
+def test_hydra():
+    text = mpiexec(ALL)
+    for part in (
+        "HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ",
+        "-iface eth0",
+        "-prepend-rank",
+        "-genv A '1 2'",
+        "-outfile-pattern out/rank.%r.stdout",
+        "-errfile-pattern out/rank.%r.stderr",
+    ):
+        assert text.count(part) == 1, part
+    assert mpiexec(NETWORK, environ=OWN_NETWORK).startswith("HYDRA_LAUNCHER_EXTRA_ARGS='-o X=1 -p 2222' mpirun ")
+    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in mpiexec(environ=OWN_NETWORK)
+    assert "Hydra does not watch over its hosts" in hydra.warning(arrange(Request(None), TWO))
+    assert hydra.warning(arrange(Request(1), TWO)) == ""
 
 
 @pytest.mark.parametrize("extras", [
@@ -103,135 +143,33 @@ def test_readers_need_no_slot_where_the_user_maps(extras):
     assert "rmaps" not in mpirun(extras, environ={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "--map-by node:NOOVERSUBSCRIBE",
-        "--map-by node --nooversubscribe",
-        "--map-by node --mca rmaps_base_oversubscribe 0",
-    ],
-)
+@pytest.mark.parametrize("said", [":NOOVERSUBSCRIBE", " --nooversubscribe", " --mca rmaps_base_oversubscribe 0"])
 def test_a_user_who_maps_may_forbid_oversubscription(said):
-    for extras in Extras(binding_args=said.split()), Extras(mpi_args=said.split()):
+    words = f"--map-by node{said}".split()
+    for extras in Extras(binding_args=words), Extras(mpi_args=words):
         assert "rmaps_base_oversubscribe 1" not in mpirun(extras)
 
 
-def test_parameters_of_daemons_are_for_open_mpi_up_to_version_4():
-    assert "keepalive" in mpirun(version="Open MPI 3.1.6") and "keepalive" in mpirun(version="Open MPI (unknown)")
-    for version in "Open MPI 5.0.3", "Open MPI 5.0.0rc12", "Open MPI 10.0":
-        assert "keepalive" not in mpirun(version=version) and "--mca pml ob1" in mpirun(version=version)
-
-
-def test_options_for_both():
-    extras = Extras(
-        environ={"A": "1 2"},
-        interfaces=["eth0"],
-        ssh_port=2222,
-        ssh_identity_file="key",
-        output_filename="out",
-        tag_output=True,
-    )
-    text = mpirun(extras)
-    for part in (
-        "--mca plm_rsh_args '-p 2222 -i key'",
-        "--mca btl_tcp_if_include eth0",
-        "--mca oob_tcp_if_include eth0",
-        "--tag-output",
-        "--output-filename out",
-    ):
-        assert text.count(part) == 1, part
-    assert text.count("-x 'A=1 2'") == text.count("-np ")  # each context needs its own
-    text = mpiexec(extras)
-    for part in (
-        "HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ",
-        "-iface eth0",
-        "-prepend-rank",
-        "-genv A '1 2'",
-        "-outfile-pattern out/rank.%r.stdout",
-        "-errfile-pattern out/rank.%r.stderr",
-    ):
-        assert text.count(part) == 1, part
-
-
-def test_options_come_before_the_environment():
-    extras = Extras(interfaces=["eth0"], ssh_port=2222)
-    environ = {
-        "OMPI_MCA_plm_rsh_args": "-o X=1",
-        "OMPI_MCA_btl_tcp_if_include": "lo",
-        "HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=1",
-    }
-    text = mpirun(extras, environ=environ)
-    for part in (
-        "--mca plm_rsh_args '-o X=1 -p 2222'",
-        "--mca btl_tcp_if_include eth0",
-        "--mca oob_tcp_if_include eth0",
-    ):
-        assert text.count(part) == 1, part
-    assert "plm_rsh_args" not in mpirun(environ=environ) and "if_include" not in mpirun(environ=environ)
-    assert mpiexec(extras, environ=environ).startswith("HYDRA_LAUNCHER_EXTRA_ARGS='-o X=1 -p 2222' mpirun ")
-    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in mpiexec(environ=environ)
-
-
-@pytest.mark.parametrize("extras, text", [
-    (Extras(interfaces=["eth0"], mpi_args=["--mca", "btl_tcp_if_include", "lo"]),
+@pytest.mark.parametrize("command, extras, text", [
+    (mpirun, Extras(interfaces=["eth0"], mpi_args=["--mca", "btl_tcp_if_include", "lo"]),
      "--network-interface and btl_tcp_if_include in --mpi-args contradict each other. Give one of them"),
-    (Extras(ssh_port=2222, mpi_args=["--mca", "plm_rsh_args", "-x"]), "-p and plm_rsh_args in --mpi-args contradict each other"),
-    (Extras(ssh_identity_file="f", mpi_args=["--mca", "plm_rsh_args", "-x"]), "-i and plm_rsh_args in --mpi-args"),
+    (mpirun, Extras(ssh_port=2222, mpi_args=["--mca", "plm_rsh_args", "-x"]), "-p and plm_rsh_args in --mpi-args contradict"),
+    (mpirun, Extras(ssh_identity_file="f", mpi_args=["--mca", "plm_rsh_args", "-x"]), "-i and plm_rsh_args in --mpi-args"),
+    (mpiexec, Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
+    (mpiexec, Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
+    (mpiexec, Extras(interfaces=["eth0", "eth1"]), "--network-interface eth0,eth1 needs Open MPI"),
 ])  # fmt: skip
-def test_options_that_contradict_each_other(extras, text):
+def test_options_that_do_not_fit(command, extras, text):
     with pytest.raises(LaunchError, match=re.escape(text)):
-        mpirun(extras)
-
-
-def test_options_of_open_mpi_alone():
-    assert "--timestamp-output --output-filename" in mpirun(Extras(timestamps=True, output_filename="f"))
-    assert "eth0,eth1" in mpirun(Extras(interfaces=["eth0", "eth1"]))
-    for extras, text in (
-        (Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
-        (Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
-        (Extras(interfaces=["eth0", "eth1"]), "--network-interface eth0,eth1 needs Open MPI"),
-    ):
-        with pytest.raises(LaunchError, match=re.escape(text)):
-            mpiexec(extras)
+        command(extras)
 
 
 def test_variables_for_other_hosts():
     assert mpirun(Extras(exported=["HOME", "PATH"])).count("-x HOME -x PATH -x HOROVOD_DATA_READERS=1") == 3
-    environ = dict.fromkeys(
-        [
-            "PATH",
-            "PYTHONPATH",
-            "HOROVOD_DATA_TIMEOUT",
-            "HOROVOD_CYCLE_TIME",
-            "NCCL_DEBUG",
-            "PWD",
-            "HOSTNAME",
-            "SSH_TTY",
-            "CUDA_VISIBLE_DEVICES",
-            "HOROVOD_DATA_READERS",
-            "OMPI_MCA_x",
-            "PMI_RANK",
-            "SLURM_JOB_ID",
-            "BASH_FUNC_module%%",
-            "_",
-            "DISPLAY",
-        ],
-        "x",
-    )
-    assert exportable(environ) == ["HOROVOD_CYCLE_TIME", "HOROVOD_DATA_TIMEOUT", "NCCL_DEBUG", "PATH", "PYTHONPATH"]
-
-
-def test_many_hosts():
-    hosts = tuple(Host(f"n{index}", 1) for index in range(64))
-    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in mpirun(
-        request=Request(None), hosts=hosts
-    )
-    assert "no_tree_spawn" not in mpirun(request=Request(None), hosts=hosts[:-1])
-
-
-def test_hydra_does_not_watch_over_hosts():
-    assert "Hydra does not watch over its hosts" in hydra.warning(arrange(Request(None), TWO))
-    assert hydra.warning(arrange(Request(1), TWO)) == ""
+    sent = ["HOROVOD_CYCLE_TIME", "HOROVOD_DATA_TIMEOUT", "NCCL_DEBUG", "PATH", "PYTHONPATH"]
+    kept = ["PWD", "HOSTNAME", "SSH_TTY", "CUDA_VISIBLE_DEVICES", "HOROVOD_DATA_READERS", "OMPI_MCA_x", "PMI_RANK"]
+    kept += ["SLURM_JOB_ID", "BASH_FUNC_module%%", "_", "DISPLAY"]
+    assert exportable(dict.fromkeys([*kept, *sent], "x")) == sent
 
 
 def test_a_command_for_the_shell():
@@ -258,53 +196,50 @@ OPEN_MPI = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ..."
 HYDRA = "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: ..."
 
 
-def test_dry_run(mpi):
-    for said, shows in (
-        (
-            OPEN_MPI,
-            "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
-            "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python",
-        ),
-        (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m"),
-    ):
-        done = ask_launcher(
-            *mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9"
-        )
-        assert done.returncode == 0 and shows in done.stdout and "train.py --readers 9" in done.stdout, done
-        assert len(done.stdout.splitlines()) == 1 and not done.stderr
+@pytest.fixture
+def shown(mpi):
+    """What a dry run prints."""
+
+    def run(*words, version=OPEN_MPI, env=None):
+        done = ask_launcher(*mpi(version), "--dry-run", *words, env=env)
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == 1 and not done.stderr, done
+        return done.stdout
+
+    return run
 
 
-def test_a_word_that_is_no_text_comes_out_as_it_came_in(mpi):
-    words = [
-        sys.executable,
-        "-m",
-        "horovod_data.launcher",
-        *mpi(OPEN_MPI),
-        "-np",
-        "1",
-        "--dry-run",
-        "true",
-        os.fsdecode(b"caf\xe9"),
-    ]
+R, N, E = "HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED"
+
+
+@pytest.mark.parametrize("version, shows", [
+    (OPEN_MPI, "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
+               "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python"),
+    (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m"),
+], ids=["Open MPI", "Hydra"])  # fmt: skip
+def test_dry_run(shown, version, shows):
+    text = shown("-np", "3", "--readers", "1", "python", "train.py", "--readers", "9", version=version)
+    assert shows in text and "train.py --readers 9" in text
+
+
+def test_a_word_that_is_no_text_is_printed_unchanged(mpi):
+    words = [*LAUNCHER, *mpi(OPEN_MPI), "-np", "1", "--dry-run", "true", os.fsdecode(b"caf\xe9")]
     done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONUTF8": "1"})
     assert done.returncode == 0 and b"caf\xe9" in done.stdout, done
 
 
-def test_a_dry_run_says_which_variables_the_start_removes(mpi):
-    """Pasted into the same shell, the command must not find who was to read by the shell's variables."""
-    words = ["--readers-per-node", "1", "-np", "1", "--dry-run", "true"]
-    done = ask_launcher(*mpi(OPEN_MPI), *words, env={R: "2"})
-    assert done.stdout.startswith(f"env -u {R} /") and f"-x {N}=1" in done.stdout, done
-    done = ask_launcher(*mpi(HYDRA), "-p", "22", *words, env={R: "2", E: "0"})
-    assert done.stdout.startswith(f"env -u {R} -u {E} HYDRA_LAUNCHER_EXTRA_ARGS='-p 22' /"), done
-    assert "env -u" not in ask_launcher(*mpi(OPEN_MPI), *words).stdout
+def test_a_dry_run_shows_which_variables_the_start_removes(shown):
+    """In the same shell the command must not take the readers from the shell's variables."""
+    words = ["--readers-per-node", "1", "-np", "1", "true"]
+    text = shown(*words, env={R: "2"})
+    assert text.startswith(f"env -u {R} /") and f"-x {N}=1" in text
+    text = shown("-p", "22", *words, version=HYDRA, env={R: "2", E: "0"})
+    assert text.startswith(f"env -u {R} -u {E} HYDRA_LAUNCHER_EXTRA_ARGS='-p 22' /")
+    assert "env -u" not in shown(*words)
 
 
-def test_the_version_of_open_mpi_is_looked_at(mpi):
-    done = ask_launcher(*mpi("mpirun (Open MPI) 5.0.3\n\nReport bugs to ..."), "-np", "1", "--dry-run", "true")
-    assert done.returncode == 0 and "--map-by slot:OVERSUBSCRIBE" in done.stdout and "keepalive" not in done.stdout, (
-        done
-    )
+def test_the_version_of_open_mpi_counts(shown):
+    text = shown("-np", "1", "true", version="mpirun (Open MPI) 5.0.3\n\nReport bugs to ...")
+    assert "--map-by slot:OVERSUBSCRIBE" in text and "keepalive" not in text
 
 
 def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
@@ -315,64 +250,43 @@ def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
         assert ("yield" in capsys.readouterr().out) == yields
 
 
-def test_oversubscribed_here(mpi):
-    few = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--dry-run", "true")
-    many = ask_launcher(*mpi(OPEN_MPI), "-np", "999", "--dry-run", "true")
-    assert "yield" not in few.stdout and "--mca mpi_yield_when_idle 1" in many.stdout
+def test_oversubscribed_here(shown):
+    assert "yield" not in shown("-np", "1", "true")
+    assert "--mca mpi_yield_when_idle 1" in shown("-np", "999", "true")
 
 
-def test_hosts_of_the_batch_system(mpi, tmp_path):
+def test_hosts_of_the_batch_system(shown, tmp_path):
     (tmp_path / "nodes").write_text("a\na\nb\n")
-    done = ask_launcher(
-        *mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")}
-    )
-    assert re.findall(r"-np (\d) -host (\S+)", done.stdout) == [
-        ("2", "a:2"),
-        ("1", "a:1"),
-        ("1", "b:1"),
-        ("1", "b:1"),
-    ], done
-    done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "-H", "c:3", "--dry-run", "true", env={"PBS_NODEFILE": "/no/such"})
-    assert "-host c:1" in done.stdout, done
+    text = shown("--readers-per-node", "1", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
+    assert placed(text) == ["2 a:2", "1 a:1", "1 b:1", "1 b:1"], text
+    assert "-host c:1" in shown("-np", "1", "-H", "c:3", "true", env={"PBS_NODEFILE": "/no/such"})
+
+
+def placed(text):
+    """`processes host:slots` of each context."""
+    return [" ".join(found) for found in re.findall(r"-np (\d) -host (\S+)", text)]
+
+
+def test_the_example_for_kubernetes(shown, tmp_path):
+    """The operator writes a host file with the slots of each worker, and a variable that names it."""
+    yaml = pytest.importorskip("yaml")
+    spec = yaml.safe_load((Path(__file__).parents[2] / "examples" / "kubernetes" / "mpijob.yaml").read_text())
+    job = spec["spec"]
+    (container,) = job["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    assert container["command"] == ["horovod-data-run"] and job["mpiImplementation"] == "OpenMPI"
+    name, workers = spec["metadata"]["name"], job["mpiReplicaSpecs"]["Worker"]["replicas"]
+    hosts = [f"{name}-worker-{index}.{name}.default.svc" for index in range(workers)]
+    (tmp_path / "hostfile").write_text("".join(f"{host} slots={job['slotsPerWorker']}\n" for host in hosts))
+    text = shown(*container["args"], env={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")})
+    assert re.findall(r"-np (\d) -host (\S+)", text) == [("4", f"{host}:4") for host in hosts] + [
+        ("1", f"{hosts[0]}:1")
+    ]
+    assert text.rstrip().endswith("python -m horovod_data.launcher.rank /app/train.py")
 
 
 def test_version():
     done = ask_launcher("--version")
     assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")
-
-
-def test_the_installed_command():
-    """The script that the installation has made, found as others find it, in an environment without this checkout."""
-    try:
-        installed = importlib.metadata.distribution("horovod_data")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("horovod_data is not installed in this Python, only used in place")
-    package = Path(horovod_data.__file__).resolve().parent
-    if package.parent == Path(__file__).resolve().parents[2]:
-        pytest.skip("horovod_data is used in place, where an old description of it may lie about")
-    if Path(str(installed.locate_file("horovod_data"))).resolve() != package:
-        pytest.skip(f"the horovod_data under test is not the installed one, but in {package}")
-    (entry,) = (entry for entry in installed.entry_points if entry.name == "horovod-data-run")
-    assert entry.group == "console_scripts" and entry.load() is main.main
-    (script,) = (path for path in installed.files or () if path.name == "horovod-data-run")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(script.locate()), "--version"], capture_output=True, text=True, timeout=170, env=env)
-    assert (done.returncode, done.stdout) == (0, f"horovod_data {installed.version}\n"), done
-    assert installed.version == _version.__version__
-
-
-def test_help_names_every_option():
-    said = ask_launcher("--help").stdout
-    for option in (
-        "--readers",
-        "--readers-per-node",
-        "--embedded",
-        "--reader-hosts",
-        "--hostfile",
-        "--dry-run",
-        "--verbose",
-    ):
-        assert option in said
 
 
 def test_it_needs_neither_tensorflow_nor_mpi():
@@ -386,23 +300,17 @@ def test_it_needs_neither_tensorflow_nor_mpi():
 
 @pytest.mark.parametrize("words, text", [
     ([], "There is no command to start. Write it behind the options, as in `horovod-data-run -np 4 python train.py`"),
-    (["-np", "1"], "There is no command to start"),
     (["true"], "How many processes are to train? Say it with -np N"),
     (["-np", "0", "true"], "-np 0: a job needs at least one trainer"),
-    (["-np", "5", "-H", "a:2,b:2", "true"], "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2"),
     (["-np", "1", "-H", "a:b", "true"], "-H a:b: 'a:b' is not a host with its slots"),
     (["-np", "1", "-H", "a", "--hostfile", "f", "true"], "-H a and --hostfile f contradict each other"),
     (["-np", "1", "--hostfile", "/no/such", "true"], "--hostfile names the host file /no/such, which can't be read"),
     (["-np", "1", "--readers", "1", "--readers-per-node", "1", "true"], "contradict each other"),
-    (["-np", "1", "--embedded", "true"], "--embedded says that each host's first trainer reads for its host"),
     (["-np", "1", "--readers", "1", "--embedded", "true"], "--embedded says that each host's first trainer reads for its host"),
     (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts ,: '' is not the name"),
-    (["-np", "1", "--readers", "1", "--reader-hosts", "b,c", "true"], "--reader-hosts names 2 hosts, but --readers 1 leaves 1"),
     (["-np", "1", "-H", "", "true"], "-H : '' is not a host with its slots"),
     (["-np", "1", "--hostfile", "", "true"], "--hostfile '' names no file. Name one, as in --hostfile hosts.txt"),
-    (["-np", "1", "-H", "", "--hostfile", "f", "true"], "-H  and --hostfile f contradict each other"),
     (["-np", "1", "--mpirun", "", "true"], "--mpirun '' names no command. Name one, as in --mpirun /path/to/mpirun"),
-    (["-np", "1", "--mpirun", " ", "true"], "--mpirun ' ' names no command"),
     (["-np", "1", "--mpirun", "'", "true"], "can't be taken apart into words (No closing quotation). Quote it as for a shell"),
     (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], "-x NO_SUCH_VARIABLE: there is no such environment variable"),
     (["-np", "1", "-x", "HOROVOD_DATA_READERS=2", "true"],
@@ -426,11 +334,10 @@ def test_a_command_that_is_too_long(mpi):
 
 
 def test_an_mpirun_that_does_not_start(tmp_path):
-    """It may be gone, or no longer executable, by the time that it is started."""
+    """It may be removed, or no longer executable, by then."""
     for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
-        with pytest.raises(
-            LaunchError, match=re.escape(f"{path} can't be started ({said}). Name an mpirun that can with --mpirun")
-        ):
+        text = f"{path} can't be started ({said}). Name an mpirun that can with --mpirun"
+        with pytest.raises(LaunchError, match=re.escape(text)):
             main.start(Command([str(path)]), None)
 
 
@@ -438,67 +345,42 @@ def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
     (tmp_path / "file").write_text("")
     for path, said in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
         done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
-        assert (done.returncode, done.stderr) == (
-            2,
-            (
-                f"horovod-data-run: error: --output-filename {path}: there can't be such a folder ({said}). Name a folder to write "
-                "the output of each rank to.\n"
-            ),
-        ), done
+        text = f"--output-filename {path}: there can't be such a folder ({said}). Name a folder to write the output of each rank to."
+        assert (done.returncode, done.stderr) == (2, f"horovod-data-run: error: {text}\n"), done
 
 
 def test_names_of_this_machine(monkeypatch, capsys, mpi):
-    """They are one host to init(); the long one is asked for where one like it was given."""
+    """They are one host to init(). The long name is asked for only if a similar one was given."""
     asked = []
     monkeypatch.setattr(main.socket, "gethostname", lambda: "me")
     monkeypatch.setattr(main.socket, "getfqdn", lambda: asked.append(1) or "me.example.org")
-    words = [*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "-H"]
-    assert main.main([*words, "localhost:1,127.0.0.1:1,me", "true"]) == 0
-    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("3", "localhost:3"), ("1", "localhost:1")]
-    assert not asked
-    assert main.main([*words, "me.example.org:1,me:1", "true"]) == 0
-    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [
-        ("2", "me.example.org:2"),
-        ("1", "me.example.org:1"),
-    ]
-    assert main.main([*words, "me.elsewhere.org:1,me:1", "true"]) == 2
+    words = [*mpi(OPEN_MPI), "--dry-run"]
+    by_node = [*words, "--readers-per-node", "1", "-H"]
+    assert main.main([*by_node, "localhost:1,127.0.0.1:1,me", "true"]) == 0
+    assert placed(capsys.readouterr().out) == ["3 localhost:3", "1 localhost:1"] and not asked
+    assert main.main([*by_node, "me.example.org:1,me:1", "true"]) == 0
+    assert placed(capsys.readouterr().out) == ["2 me.example.org:2", "1 me.example.org:1"]
+    assert main.main([*by_node, "me.elsewhere.org:1,me:1", "true"]) == 2
     assert "error: me and me.elsewhere.org: are these the same host?" in capsys.readouterr().err
-    assert (
-        main.main([*mpi(OPEN_MPI), "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "--dry-run", "true"])
-        == 0
-    )
-    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("2", "me:2"), ("1", "me:1")]
+    assert main.main([*words, "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "true"]) == 0
+    assert placed(capsys.readouterr().out) == ["2 me:2", "1 me:1"]
 
 
 def test_another_mpi(mpi):
     done = ask_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
-    assert (
-        done.returncode == 2
-        and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
-    )
+    works = "horovod-data-run works with Open MPI and with MPICH"
+    assert done.returncode == 2 and f"--version says 'Wonder MPI 1.0', but {works}" in done.stderr
 
 
-R, N, E = "HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        ["--readers", "1"],
-        ["--readers-per-node", "1"],
-        ["--readers-per-node", "0"],
-        ["--readers", "1", "--readers-per-node", "0"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("options", [
+    "", "--readers 1", "--readers-per-node 1", "--readers-per-node 0", "--readers 1 --readers-per-node 0"])  # fmt: skip
 @pytest.mark.parametrize("environ", [
     {}, {R: "2"}, {R: "0"}, {N: "1"}, {N: "0"}, {N: ""}, {E: "1"}, {E: "0"}, {N: "1", E: "1"}, {N: "1", E: "0"}, {R: " 2 ", E: "1"},
     {R: "two"}, {R: "-1"}, {N: "2"}, {N: "1", E: "yes"}, {E: "yes"}, {R: "1", N: "1"}, {R: "0", N: "1"}, {N: "0", E: "1"},
 ], ids=str)  # fmt: skip
 def test_variables_mean_what_they_mean_to_init(options, environ):
-    """What the launcher places, and then tells init(), is what init() would have made of the same by itself."""
-    args = options_of.parse([*options, "-np", "1", "true"])
+    """The launcher places, and tells init(), what init() would have made of the same variables and options."""
+    args = options_of.parse([*options.split(), "-np", "1", "true"])
     try:
         told = read_roles(environ, args.readers, args.readers_per_node)
     except ValueError as refused:
@@ -512,21 +394,12 @@ def test_variables_mean_what_they_mean_to_init(options, environ):
     assert sum(group.processes for group in arrangement.groups) == 1 + dedicated
 
 
-def test_readers_in_the_environment():
-    done = ask_launcher("-np", "1", "true", env={"HOROVOD_DATA_READERS": "two"})
-    assert done.returncode == 2 and "HOROVOD_DATA_READERS='two' is not a number of readers" in done.stderr
-
-
 @pytest.mark.horovod
-@pytest.mark.parametrize("words, option", [
-    (["--gloo"], "--gloo"), (["--min-np", "1"], "--min-np"), (["--host-discovery-script", "x"], "--host-discovery-script"),
-])  # fmt: skip
-def test_options_that_only_horovodrun_has(words, option):
-    done = ask_launcher("-np", "1", *words, "true")
-    assert (
-        done.returncode == 2
-        and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
-    )
+@pytest.mark.parametrize("option", ["--gloo", "--min-np 1", "--host-discovery-script x"])
+def test_options_that_only_horovodrun_has(option):
+    done = ask_launcher("-np", "1", *option.split(), "true")
+    says = f"{option.split()[0]} is an option of horovodrun's that horovod-data-run does not have"
+    assert done.returncode == 2 and says in done.stderr
 
 
 @pytest.mark.horovod
@@ -543,11 +416,8 @@ def test_values_that_horovod_refuses(words, text, said, tmp_path):
     if text is not None:
         path.write_text(text)
     done = ask_launcher("-np", "1", *(word.replace("FILE", str(path)) for word in words), "true")
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done
-    assert (
-        done.stderr.startswith("horovod-data-run: error: Horovod refuses its options (")
-        and done.stderr.count("\n") == 1
-    ), done
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith("horovod-data-run: error: Horovod refuses its options ("), done
     assert said.replace("FILE", str(path)) in done.stderr, done
 
 
@@ -557,30 +427,23 @@ def variables_of(*words):
 
 @pytest.mark.horovod
 def test_horovods_timeline_stands_beside_ours(tmp_path):
-    given = variables_of("--timeline-filename", str(tmp_path / "job.json"), "--timeline-mark-cycles")
-    assert given["HOROVOD_DATA_TIMELINE"] == str(tmp_path / "job.json")
-    assert (
-        given["HOROVOD_TIMELINE"] == str(tmp_path / "job.horovod.json") and given["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
-    )
+    ours, config = str(tmp_path / "job.json"), tmp_path / "config.yaml"
+    given = variables_of("--timeline-filename", ours, "--timeline-mark-cycles")
+    assert given["HOROVOD_DATA_TIMELINE"] == ours and given["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
+    assert given["HOROVOD_TIMELINE"] == str(tmp_path / "job.horovod.json")
     assert variables_of("--timeline-filename", "job")["HOROVOD_DATA_TIMELINE"] == str(Path("job").absolute())
-    assert "HOROVOD_TIMELINE" not in variables_of() and "HOROVOD_DATA_TIMELINE" not in variables_of()
-    config = tmp_path / "config.yaml"
+    assert not {"HOROVOD_TIMELINE", "HOROVOD_DATA_TIMELINE"} & set(variables_of())
     config.write_text("timeline:\n  filename: horovods.json\n")
-    given = variables_of("--timeline-filename", str(tmp_path / "job.json"), "--config-file", str(config))
-    assert given["HOROVOD_DATA_TIMELINE"] == str(tmp_path / "job.json") and given["HOROVOD_TIMELINE"] == "horovods.json"
+    given = variables_of("--timeline-filename", ours, "--config-file", str(config))
+    assert given["HOROVOD_DATA_TIMELINE"] == ours and given["HOROVOD_TIMELINE"] == "horovods.json"
 
 
 @pytest.mark.parametrize("name", ["", "/", "."])
-def test_a_timeline_has_a_name(name):
+def test_timelines_and_certificates_have_names(name):
     with pytest.raises(LaunchError, match="--timeline-filename .* names no file"):
         variables_of("--timeline-filename", name)
-
-
-@pytest.mark.parametrize("name", ["", "/", "."])
-def test_a_certificate_has_a_name(name):
-    with pytest.raises(
-        LaunchError, match="--certificate .* names no file. Name one, as in --certificate certificate.json"
-    ):
+    says = "--certificate .* names no file. Name one, as in --certificate certificate.json"
+    with pytest.raises(LaunchError, match=says):
         variables_of("--certificate", name)
     assert variables_of("--certificate", "job")["HOROVOD_DATA_CERTIFICATE"] == str(Path("job").absolute())
 

@@ -41,15 +41,14 @@ def test_lists_that_are_none(text, said):
         parse_hosts(text)
 
 
-def test_names():
+@pytest.mark.parametrize("text, said", [
+    ("", "--reader-hosts : '' is not the name of a host"), (" , ", "'' is not the name of a host"),
+    ("cpu1:2", "--reader-hosts cpu1:2: 'cpu1:2' is not the name of a host. Write names alone"),
+])  # fmt: skip
+def test_names(text, said):
     assert parse_names("cpu1, cpu2,cpu1", "--reader-hosts") == ("cpu1", "cpu2")
-    for text, said in (
-        ("", "--reader-hosts : '' is not the name of a host"),
-        (" , ", "'' is not the name of a host"),
-        ("cpu1:2", "--reader-hosts cpu1:2: 'cpu1:2' is not the name of a host. Write names alone"),
-    ):
-        with pytest.raises(LaunchError, match=re.escape(said)):
-            parse_names(text, "--reader-hosts")
+    with pytest.raises(LaunchError, match=re.escape(said)):
+        parse_names(text, "--reader-hosts")
 
 
 @pytest.mark.parametrize("text, hosts", [
@@ -116,32 +115,32 @@ def test_slurm(scontrol):
 
 def test_slurm_without_its_tool(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        LaunchError, match=r"scontrol can't say which hosts are gpu\[1-3\] \(.*Say where to run with -H"
-    ):
+    wrong = r"scontrol can't say which hosts are gpu\[1-3\] \(.*Say where to run with -H"
+    with pytest.raises(LaunchError, match=wrong):
         find_allocation(SLURM)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"SLURM_TASKS_PER_NODE": "4"}, {"SLURM_TASKS_PER_NODE": ""}, {"SLURM_JOB_NODELIST": ""}]
+@pytest.mark.parametrize("name, value", [
+    ("SLURM_TASKS_PER_NODE", "4"), ("SLURM_TASKS_PER_NODE", ""), ("SLURM_JOB_NODELIST", "")])  # fmt: skip
+def test_slurms_variables_that_do_not_fit(scontrol, name, value):
+    wrong = "Slurm's variables do not fit together: SLURM_JOB_NODELIST=.*Say where to run"
+    with pytest.raises(LaunchError, match=wrong):
+        find_allocation({**SLURM, name: value})
+
+
+# What the systems write about a job of 2 hosts with 2 slots each.
+SLOTS, ON_SLOTS = (
+    "node07.cluster\nnode07.cluster\nnode12.cluster\nnode12.cluster\n",
+    "node07.cluster:2 node12.cluster:2",
 )
-def test_slurms_variables_that_do_not_fit(scontrol, changed):
-    with pytest.raises(
-        LaunchError, match="Slurm's variables do not fit together: SLURM_JOB_NODELIST=.*Say where to run"
-    ):
-        find_allocation({**SLURM, **changed})
-
-
-# What the systems write, one job of 2 hosts with 2 slots each.
-ONE_LINE_PER_SLOT = "node07.cluster\nnode07.cluster\nnode12.cluster\nnode12.cluster\n"
-PER_HOST = "job-worker-0.job.ns.svc slots=2\njob-worker-1.job.ns.svc slots=2\n"
+HOSTS, ON_HOSTS = "worker-0.job.svc slots=2\nworker-1.job.svc slots=2\n", "worker-0.job.svc:2 worker-1.job.svc:2"
 
 
 @pytest.mark.parametrize("variable, text, hosts, source", [
-    ("PBS_NODEFILE", ONE_LINE_PER_SLOT, "node07.cluster:2 node12.cluster:2", "PBS"),
-    ("LSB_DJOB_HOSTFILE", ONE_LINE_PER_SLOT, "node07.cluster:2 node12.cluster:2", "LSF"),
-    ("OMPI_MCA_orte_default_hostfile", PER_HOST, "job-worker-0.job.ns.svc:2 job-worker-1.job.ns.svc:2", "Open MPI's"),
-    ("HYDRA_HOST_FILE", PER_HOST.replace(" slots=", ":"), "job-worker-0.job.ns.svc:2 job-worker-1.job.ns.svc:2", "Hydra's"),
+    ("PBS_NODEFILE", SLOTS, ON_SLOTS, "PBS"),
+    ("LSB_DJOB_HOSTFILE", SLOTS, ON_SLOTS, "LSF"),
+    ("OMPI_MCA_orte_default_hostfile", HOSTS, ON_HOSTS, "Open MPI's"),
+    ("HYDRA_HOST_FILE", HOSTS.replace(" slots=", ":"), ON_HOSTS, "Hydra's"),
 ])  # fmt: skip
 def test_files_of_batch_systems(tmp_path, variable, text, hosts, source):
     (tmp_path / "file").write_text(text)
@@ -149,15 +148,9 @@ def test_files_of_batch_systems(tmp_path, variable, text, hosts, source):
     assert spelled(found.hosts) == hosts and found.source.startswith(source) and variable in found.source
 
 
-def test_a_path_that_is_empty():
+def test_files_that_are_not_there():
     with pytest.raises(LaunchError, match="--hostfile '' names no file. Name one, as in --hostfile hosts.txt"):
         read_hostfile("", "--hostfile")
-
-
-def test_a_file_that_is_not_there():
     with pytest.raises(LaunchError, match="PBS_NODEFILE names the host file /no/such/file, which can't be read"):
         find_allocation({"PBS_NODEFILE": "/no/such/file"})
-
-
-def test_no_batch_system():
     assert find_allocation({"HOME": "/root", "PBS_NODEFILE": ""}) is None

@@ -66,14 +66,14 @@ def test_no_more_readers_send_at_once_than_steps_are_on_their_way():
 
 
 def test_memory_is_the_formula_of_the_guarantees():
-    """(prefetch + 1) x G on the reader, prefetch x S on a rank of another host; beside that what it has for each rank."""
+    """The reader: (prefetch + 1) x G, and some for each rank. A rank of another host: prefetch x S."""
     slots, rings, private = 2 * MIB, 320 << 10, 16 << 10
     told = predict(job(prefetch=3))
     assert told.reader_memory_bytes == 4 * 160 * MB + 16 * private + slots + 7 * rings
     assert told.trainer_memory_bytes == 3 * 10 * MB
     every = predict(job(prefetch=3), Readers(per_node=1))
     assert (every.reader_memory_bytes, every.trainer_memory_bytes) == (4 * 80 * MB + 8 * private + slots + 8 * rings, 0)
-    # Two readers: each has half of the window, rounded up, and a step that waits for room. On hosts of their own nobody shares memory.
+    # Two readers: each has half of the window, rounded up, and a step that waits for credit. They share no memory with ranks.
     assert predict(job(prefetch=3), Readers(dedicated=2)).reader_memory_bytes == 3 * 160 * MB + 16 * private
 
 
@@ -122,32 +122,19 @@ def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
     assert 'prefetch="auto" (up to 6 steps)' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("of, bound_by, steps", [
-    (Job(ranks=2, batch_bytes=MIB, step_seconds=0, link_gbit=1, ranks_per_host=1), "reader's link", 0.954e9 / 8 / MIB),
-    (Job(ranks=4, batch_bytes=4096, step_seconds=0, link_gbit=1), "batches", 9259),
-    (Job(ranks=4, batch_bytes=16 * MIB, step_seconds=0, link_gbit=1), "copy", 327.8),
-])  # fmt: skip
-def test_the_measured_line_and_the_measured_batch(of, bound_by, steps):
-    """As benchmarks/hosts.py and docs/benchmark_delivery.json have them. The constants came from there."""
-    told = predict(of)
-    assert told.bound_by == bound_by and told.steps_per_second == pytest.approx(steps, rel=0.01)
-
-
 def test_constants_are_those_of_the_published_benchmark():
     """4 ranks, the slowest of the settings of Horovod."""
     published = json.loads((DOCS / "benchmark_delivery.json").read_text())["results"]
-    ours = [r for r in published if r["kind"] == "ours" and r["ranks"] == 4]
-    small, large = (
-        max(
-            (r for r in ours if (r["name"], r["bytes"]) == key),
-            key=lambda r: statistics.median(r["seconds"]) / r["steps"],
-        )
-        for key in (("horovod_data, per_rank", 4096), ("horovod_data, global", 16 << 20))
-    )
+
+    def slowest(name, size):
+        found = [r for r in published if (r["kind"], r["ranks"], r["name"], r["bytes"]) == ("ours", 4, name, size)]
+        return max(found, key=lambda r: statistics.median(r["seconds"]) / r["steps"])
+
+    small, large = slowest("horovod_data, per_rank", 4096), slowest("horovod_data, global", 16 << 20)
     per_batch = statistics.median(small["seconds"]) / small["steps"] / small["ranks"]
     rate = large["steps"] * large["ranks"] * large["bytes"] / statistics.median(large["seconds"])
     cpu = statistics.median(large["cpu"]) / (large["cpu_steps"] * large["ranks"] * large["bytes"] / 1e9)
-    # A later run may differ by the weather; beyond that the constants are to be brought up to date.
+    # Two runs of the benchmark differ by up to this much. If it fails, bring the constants up to date.
     assert plan.MEASURED.seconds_per_batch == pytest.approx(per_batch, rel=0.3)
     assert plan.MEASURED.copy_bytes_per_second == pytest.approx(rate, rel=0.3)
     assert plan.MEASURED.cpu_seconds_per_gb_shared == pytest.approx(cpu, rel=0.3)
@@ -273,13 +260,10 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
 
 @pytest.mark.parametrize("changed, text", [
     ({"ranks": 0}, "ranks must be a whole number of 1 or more, not 0"),
-    ({"ranks": 2.5}, "ranks must be a whole number of 1 or more, not 2.5"),
     ({"ranks": np.bool_(True)}, "ranks must be a whole number of 1 or more, not"),
     ({"ranks": 10 ** 350}, "ranks must be 2147483647 or less, not 1000"),
     ({"prefetch": "wide"}, "prefetch must be a whole number of 1 or more, not 'wide'"),
     ({"prefetch": True}, "prefetch must be a whole number of 1 or more, not True"),
-    ({"prefetch_bytes": 0.0}, "prefetch_bytes must be a finite number above 0, not 0.0"),
-    ({"ranks_per_host": -1}, "ranks_per_host must be a whole number of 1 or more, not -1"),
     ({"batch_bytes": 0}, "batch_bytes must be a finite number above 0, not 0"),
     ({"link_gbit": float("nan")}, "link_gbit must be a finite number above 0, not nan"),
     ({"pipeline_bytes_per_second": -1.0}, "pipeline_bytes_per_second must be a finite number above 0, not -1.0"),
@@ -324,12 +308,17 @@ def test_one_job(capsys):
     assert out.startswith("512 ranks on 64 hosts: 2.05 GB per step, 10.2 GB/s\n")
     assert '\nrank 0 reads, prefetch="auto" (up to 2 steps): does not keep up' in out
     assert "dedicated readers, prefetch=" in out and "\n1 reader on every host" in out
-    assert (
-        "Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), "
-        "distribute_dataset(..., prefetch=4)"
-    ) in out
+    assert "Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), " in out
     assert calculator.main(["--ranks", "512", *USUAL, "--shared-hosts"]) == 0
     assert "dedicated readers on the ranks' hosts: horovod_data.init(readers=" in capsys.readouterr().out
+
+
+def test_several_jobs(capsys):
+    assert calculator.main(USUAL) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ranks", "8", "64", "512", "4,096"]
+    assert calculator.main([*USUAL, "--json", "--readers", "1"]) == 1
+    assert [one["job"]["ranks"] for one in json.loads(capsys.readouterr().out)] == [8, 64, 512, 4096]
 
 
 def test_no_computation_to_keep_up_with(capsys):
@@ -338,12 +327,6 @@ def test_no_computation_to_keep_up_with(capsys):
     out = capsys.readouterr().out
     assert out.count("as fast as it goes") == 3 and "keep" not in out
     assert "Nothing here is faster; it is bound by: copy" in out
-
-
-def test_the_table(capsys):
-    assert calculator.main(USUAL) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ranks", "8", "64", "512", "4,096"]
 
 
 def test_given_readers_are_judged_and_nothing_is_recommended(capsys):
@@ -359,8 +342,6 @@ def test_json(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["readers"]["dedicated"] == told["processes_that_read"] == 4 and told["keeps_up"]
     assert len(told["alternatives"]) == 3
-    assert calculator.main([*USUAL, "--json", "--readers", "1"]) == 1
-    assert [one["job"]["ranks"] for one in json.loads(capsys.readouterr().out)] == [8, 64, 512, 4096]
 
 
 def test_pipeline_given_either_way(capsys):
@@ -373,16 +354,12 @@ def test_pipeline_given_either_way(capsys):
     (["--ranks", "0"], "--ranks: must be 1 or more, not 0"),
     (["--ranks", "9" * 350], "--ranks: must be 2147483647 or less, not 999"),
     (["--ranks", "many"], "--ranks: must be a whole number, not 'many'"),
-    (["--ranks-per-host", "9" * 350], "--ranks-per-host: must be 2147483647 or less, not 999"),
     (["--prefetch", "0"], "--prefetch: must be 1 or more, not 0"),
-    (["--prefetch", "9" * 350], "--prefetch: must be 2147483647 or less, not 999"),
     (["--prefetch", "many"], "argument --prefetch: must be a whole number, not 'many'"),
     (["--prefetch", "3", "--prefetch-mb", "8"], "--prefetch-mb bounds --prefetch auto, but --prefetch 3 says how many steps"),
     (["--prefetch-mb", "0"], "--prefetch-mb: must be a finite number above 0, not 0"),
-    (["--batch-mb", "nan"], "--batch-mb: must be a finite number above 0, not nan"),
     (["--batch-mb", "1e308"], "batch_bytes must be a finite number above 0, not inf"),
     (["--step-ms", "nan"], "--step-ms: must be a finite number above 0, not nan"),
-    (["--link-gbit", "-1"], "--link-gbit: must be a finite number above 0, not -1"),
     (["--pipeline-mb-s", "1e308"], "pipeline_bytes_per_second must be a finite number above 0, not inf"),
     (["--pipeline-ms", "1e-320"], "pipeline_bytes_per_second must be a finite number above 0, not inf"),
     (["--readers", "-1"], "--readers: must be 0 or more, not -1"),

@@ -17,29 +17,28 @@ from hypothesis import strategies as st
 
 CSRC = pathlib.Path(__file__).parents[2] / "csrc"
 
-# The plan is C++; these few functions make it callable from here.
+# The plan is C++. These functions make it callable from here. All their numbers are int64_t.
 SHIM = """
 #include "plan/plan.h"
 using namespace hvdata::plan;
+using Int = int64_t;
 extern "C" {
-void rows_of(int64_t rows, int trainers, int trainer, int remainder, int64_t* out) {
+void rows_of(Int rows, Int trainers, Int trainer, Int remainder, Int* out) {
   const Rows r = RowsOf(rows, trainers, trainer, static_cast<Remainder>(remainder));
   out[0] = r.begin, out[1] = r.count, out[2] = r.padding;
 }
-int makes_step(int64_t rows, int trainers, int remainder) {
+Int makes_step(Int rows, Int trainers, Int remainder) {
   return MakesStep(rows, trainers, static_cast<Remainder>(remainder));
 }
-int64_t dropped_rows(int64_t rows, int trainers, int remainder) {
+Int dropped_rows(Int rows, Int trainers, Int remainder) {
   return DroppedRows(rows, trainers, static_cast<Remainder>(remainder));
 }
-int tail_makes_step(int64_t elements, int, int remainder) {
-  return TailMakesStep(elements, static_cast<Remainder>(remainder));
-}
-int64_t steps_of(int64_t elements, int trainers, int remainder) {
+Int tail_makes_step(Int elements, Int remainder) { return TailMakesStep(elements, static_cast<Remainder>(remainder)); }
+Int steps_of(Int elements, Int trainers, Int remainder) {
   return StepsOf(elements, trainers, static_cast<Remainder>(remainder));
 }
 // Walks readers that have steps[r] steps each; order[k] is step k's reader.
-void rotate(int readers, int64_t* steps, int64_t* order) {
+void rotate(Int readers, Int* steps, Int* order) {
   Rotation rotation(readers);
   while (!rotation.Done()) {
     if (steps[rotation.Reader()]-- == 0) {
@@ -54,27 +53,28 @@ void rotate(int readers, int64_t* steps, int64_t* order) {
 """
 
 
+class Plan:
+    """The library's functions, which take and return whole numbers and arrays of them."""
+
+    def __init__(self, library: pathlib.Path) -> None:
+        self._library = ctypes.CDLL(str(library))
+
+    def __getattr__(self, name: str):
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_int64
+        return lambda *given: function(*(ctypes.c_int64(one) if isinstance(one, int) else one for one in given))
+
+
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     assert compiler, "no C++ compiler: install one, or set CXX"
     folder = tmp_path_factory.mktemp("plan")
     (folder / "shim.cc").write_text(SHIM)
     sources = [folder / "shim.cc", *sorted((CSRC / "plan").glob("*.cc"))]
-    library = folder / "plan.so"
-    flags = ["-std=c++17", "-shared", "-fPIC", f"-I{CSRC}", "-o", str(library)]
+    flags = ["-std=c++17", "-shared", "-fPIC", f"-I{CSRC}", "-o", str(folder / "plan.so")]
     subprocess.run([*compiler.split(), *flags, *map(str, sources)], check=True)
-    shared = ctypes.CDLL(str(library))
-    i64, i32, pointer = ctypes.c_int64, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)
-    shared.rows_of.argtypes = [i64, i32, i32, i32, pointer]
-    shared.rows_of.restype = None
-    shared.rotate.argtypes = [i32, pointer, pointer]
-    shared.rotate.restype = None
-    for name, result in [("makes_step", i32), ("dropped_rows", i64), ("tail_makes_step", i32), ("steps_of", i64)]:
-        function = getattr(shared, name)
-        function.argtypes = [i64, i32, i32]
-        function.restype = result
-    return shared
+    return Plan(folder / "plan.so")
 
 
 def int64s(values: list[int]) -> ctypes.Array:
@@ -89,7 +89,7 @@ remainders = st.sampled_from(sorted(REMAINDERS))
 
 @settings(max_examples=500)
 @given(numbers, ranks, remainders)
-def test_rows(plan: ctypes.CDLL, rows: int, n: int, remainder: str) -> None:
+def test_rows(plan: Plan, rows: int, n: int, remainder: str) -> None:
     batch = np.arange(1, rows + 1)  # no row is 0, as padding is
     expected = oracle.deliver([batch], n, "global", remainder=remainder)
     code = REMAINDERS[remainder]
@@ -108,16 +108,16 @@ def test_rows(plan: ctypes.CDLL, rows: int, n: int, remainder: str) -> None:
 
 @settings(max_examples=500)
 @given(numbers, ranks, remainders)
-def test_steps(plan: ctypes.CDLL, elements: int, n: int, remainder: str) -> None:
+def test_steps(plan: Plan, elements: int, n: int, remainder: str) -> None:
     steps = len(oracle.deliver([np.zeros(1)] * elements, n, "per_rank", remainder=remainder)[0])
     code = REMAINDERS[remainder]
     assert plan.steps_of(elements, n, code) == steps
-    assert bool(plan.tail_makes_step(elements % n, n, code)) == (steps > elements // n)
+    assert bool(plan.tail_makes_step(elements % n, code)) == (steps > elements // n)
 
 
 @settings(max_examples=300)
 @given(st.lists(st.integers(0, 12), max_size=6))
-def test_rotation(plan: ctypes.CDLL, lengths: list[int]) -> None:
+def test_rotation(plan: Plan, lengths: list[int]) -> None:
     expected = oracle.rotate([[reader] * length for reader, length in enumerate(lengths)])
     order = int64s([-1] * len(expected))
     plan.rotate(len(lengths), int64s(lengths), order)

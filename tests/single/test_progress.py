@@ -132,14 +132,14 @@ def test_a_wait_in_a_few_words(found, text):
 # ---- Displays.
 
 
-def shown(steps, whole=90, number=2, guessed=True, text="", waits="ranks wait 71 % for the pipeline"):
-    return display.Shown(text or f"epoch {number}: {steps} steps", waits, number, steps, whole, guessed, "3,200 rows/s")
+def shown(steps, number=2, waits="ranks wait 71 % for the pipeline"):
+    return display.Shown(f"epoch {number}: {steps} steps", waits, steps)
 
 
 @pytest.fixture
 def stderr(monkeypatch, capsys):
     """All that has been written."""
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "60")
     said = []
     return lambda: said.append(capsys.readouterr().err) or "".join(said)
 
@@ -150,7 +150,7 @@ def test_lines(stderr):
     seconds, trains, valids = [0, 9, 10, 15, 20, 25, 30, 35], [1, 5, 6, 7, 7, 7, 7, 7], [0, 0, 0, 1, 2, 3, 3, 3]
     for at, train, valid in zip(seconds, trains, valids):
         lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
-    lines.end("over")
+    lines.end("train", shown(8, waits=""))
     lines.close()
     waits = "; ranks wait 71 % for the pipeline"
     assert stderr().splitlines() == [
@@ -159,7 +159,7 @@ def test_lines(stderr):
         f"horovod_data: channel valid, epoch 1: 3 steps{waits}",
         f"horovod_data: channel train, epoch 2: 7 steps{waits}",
         f"horovod_data: channel valid, epoch 1: 3 steps{waits}",
-        "over",
+        "horovod_data: channel train, epoch 2: 8 steps",
     ]
 
 
@@ -167,15 +167,16 @@ def test_one_line(stderr):
     line = display.make("bar", 10.0)
     line.show({"train": shown(31)}, 0)
     line.show({"train": shown(32)}, 0.25)  # too soon
-    line.show({"train": shown(33, waits=""), "valid": shown(1, None, 1, False)}, 0.5)
-    line.end("over")
+    line.show({"train": shown(33, waits=""), "valid": shown(1, 1)}, 0.5)
+    line.end("train", shown(34, waits=""))
     line.show({}, 1)
     line.show({"train": shown(1)}, 2)
     line.close()
+    waits = "; ranks wait 71 % for the pipeline"
     assert stderr() == (
-        "\rtrain 2: ~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K"
-        "\rtrain 2: ~36 %, 33/~90 steps, 3,200 rows/s | valid 1: 1 steps, 3,200 rows/s, ranks wait 71 % for th\x1b[K"
-        "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K"
+        f"\rtrain, epoch 2: 31 steps{waits}\x1b[K"
+        f"\r{f'train, epoch 2: 33 steps | valid, epoch 1: 1 steps{waits}'[:59]}\x1b[K"
+        f"\r\x1b[Khorovod_data: channel train, epoch 2: 34 steps\n\rtrain, epoch 2: 1 steps{waits}\x1b[K\r\x1b[K"
     )
 
 
@@ -188,26 +189,6 @@ def test_off_by_default():
     before = watch._watch
     watch.start("0", 10.0)
     assert watch._watch is before
-
-
-NOT_SECONDS = "HOROVOD_DATA_PROGRESS_SECONDS='{}' is not a time in seconds of 0.1 or more"
-
-
-@pytest.mark.parametrize("name, value, says", [
-    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
-                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
-    ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
-    ("PROGRESS_SECONDS", "0", NOT_SECONDS), ("PROGRESS_SECONDS", "nan", NOT_SECONDS), ("PROGRESS_SECONDS", "often", NOT_SECONDS),
-])  # fmt: skip
-def test_useless_values(name, value, says):
-    with pytest.raises(ValueError) as raised:
-        settings.read_settings({f"HOROVOD_DATA_{name}": value})
-    assert says.format(value) in str(raised.value)
-
-
-def test_very_long_is_never():
-    """A thread can't wait longer."""
-    assert settings.read_settings({"HOROVOD_DATA_PROGRESS_SECONDS": "1e300"}).progress_seconds == 1e8
 
 
 @pytest.mark.parametrize("terminal, more, value", [(False, [], "1"), (True, [], "bar"), (True, ["--tag-output"], "1")])

@@ -68,7 +68,7 @@ def collect(folder: Path, *options: str) -> str:
 def tests(tmp_path_factory) -> list[Test]:
     said = collect(tmp_path_factory.mktemp("plugin"), str(ROOT / "tests"), "-p", "tells").splitlines()
     found = [Test(**json.loads(line.partition(" ")[2])) for line in said if line.startswith("TEST ")]
-    assert len(found) > 2000
+    assert len(found) > 1000
     return found
 
 
@@ -81,9 +81,8 @@ def test_each_test_of_several_ranks_names_one_of_its_worlds(tests):
     for test in ranked(tests):
         assert test.wanted, f"{test.function} has no mark `world`, and neither has its module"
     if CAN_NAME_HOSTS:
-        assert {test.function for test in ranked(tests) if any(test.wanted)} == {
-            test.function for test in ranked(tests)
-        }
+        functions = {test.function for test in ranked(tests)}
+        assert {test.function for test in ranked(tests) if any(test.wanted)} == functions
 
 
 def test_only_slow_functions_are_left_out(tests):
@@ -93,7 +92,7 @@ def test_only_slow_functions_are_left_out(tests):
     fast = {test.function for test in tests if not test.slow}
     assert not [test.name for test in tests if test.slow and test.commit]
     if CAN_NAME_HOSTS:
-        assert fast - jobs - chosen == set() or all("test_commands_run" in name for name in fast - jobs - chosen)
+        assert not fast - jobs - chosen
     assert {name.partition("::")[0] for name in fast & jobs} == {name.partition("::")[0] for name in chosen & jobs}
 
 

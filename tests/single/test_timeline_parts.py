@@ -189,7 +189,7 @@ def test_missing_parts_are_told_and_the_others_stay(job, tmp_path, capfd, monkey
 
 
 class Elsewhere:
-    """Another clock, which is 1000 s ahead and gains so many ns a second, behind a link with random delays."""
+    """Another clock, 1000 s ahead, that gains `drift` ns a second. The link to it has random delays."""
 
     def __init__(self, drift):
         self.drift, self.random = drift, random.Random(1)

@@ -59,7 +59,7 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     "too few readers": (
         trainers(2, 0.04, 0.01), [reader(0.1, 0, 0, number, steps=50, host=f"node{number}") for number in range(2)],
         "reader", 1.5, f"; {THREE}"),
-    # A third one takes turns from the slow one. The mean of both would say 3x.
+    # A third reader takes turns from the slow reader. The mean of both would say 3x.
     "one slow reader of two": (
         trainers(2, 0.029, 0.001), [SLOW_READER, reader(0.002, 0, 0.058, 1, steps=50, host="node1")], "reader", 1.5,
         "reader-bound: ranks wait 97 % of a step for the pipeline. Reader 0 on node0 is slow: it takes 60 ms for a step, "

@@ -6,7 +6,6 @@ The fingerprint of its graph (channel/shard/fingerprint.py) shows more, but some
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,27 +16,15 @@ from ...native import tensorflow_private as private
 
 # The name of an op that draws random numbers contains one of these. Ops without state ("Stateless") have their seeds as
 # inputs.
-_RANDOM = (
-    "Random",
-    "Multinomial",
-    "TruncatedNormal",
-    "StatefulUniform",
-    "StatefulStandardNormal",
-    "StatefulRandomBinomial",
-    "RngReadAndSkip",
-)
+_RANDOM = ("Random", "Multinomial", "TruncatedNormal", "StatefulUniform", "StatefulStandardNormal", "RngReadAndSkip")
 _MAPS = frozenset({"Map", "ParallelMap"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Outline:
-    """A summary that every pipeline has. Pipelines that differ may have equal outlines."""
+def outline_of(chain: Iterable[tf.data.Dataset]) -> tuple[str, str]:
+    """Digests of the stages, with their numbers and the ops in their functions, and of the stages' seeds.
 
-    kinds: str  # of the stages, with their numbers and the ops in their functions
-    seeds: str
-
-
-def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
+    Every pipeline has them. Pipelines that differ may have equal ones.
+    """
     kinds, seeds = hashlib.sha256(), hashlib.sha256()
     for stage in chain:
         # Functions come in any order. Some have numbers in their names that differ from process to process.
@@ -47,7 +34,7 @@ def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
         drawn = [[tf.get_static_value(seed) for seed in pair] for _, pair in private.seeds(stage)]
         drawn += sorted(_seeds_of(node) for node in _random(stage))
         seeds.update(repr([[None if seed is None else int(seed) for seed in pair] for pair in drawn]).encode())
-    return Outline(kinds.hexdigest(), seeds.hexdigest())
+    return kinds.hexdigest(), seeds.hexdigest()
 
 
 def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()) -> Iterator[str]:
@@ -61,11 +48,8 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
     for stage in chain:
         if private.unordered(stage):
             yield f"{private.name(stage)}Dataset has deterministic=False"
-        if any(
-            node.attr["deterministic"].s == b"false"
-            for node in private.function_nodes(stage)
-            if "deterministic" in node.attr
-        ):
+        within = (node.attr for node in private.function_nodes(stage) if "deterministic" in node.attr)
+        if any(attributes["deterministic"].s == b"false" for attributes in within):
             yield f"a dataset in a function of {private.name(stage)}Dataset has deterministic=False"
         for who, seeds in private.seeds(stage):
             if private.name(stage) in moved and " in a function" not in who:

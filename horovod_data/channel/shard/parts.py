@@ -2,8 +2,7 @@
 """shard="auto": several readers of one pipeline divide its files between them, or its elements.
 
 tf.data's AutoShard divides the files. Two cases are wrong there, and are found here. If a stage counts, files must not
-be
-divided: take(10) would give ten elements of each reader. If each reader has another order, elements can't be divided.
+be divided: take(10) would give ten elements of each reader. If each reader has another order, elements can't be divided.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import tensorflow as tf
 from ...errors import explained
 from ...native import tensorflow_private as private
 from ..receiver import stages
-from .order import Outline, outline_of, unordered
+from .order import outline_of, unordered
 
 # Stages that give the same result for a part of the files as for all files: the names of their classes without
 # `Dataset`.
@@ -26,7 +25,6 @@ _ALIKE = frozenset({
     "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
     "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
     "TextLine", "Unbatch"})  # fmt: skip
-
 
 # Stages that AutoShard moves: it divides the files before such a stage, wherever the stage stands.
 _MOVED = frozenset({"Shuffle"})
@@ -49,27 +47,16 @@ class ReaderPart:
     """The part of a common dataset that one of several readers reads."""
 
     dataset: tf.data.Dataset
-    kind: str  # "files" or "elements"
-    files: tuple[bytes, ...] = ()  # of all readers
-    why: str = ""  # the reason for not dividing files
-    outline: Outline = Outline("", "")  # of the pipeline, if its elements are divided
-
-    def summary(self) -> PartSummary:
-        return PartSummary(
-            self.kind, _digest(self.files), _digest(sorted(self.files)), self.outline.kinds, self.outline.seeds
-        )
+    summary: PartSummary
+    what: str  # what each reader reads, for people
 
 
 def _digest(names: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"\0".join(names)).hexdigest() if names else ""
+    return hashlib.sha256(b"\0".join(names)).hexdigest()
 
 
 def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
-    """This reader's part.
-
-    ValueError: the elements have to be divided and their order differs between readers, or the readers would write the
-      same cache file.
-    """
+    """This reader's part. Raises ValueError if the pipeline can't be divided."""
     chain = list(stages(dataset))
     if any(private.caches_in_a_file(stage) for stage in chain):
         raise explained(
@@ -82,7 +69,9 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     files, why = _files(dataset, chain, readers)
     if files:
         try:
-            return ReaderPart(private.shard_files(dataset, reader, readers), "files", files)
+            summary = PartSummary("files", _digest(files), _digest(sorted(files)))
+            what = f"reads its own files, of {len(files)}"
+            return ReaderPart(private.shard_files(dataset, reader, readers), summary, what)
         except tf.errors.OpError:
             why = "what reads the files is not known to tf.data"
     if unordered := next(_unordered(dataset, chain), None):
@@ -93,52 +82,32 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
             "Give it a seed, or let the dataset function take a tf.distribute.InputContext and shard by num_input_pipelines and "
             "input_pipeline_id",
         )
-    return ReaderPart(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
+    kinds, seeds = outline_of(chain)
+    what = f"reads everything and delivers one element in {readers} ({why})"
+    return ReaderPart(dataset.shard(readers, reader), PartSummary("elements", kinds=kinds, seeds=seeds), what)
 
 
 def check_parts(
     parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
-    """Raises ValueError, with the same text on every rank, if the readers' parts don't make up one whole.
-
-    The first three arguments are lists by reader.
-    """
+    """Raises ValueError, on every rank, if the readers' parts don't make up one whole. The lists are by reader."""
+    first = parts[0]
     for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
-        first = parts[0]
-        if part == first and (
-            part is None
-            or part.kind == "files"
-            or None in (fingerprint, fingerprints[0])
-            or fingerprint == fingerprints[0]
-        ):
+        files = part is not None and part.kind == "files"
+        unknown = None in (fingerprint, fingerprints[0])
+        if part == first and (part is None or files or unknown or fingerprint == fingerprints[0]):
             continue
-        differ, to_do = (
-            "have different ones",
-            (
-                "Return the same dataset on every reader, without shard() and with the same files; or leave "
-                "shard out, where the dataset function shards"
-            ),
-        )
-        if part is not None and first is not None and part.kind == first.kind == "files" and part.names == first.names:
-            differ, to_do = "have its files in different orders", "Sort the list of files"
-        elif (
-            part is not None
-            and first is not None
-            and part.kinds
-            and part.kinds == first.kinds
-            and part.seeds != first.seeds
-        ):
-            differ, to_do = (
-                "have different seeds in it",
-                "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers",
-            )
-        raise explained(
-            ValueError,
-            f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}: rows would '
-            "come twice or not at all",
-            to_do,
-            where="",
-        )
+        differ = "have different ones"
+        to_do = "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, where "
+        to_do += "the dataset function shards"
+        if part is not None and first is not None and part.kind == first.kind:
+            if files and part.names == first.names:
+                differ, to_do = "have its files in different orders", "Sort the list of files"
+            elif not files and part.kinds == first.kinds and part.seeds != first.seeds:
+                differ = "have different seeds in it"
+                to_do = "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers"
+        both = f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}'
+        raise explained(ValueError, f"{both}: rows would come twice or not at all", to_do, where="")
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:

@@ -5,31 +5,22 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import Mapping, NamedTuple, Optional, Union
+from typing import Mapping, NamedTuple, Union
 
-from ...errors import show
+from ...errors import say
 
 _REFRESH_SECONDS = 0.5
 
 
 class Shown(NamedTuple):
-    """The texts and numbers that are shown for a channel whose epoch is running."""
+    """What is shown for a channel whose epoch is running."""
 
     text: str  # "epoch 2: 45 %, 450 of 1,000 steps, 3,200 rows/s on rank 0"
     waits: str  # "ranks wait 71 % for the pipeline", or empty
-    number: int  # the epoch's number
     steps: int
-    whole: Optional[int]  # all steps of the epoch. None: not known
-    guessed: bool  # `whole` is the number of steps of the last epoch
-    rate: str
 
-    def short(self) -> str:
-        """A short text for a terminal: "~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline"."""
-        about = "~" * self.guessed
-        far = f"{self.steps:,}"
-        if self.whole:
-            far = f"{about}{100 * self.steps // self.whole} %, {far}/{about}{self.whole:,}"
-        return ", ".join(part for part in (f"{far} steps", self.rate, self.waits) if part)
+    def __str__(self) -> str:
+        return f"{self.text}; {self.waits}" if self.waits else self.text
 
 
 def make(how: str, seconds: float) -> Union[Lines, OneLine]:
@@ -39,11 +30,6 @@ def make(how: str, seconds: float) -> Union[Lines, OneLine]:
     except (AttributeError, OSError, ValueError):  # there is no stderr, it is closed, or it is an object of the program
         terminal = False
     return OneLine() if how == "bar" or terminal else Lines(seconds)
-
-
-def line_of(name: str, text: str, waits: str = "") -> str:
-    """A line that people can read and programs can search for."""
-    return f"horovod_data: channel {name}, {text}{f'; {waits}' if waits else ''}"
 
 
 class Lines:
@@ -65,12 +51,12 @@ class Lines:
             if at >= self._due[name]:
                 self._due[name] = at + self._seconds
                 if name in moved or not moved:
-                    self.end(line_of(name, shown.text, shown.waits))
+                    self.end(name, shown)
                 self._steps[name] = shown.steps
 
-    def end(self, line: str) -> None:
-        """Writes the last line of an epoch."""
-        show(line)
+    def end(self, name: str, shown: Shown) -> None:
+        """Writes the last line of a channel's epoch."""
+        say(f"channel {name}, {shown}")
 
     def close(self) -> None:
         """Leaves the terminal clean. It is the last call."""
@@ -88,16 +74,16 @@ class OneLine:
             return
         self._next = at + _REFRESH_SECONDS
         if channels:
-            text = " | ".join(f"{name} {shown.number}: {shown.short()}" for name, shown in channels.items())
+            text = " | ".join(f"{name}, {shown}" for name, shown in channels.items())
             columns = shutil.get_terminal_size().columns  # also if only the launcher's stderr is a terminal
             self._write(text[: columns - 1])
             self._dirty = True
         else:
             self.close()
 
-    def end(self, line: str) -> None:
+    def end(self, name: str, shown: Shown) -> None:
         self.close()
-        show(line)
+        say(f"channel {name}, {shown}")
         self._next = 0.0
 
     def close(self) -> None:

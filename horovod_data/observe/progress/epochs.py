@@ -51,7 +51,7 @@ class Ended:
         each = f"epoch {self.first}" if self.first == self.last else f"epochs {self.first} to {self.last}"
         whole = (self.last - self.first + 1) * (self.expected or 0)
         early = f" of {whole:,}" if self.steps < whole else ""
-        rate = f", {rows_per_second(self.rows / self.seconds)}" if self.seconds > 0 else ""
+        rate = f", {_rate(self.rows / self.seconds)}" if self.seconds > 0 else ""
         steps, rows = _count(self.steps, "step"), _count(self.rows, "row")
         return f"{each} ended after {steps}{early}: {rows} on rank 0 in {self.seconds:.1f} s{rate}"
 
@@ -125,11 +125,6 @@ class Epochs:
             return self.expected
         return self._before if self._before and self._before >= self.steps else None
 
-    @property
-    def guessed(self) -> bool:
-        """Says whether `whole` is the number of the last epoch."""
-        return self.expected is None
-
     def rate(self) -> float:
         """The rows per second over the last _WINDOW seconds."""
         if len(self._looks) < 2:
@@ -144,14 +139,14 @@ class Epochs:
         whole = self.whole
         if not whole:
             far = _count(self.steps, "step")
-        elif self.guessed:
+        elif self.expected is None:
             far = f"about {100 * self.steps // whole} %, {_count(self.steps, 'step')} ({whole:,} in the epoch before)"
         else:
             far = f"{min(100, 100 * self.steps // whole)} %, {self.steps:,} of {whole:,} steps"
-        return f"epoch {self.number}: {far}, {rows_per_second(self.rate())} on rank 0"
+        return f"epoch {self.number}: {far}, {_rate(self.rate())} on rank 0"
 
 
-def rows_per_second(rate: float) -> str:
+def _rate(rate: float) -> str:
     return f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.2g} rows/s"
 
 

@@ -20,7 +20,7 @@ from ...native import bindings
 from .. import times
 from ..report import verdict
 from . import display
-from .epochs import Ended, Epochs, Tally, Total, rows_per_second
+from .epochs import Ended, Epochs, Tally, Total
 
 _LOOK_SECONDS = 0.25
 # Other processes are asked again when their answers are older than both limits. The second is multiplied by their
@@ -29,8 +29,6 @@ _FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
 # If a process has not answered after this time, its last answer stays valid. The second value is for the end of the
 # job.
 _PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
-# In a running epoch, the wait shares are about these last seconds, and about at least one step.
-_LATELY_SECONDS = 10.0
 # A terminal that takes no output must not delay the end of the job for longer than this.
 _JOIN_SECONDS = 2.0
 
@@ -77,12 +75,9 @@ def expect(channel: str, steps: int) -> None:
         _expected[channel] = steps if steps >= 0 else None
 
 
-def _of(name: str, all_times: _Times) -> _Times:
+def _of(name: str, process: times.Process) -> times.Process:
     """The times of this channel alone."""
-    return {
-        who: {**one, "channels": {name: one["channels"][name]} if name in one["channels"] else {}}
-        for who, one in all_times.items()
-    }
+    return {**process, "channels": {key: one for key, one in process["channels"].items() if key == name}}
 
 
 class Watch:
@@ -103,8 +98,6 @@ class Watch:
         self._epochs: dict[str, Epochs] = {}
         self._numbers: dict[str, int] = {}  # tells channels of one name apart
         self._begun: dict[str, _Times] = {}  # the times at the begin of the channel's epoch
-        # time, rank 0's steps, the times of all processes
-        self._lately: dict[str, collections.deque[tuple[float, int, _Times]]] = {}
         self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
         self._asked = 0.0  # time of the last question
 
@@ -146,16 +139,15 @@ class Watch:
         if self._due(now, at_once=bool(ended), running=bool(running)):
             self._times |= {times.who(one): one for one in times.of_all(patience)}
             self._asked = now
-        lines = [
-            display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {}))) for name, each in ended
-        ]
+        over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
         for name in {name for name, _ in ended} & self._epochs.keys():
-            self._begun[name] = _of(name, self._times)
-            self._lately.pop(name, None)
-        shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
+            self._begun[name] = {who: _of(name, one) for who, one in self._times.items()}
+        shown = {
+            name: display.Shown(epochs.text(), self._waits(name), epochs.steps) for name, epochs in running.items()
+        }
         with self._showing:
-            for line in lines:
-                self._display.end(line)
+            for one in over:
+                self._display.end(*one)
             self._display.show(shown, now)
 
     def _seen(
@@ -184,36 +176,20 @@ class Watch:
         ended: list[tuple[str, Ended]] = []
         for name in self._epochs.keys() - own["channels"].keys():
             ended += [(name, each) for each in self._epochs.pop(name).over()]
-            for known in (self._numbers, self._begun, self._lately, _expected):
+            for known in (self._numbers, self._begun, _expected):
                 known.pop(name, None)
         return ended
 
     def _due(self, now: float, at_once: bool, running: bool) -> bool:
         """Says whether to ask the other processes again. Answers of many processes are expensive."""
-        least = _FRESH_SECONDS_OF_EACH * len(self._times)
-        return (at_once and now - self._asked >= least) or (running and now - self._asked >= max(_FRESH_SECONDS, least))
+        least, waited = _FRESH_SECONDS_OF_EACH * len(self._times), now - self._asked
+        return (at_once and waited >= least) or (running and waited >= max(_FRESH_SECONDS, least))
 
-    def _shown(self, name: str, epochs: Epochs, now: float) -> display.Shown:
-        lately = self._lately.setdefault(name, collections.deque([(now, 0, self._begun.get(name, {}))]))
-        if lately[-1][0] < self._asked:
-            lately.append((self._asked, epochs.steps, _of(name, self._times)))
-        while len(lately) > 2 and now - lately[1][0] >= _LATELY_SECONDS and lately[1][1] < epochs.steps:
-            lately.popleft()
-        return display.Shown(
-            epochs.text(),
-            self._waits(name, lately[0][2]),
-            epochs.number,
-            epochs.steps,
-            epochs.whole,
-            epochs.guessed,
-            rows_per_second(epochs.rate()),
-        )
-
-    def _waits(self, name: str, before: _Times) -> str:
-        """A text that says which ranks have waited for what since `before`."""
+    def _waits(self, name: str) -> str:
+        """A text that says which ranks have waited for what in the channel's epoch."""
         if name not in self._epochs:  # the core has forgotten the channel's times
             return ""
-        for channel in times.channels(times.since(self._times.values(), before)):
+        for channel in times.channels(times.since(self._times.values(), self._begun.get(name, {}))):
             if channel.name == name:
                 return verdict.judge(channel).brief(len(channel.trainers))
         return "" if self._epochs[name].steps else "rank 0 waits for its first batch"

@@ -9,7 +9,7 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explained, show
+from ...errors import explain, explained, say, show, text_of
 from ...job import state
 from ...native import bindings
 from .. import times
@@ -57,11 +57,8 @@ def report() -> TimesReport:
     """
     state.known("report()")
     if bindings.state() is bindings.State.SHUT_DOWN:  # processes no longer answer
-        raise explained(
-            RuntimeError,
-            "report() was called after horovod_data.shutdown()",
-            "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
-        )
+        to_do = "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end"
+        raise explained(RuntimeError, "report() was called after horovod_data.shutdown()", to_do)
     made = make(times.of_all(_PATIENCE_SECONDS))
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"  # it may lack letters of a channel's name
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or is a pipe without a reader
@@ -77,7 +74,10 @@ def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
 
 def at_end() -> None:
     """Prints the report on stderr. With HOROVOD_DATA_REPORT=1, reader 0 calls it when all ranks are done."""
-    show(str(make(times.of_all(_PATIENCE_SECONDS))))
+    try:
+        show(str(make(times.of_all(_PATIENCE_SECONDS))))
+    except Exception as error:  # a failed report does not fail the process, because the job has ended well
+        say(explain(f"there is no report: {type(error).__name__}: {text_of(error)}"))
 
 
 def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:

@@ -17,11 +17,11 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from .channel.reader_dataset import eagerly
-from .errors import explained, forked, whole
-from .job import state
-from .native import bindings
-from .observe import stats, times
+from ..channel.reader_dataset import eagerly
+from ..errors import explained, forked, whole
+from ..job import state
+from ..native import bindings
+from ..observe import stats, times
 
 
 class DeliveryScalars:
@@ -47,11 +47,9 @@ class DeliveryScalars:
         """
         rank = state.current("DeliveryScalars()").trainer
         if rank is None:
-            raise explained(
-                RuntimeError,
-                "DeliveryScalars() was called on a dedicated reader, which gets no batches",
-                "Call horovod_data.serve() before it",
-            )
+            what = "DeliveryScalars() was called on a dedicated reader, which gets no batches"
+            to_do = "Call horovod_data.serve() before it"
+            raise explained(RuntimeError, what, to_do)
         self._channel = channel
         with eagerly():  # in a TF1 graph this would make ops that never run
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Epoch metrics and validation over the rows of all ranks, where Horovod's MetricAverageCallback averages over ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from ..channel.create import exactly_weighed
+from ..channel.reader_dataset import eagerly
+from ..collectives.gather import gather
+from ..collectives.scatter import scatter
+from ..job import state
+from ..observe import times
+
+
+class MetricAverage(tf.keras.callbacks.Callback):
+    """Makes the logs of an epoch those of all ranks' rows: loss, metrics, and their `val_` counterparts.
+
+    Collective: add it on every rank, before callbacks that read the logs (EarlyStopping, ReduceLROnPlateau,
+    ModelCheckpoint). It calls two small collectives for each epoch, and two for each validation.
+
+    A rank's mean over 3 rows counts 3 times as much as a mean over 1 row, and a rank without rows does not count. The
+    callback adds up the states of the metrics over the ranks, as tf.distribute does. So also metrics that are no means
+    (AUC, Precision, RootMeanSquaredError) are exact. A metric of your own needs a state that can be added up.
+
+    With remainder="pad" or "repeat", filler rows have weight 0. The loss and metrics in `weighted_metrics` leave them
+    out, as in one process. Metrics in `metrics` count them: Keras gives these no weights.
+
+    With `weigh`, the loss and `weighted_metrics` are means over the weights. They are exact if the ranks have the same
+    number of rows in each step (remainder="pad" or "repeat").
+
+    Raises:
+      RuntimeError: raised in fit(), before init() or on a dedicated reader.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._train: Optional[dict[str, float]] = None
+        self._tested: dict[str, float] = {}
+        self._before: dict[str, tuple[int, int]] = {}
+        self._in_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._train, self._tested, self._before = None, {}, _delivered()
+        self._in_epoch = True
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._in_epoch:  # Keras resets the metrics for the validation
+            self._train = self._averaged()
+        self._before = _delivered()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._tested = self._averaged()
+        _replace(logs, self._tested)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._in_epoch = False
+        train = self._averaged() if self._train is None else self._train
+        _replace(logs, {**train, **{f"val_{name}": value for name, value in self._tested.items()}})
+
+    def _averaged(self) -> dict[str, float]:
+        """The results of the metrics over the rows of all ranks. Collective."""
+        model = self.model
+        variables = list({id(v): v for metric in model.metrics for v in metric.variables}.values())
+        own = [np.asarray(v) for v in variables]
+        losses = {id(metric.count) for metric in _loss_trackers(model)}
+        rows = self._rows()
+        # The counts of the losses include filler rows. The rows that were delivered do not.
+        of_losses = [id(v) in losses for v in variables]
+        sent = [min(value, rows) if is_loss and rows is not None else value for value, is_loss in zip(own, of_losses)]
+        flat = np.concatenate([np.asarray(value, np.float64).ravel() for value in sent] or [np.zeros(0)])
+        total = _sum_over_ranks(flat)
+        sums, at = [], 0
+        for value in own:
+            sums.append(total[at : at + value.size].reshape(value.shape).astype(value.dtype))
+            at += value.size
+        try:
+            for variable, value in zip(variables, sums):
+                variable.assign(value)
+            results = model.get_metrics_result()
+            return {name: float(np.asarray(value)) for name, value in results.items() if np.ndim(value) == 0}
+        finally:
+            for variable, value in zip(variables, own):
+                variable.assign(value)
+
+    def _rows(self) -> Optional[int]:
+        """The rows without filler rows that a channel has delivered to this rank in this phase, if one channel has.
+
+        None: several channels or none have, or it has exact weights, whose sum Keras counts.
+        """
+        news = {}
+        for name, (rows, steps) in _delivered().items():
+            rows_before, steps_before = self._before.get(name, (0, 0))
+            if steps != steps_before:
+                news[name] = rows - rows_before
+        if len(news) != 1:
+            return None
+        ((name, rows),) = news.items()
+        return None if name in exactly_weighed or rows < 0 else rows
+
+
+def _delivered() -> dict[str, tuple[int, int]]:
+    """The rows and steps that this rank has got until now, by channel. Filler rows don't count."""
+    return {name: (its.rows, its.steps) for name, its in times.trainers(times.own()).items()}
+
+
+def _loss_trackers(model: Any) -> list[Any]:
+    """Keras' means of the losses. They count a batch by its rows, not by their weights."""
+    found = [model._loss_tracker] if getattr(model, "_loss_tracker", None) is not None else []  # Keras 3
+    for container in getattr(model, "compiled_loss", None), getattr(model, "_compile_loss", None):
+        found += [metric for metric in getattr(container, "metrics", None) or [] if hasattr(metric, "count")]
+    return found
+
+
+def _sum_over_ranks(values: np.ndarray) -> np.ndarray:
+    job = state.current("MetricAverage")
+    ranks = len(job.layout.trainers)
+    with eagerly():
+        gathered = gather(tf.constant(values[np.newaxis]), name="hvdata.MetricAverage.states")
+        summed = None
+        if job.trainer == 0:
+            summed = tf.repeat(tf.reduce_sum(gathered, 0, keepdims=True), ranks, axis=0)
+        return np.asarray(scatter(summed, name="hvdata.MetricAverage.sums", dtype=tf.float64))[0]
+
+
+def _replace(logs: Any, results: dict[str, float]) -> None:
+    """Replaces values that Keras has in its logs. It has others than those of metrics, such as the learning rate."""
+    for name, value in results.items():
+        if logs is not None and name in logs:
+            logs[name] = value
