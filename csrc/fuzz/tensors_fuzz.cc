@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/hooks.h"
+#include "mail/share.h"
 #include "fuzz/fuzz.h"
 #include "ops/bundle.h"
 
