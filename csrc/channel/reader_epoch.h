@@ -235,8 +235,8 @@ class ReaderEpoch : private LaneOutput {
   std::map<int, EpochStep> whys_;  // by trainer that has asked while another reader is behind: its step
   std::string held_by_;            // the name of that reader, and its reason, if this reader knows them
 
-  wire::Pulled pulled_;   // hashes that are not sent yet, and the progress that was sent last
-  bool alike_ = false;    // all readers have had the same elements
+  wire::Pulled pulled_;  // hashes that are not sent yet, and the progress that was sent last
+  bool alike_ = false;   // all readers have had the same elements
 
   std::unique_ptr<proof::Account> account_;  // verified channels
   bool accounted_before_ = false;            // an earlier run has accounted for the whole epoch

@@ -43,9 +43,9 @@ class StreamComparer {
   };
   struct Epoch {
     std::vector<Reader> readers;
-    uint64_t first = 0;        // the number of hashes[0]
-    std::deque<Hash> hashes;   // of elements that some reader has not pulled
-    std::string difference;    // the first one
+    uint64_t first = 0;       // the number of hashes[0]
+    std::deque<Hash> hashes;  // of elements that some reader has not pulled
+    std::string difference;   // the first one
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
 

@@ -245,7 +245,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
 
 class DealOp : public AsyncOpKernel {
  public:
-  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) { 
+  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("divides", &division_.divides));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("varies", &division_.varies));
@@ -258,15 +258,16 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->channels().FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_, done] {
-      const Outcome thrown =
-          Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
-      if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
-        Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
-        Abort(1);
-      }
-      done();
-    });
+    const bool runs =
+        RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_, done] {
+          const Outcome thrown =
+              Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
+          if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
+            Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
+            Abort(1);
+          }
+          done();
+        });
     OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
 

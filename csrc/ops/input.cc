@@ -259,7 +259,8 @@ uint64_t Input::HashOf(const Tensors& element) const {
   }
   Tensors exact;
   for (const tensorflow::Tensor& tensor : element) {
-    const bool inexact = tensorflow::DataTypeIsFloating(tensor.dtype()) || tensorflow::DataTypeIsComplex(tensor.dtype());
+    const bool inexact =
+        tensorflow::DataTypeIsFloating(tensor.dtype()) || tensorflow::DataTypeIsComplex(tensor.dtype());
     if (!inexact && tensor.NumElements() > 0) exact.push_back(tensor);
   }
   return Fingerprint(exact.empty() ? element : exact, 0);

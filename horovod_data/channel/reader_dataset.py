@@ -156,7 +156,9 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         with _mode(graph), tf.device("/CPU:0"):
             part = part_of(dataset, rules.reader, rules.readers)
     whole, own = dataset, dataset if part is None else part.dataset
-    if part is not None and not part.divides_elements:  # else the core skips elements, which it compares between readers
+    if (
+        part is not None and not part.divides_elements
+    ):  # else the core skips elements, which it compares between readers
         dataset = own
     spec = dataset.element_spec
     elements.check_types(spec)
