@@ -42,7 +42,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
   MutexLock lock(&mu_);
   CollectLocked();
   const bool pipeline = purpose == For::kPipeline;
-  const bool slot_left = !free_slots_.empty() || offset_of_.size() < Slots::kCount;
+  const bool slot_left = !retired_ && (!free_slots_.empty() || offset_of_.size() < Slots::kCount);
   std::optional<uint64_t> offset;
   if (slot_left && (!pipeline || held_ + size <= segment_.arena / 2)) offset = heap_.Take(size);
   if (offset && !ReserveLocked(*offset + size)) {
@@ -74,7 +74,7 @@ void Arena::Free(const char* memory) {
   if (std::exchange(piece.held, false)) held_ -= piece.size;
   slots_->Drop(piece.slot);
   try {
-    if (retired_ && CollectLocked()) TrimLocked();
+    if (retired_) CollectLocked();
   } catch (const std::bad_alloc&) {  // a destructor may have called, so the process keeps this memory
   }
 }
@@ -89,42 +89,39 @@ std::optional<Arena::Location> Arena::Share(const char* memory) {
 
 Arena::Usage Arena::Read() {
   MutexLock lock(&mu_);
-  if (CollectLocked() && retired_) TrimLocked();
+  CollectLocked();
   return usage_;
 }
 
 void Arena::Retire() {
   MutexLock lock(&mu_);
-  const bool any = CollectLocked();
-  if (!std::exchange(retired_, true) || any) TrimLocked();
-}
-
-void Arena::TrimLocked() {
+  CollectLocked();
+  if (std::exchange(retired_, true)) return;
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
-  // Memory after the first hole counts as not set aside. A second request for it does no harm.
-  if (!heap_.Free().empty()) usage_.reserved = std::min(usage_.reserved, heap_.Free().begin()->first);
-  usage_.short_of_memory = false;
+  usage_.reserved = usage_.taken;
 }
 
 Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
   return std::prev(pieces_.upper_bound(static_cast<uint64_t>(memory - data_)));
 }
 
-// Frees the slots that trainers have given back. True if it freed any.
-bool Arena::CollectLocked() {
-  bool any = false;
+// Frees the slots that trainers have given back.
+void Arena::CollectLocked() {
   slots_->TakeReturned([&](uint32_t slot) {
     mu_.AssertHeld();
     if (slot >= offset_of_.size()) return;
     const auto piece = pieces_.find(offset_of_[slot]);
     if (piece == pieces_.end() || piece->second.slot != slot) return;
-    heap_.Give(piece->first, piece->second.size);
-    usage_.taken -= piece->second.size;
+    const auto [offset, size] = std::pair(piece->first, piece->second.size);
+    heap_.Give(offset, size);
+    usage_.taken -= size;
+    if (retired_) {
+      region_->Release(segment_.ArenaAt() + offset, size);
+      usage_.reserved = usage_.taken;
+    }
     pieces_.erase(piece);
     free_slots_.push_back(slot);
-    any = true;
   });
-  return any;
 }
 
 // Sets memory up to `end` aside. False: the kernel has no more memory.
@@ -143,10 +140,10 @@ bool Arena::ReserveLocked(uint64_t end) {
   return false;
 }
 
-std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {
+std::shared_ptr<ArenaView> ArenaView::Attach(int64_t pid, int fd, const Segment& segment, std::string* why) {
   // Another process sent these sizes, so their sum may overflow.
   const bool wraps = segment.Size() < segment.arena;
-  std::shared_ptr<Region> region = Region::Attach(fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
+  std::shared_ptr<Region> region = Region::Attach(pid, fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
   if (!region) return nullptr;
   return std::shared_ptr<ArenaView>(new ArenaView(segment, std::move(region)));
 }

@@ -56,8 +56,8 @@ class Arena {
   };
   Usage Read();
 
-  // No more batches will come. Gives the memory of free slots back to the system, now and at every later Free().
-  // Another call also gives back the memory that trainers have freed meanwhile.
+  // No more batches will come. Gives the memory of free slots back to the system, and allocates no more. Later calls,
+  // and Free(), also give back the memory that trainers have freed meanwhile.
   void Retire();
 
  private:
@@ -71,9 +71,8 @@ class Arena {
   Arena(const Segment& segment, std::shared_ptr<Region> region);
 
   Pieces::iterator FindLocked(const char* memory) REQUIRES(mu_);
-  bool CollectLocked() REQUIRES(mu_);
+  void CollectLocked() REQUIRES(mu_);
   bool ReserveLocked(uint64_t end) REQUIRES(mu_);
-  void TrimLocked() REQUIRES(mu_);
 
   const Segment segment_;
   const std::shared_ptr<Region> region_;
@@ -94,8 +93,8 @@ class Arena {
 // A trainer's end: it maps the arena of another process.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
-  // Closes `fd`. If the memory can't be mapped, returns null and says why.
-  static std::shared_ptr<ArenaView> Attach(int fd, const Segment& segment, std::string* why);
+  // Maps descriptor `fd` of process `pid`. If the memory can't be mapped, returns null and says why.
+  static std::shared_ptr<ArenaView> Attach(int64_t pid, int fd, const Segment& segment, std::string* why);
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 

@@ -18,37 +18,22 @@ namespace hvdata {
 namespace {
 
 // The regions that this process has created. A forked child must not change them. There are few.
-struct Made {
-  std::atomic<char*> data{nullptr};  // set last, so a child that finds it also finds the other members
-  uint64_t size = 0;
-  int fd = -1;
-  std::atomic<bool> taken{false};
-};
-Made made[16];
+std::atomic<const Region*> made[16];
 
 // In a child each page becomes a private copy at its first write. Destructors write, for example those of strings.
 void InChild() {
-  for (Made& region : made) {
-    char* const data = region.data;
-    if (data != nullptr) (void)mmap(data, region.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region.fd, 0);
+  for (const auto& one : made) {
+    const Region* const region = one;
+    if (region == nullptr) continue;
+    (void)mmap(region->data(), region->size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region->fd(), 0);
   }
 }
 
-void Remember(char* data, uint64_t size, int fd) {
-  for (Made& region : made) {
-    if (region.taken.exchange(true)) continue;
-    region.size = size;
-    region.fd = fd;
-    region.data = data;
-    return;
-  }
-}
-
-void Forget(const char* data) {
-  for (Made& region : made) {
-    if (region.data != data) continue;
-    region.data = nullptr;
-    region.taken = false;
+// Replaces `from` by `to` in one place of the list.
+void Replace(const Region* from, const Region* to) {
+  for (auto& one : made) {
+    const Region* expected = from;
+    if (one.compare_exchange_strong(expected, to)) return;
   }
 }
 
@@ -72,17 +57,22 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
   }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return Refused(fd, "mmap", why);
-  Remember(static_cast<char*>(data), bytes, fd);
-  return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, fd));
+  const std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, fd));
+  Replace(nullptr, region.get());
+  return region;
 }
 
-std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_only_from, std::string* why) {
+std::shared_ptr<Region> Region::Attach(int64_t pid, int its, uint64_t bytes, uint64_t read_only_from,
+                                       std::string* why) {
   WatchForks(InChild);
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(its);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return Refused(fd, "opening it", why);
   struct stat status;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0) {
-    *why = "the descriptor handed over is not the shared memory that was announced";
+    *why = "what was opened is not the memory that was announced";
     close(fd);
     return nullptr;
   }
@@ -96,7 +86,7 @@ std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_onl
 }
 
 Region::~Region() {
-  if (fd_ >= 0) Forget(data_);
+  if (fd_ >= 0) Replace(this, nullptr);
   munmap(data_, size_);
   if (fd_ >= 0) close(fd_);
 }

@@ -11,6 +11,8 @@
 
 namespace hvdata {
 
+enum class RingTaken { kNone, kOne, kBroken };
+
 template <uint32_t kBytes>
 class Ring {
  public:
@@ -44,7 +46,7 @@ class Ring {
 
   bool Empty() const { return begin_.load(std::memory_order_relaxed) == end_.load(std::memory_order_acquire); }
 
-  enum class Taken { kNone, kOne, kBroken };
+  using Taken = RingTaken;
 
   // The reader calls visit(record) with the oldest record. After `visit` the writer may overwrite the record. kBroken:
   // the ring's contents are not valid.

@@ -20,8 +20,7 @@ struct RingPair {
 
   DownRing down;
   UpRing up;
-  // By channel. A TAKEN of this trainer wakes the reader if it gives credit up to this step or more. Otherwise the
-  // reader still waits for more credit, or for other trainers.
+  // By channel: see HostLink::wake_at.
   alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 

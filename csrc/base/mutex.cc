@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
-#include <string>
 #include <vector>
 
 #include "base/exceptions.h"

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of this library, and the actions that are not allowed under a lock. Clang checks which code holds which
-// lock (`make lint`). Tests check the order of the locks.
-//
-// All locks have one order: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. No thread
-// holds a lock when it handles a message. User code and slow work, such as an op's callback or freeing tensors, runs
-// after the last lock is released: AfterUnlock. A writer's thread writes lines and records (base/writer.h).
+// The locks of this library, and the actions that are not allowed under a lock (docs/maps.md, "Locks"). Clang checks
+// which code holds which lock (`make lint`). Tests check the order of the locks.
 #pragma once
 
 #include <chrono>

@@ -4,11 +4,10 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
+#include <mutex>
 
 namespace hvdata {
 
@@ -18,8 +17,8 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Only one thread at a
-// time may call TurnTo. Any thread may read. A call of TurnTo reads the clock once and takes no lock.
+// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Any thread may call
+// it.
 template <typename What>
 class Stopwatch {
  public:
@@ -35,60 +34,34 @@ class Stopwatch {
 
   // Starts activity `what`. Returns the lap that ends now.
   Lap TurnTo(What what) {
-    const uint64_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1);  // before the clock is read, so that no reader counts time after that moment
-    const size_t doing = doing_.load(std::memory_order_relaxed);
-    const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), SteadyNow()};
-    std::atomic<int64_t>& sum = sums_[doing];
-    sum.store(sum.load(std::memory_order_relaxed) + lap.spent(), std::memory_order_release);
-    doing_.store(static_cast<size_t>(what), std::memory_order_release);
-    since_.store(lap.end, std::memory_order_release);
-    version_.store(version + 2, std::memory_order_release);
+    const std::lock_guard<std::mutex> lock(mu_);
+    const Lap lap{doing_, since_, SteadyNow()};
+    sums_[static_cast<size_t>(doing_)] += lap.spent();
+    doing_ = what;
+    since_ = lap.end;
     return lap;
   }
 
-  // The current lap, with a recent moment as its end.
+  // The current lap, with now as its end.
   Lap UnderWay() const {
-    Lap lap{};
-    for (int i = 0; i < kTries; ++i) {
-      const uint64_t before = version_.load(std::memory_order_acquire);
-      lap.what = static_cast<What>(doing_.load(std::memory_order_acquire));
-      lap.begin = since_.load(std::memory_order_acquire);
-      lap.end = SteadyNow();
-      if (before % 2 == 0 && version_.load() == before) break;
-      LetTurn(i);
-    }
-    return lap;
+    const std::lock_guard<std::mutex> lock(mu_);
+    return {doing_, since_, SteadyNow()};
   }
 
   // The sums up to now.
   Sums Read() const {
-    Sums sums{};
-    for (int i = 0; i < kTries; ++i) {
-      const uint64_t before = version_.load(std::memory_order_acquire);
-      for (size_t k = 0; k < kThings; ++k) sums[k] = sums_[k].load(std::memory_order_acquire);
-      const size_t doing = doing_.load(std::memory_order_acquire);
-      sums[doing] += SteadyNow() - since_.load(std::memory_order_acquire);
-      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
-      LetTurn(i);
-    }
+    const std::lock_guard<std::mutex> lock(mu_);
+    Sums sums = sums_;
+    sums[static_cast<size_t>(doing_)] += SteadyNow() - since_;
     return sums;
   }
 
  private:
-  // After so many tries, which take microseconds, a reader sleeps. A thread in the middle of TurnTo may need the
-  // reader's processor.
-  static constexpr int kTriesAtOnce = 1000;
-  static constexpr int kTries = 1000 * kTriesAtOnce;  // then a reader gives up
-
-  static void LetTurn(int tried) {
-    if (tried % kTriesAtOnce == kTriesAtOnce - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  std::atomic<uint64_t> version_{0};  // odd: a call of TurnTo is running
-  std::array<std::atomic<int64_t>, kThings> sums_{};
-  std::atomic<size_t> doing_{0};
-  std::atomic<int64_t> since_{SteadyNow()};
+  // A plain std::mutex. It has no place in the order of base/mutex.h, because it is held for a few instructions only.
+  mutable std::mutex mu_;
+  Sums sums_{};
+  What doing_{};
+  int64_t since_ = SteadyNow();
 };
 
 }  // namespace hvdata

@@ -5,13 +5,6 @@
 #include <utility>
 
 namespace hvdata {
-namespace {
-std::vector<int> IndicesOf(const std::vector<int>& ends, size_t members) {
-  std::vector<int> lanes(members, -1);
-  for (size_t lane = 0; lane < ends.size(); ++lane) lanes[static_cast<size_t>(ends[lane])] = static_cast<int>(lane);
-  return lanes;
-}
-}  // namespace
 
 World World::Of(int self, std::vector<Member> members) {
   World world;
@@ -27,18 +20,23 @@ World World::Of(int self, std::vector<Member> members) {
   }
   world.members = std::move(members);
   const int group = world.me().group;
-  for (int member : world.readers) {
-    const int its = world.members[static_cast<size_t>(member)].group;
-    if (its == group) world.sources.push_back(member);
-    world.grouped = world.grouped || its != world.members[static_cast<size_t>(world.readers[0])].group;
+  world.source_indices.assign(world.members.size(), -1);
+  world.audience_indices = world.source_indices;
+  for (const int member : world.readers) {
+    const Member& reader = world.members[static_cast<size_t>(member)];
+    world.grouped = world.grouped || reader.group != world.members[static_cast<size_t>(world.readers[0])].group;
+    if (reader.group != group) continue;
+    world.source_indices[static_cast<size_t>(member)] = world.source_count();
+    world.sources.push_back(member);
+    world.source_readers.push_back(reader.reader);
   }
-  for (int member : world.trainers) {
-    if (world.members[static_cast<size_t>(member)].group == group) world.audience.push_back(member);
+  for (const int member : world.trainers) {
+    const Member& trainer = world.members[static_cast<size_t>(member)];
+    if (trainer.group != group) continue;
+    world.audience_indices[static_cast<size_t>(member)] = world.audience_count();
+    world.audience.push_back(member);
+    world.audience_ranks.push_back(trainer.trainer);
   }
-  world.source_indices = IndicesOf(world.sources, world.members.size());
-  world.audience_indices = IndicesOf(world.audience, world.members.size());
-  for (int member : world.sources) world.source_readers.push_back(world.members[static_cast<size_t>(member)].reader);
-  for (int member : world.audience) world.audience_ranks.push_back(world.members[static_cast<size_t>(member)].trainer);
   return world;
 }
 

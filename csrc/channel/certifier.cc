@@ -10,8 +10,7 @@
 
 #include "base/log.h"
 #include "base/outcome.h"
-#include "base/place.h"
-#include "base/writer.h"
+#include "base/world.h"
 
 namespace hvdata {
 

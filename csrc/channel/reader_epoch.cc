@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/patience.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 

@@ -7,7 +7,7 @@
 #include "base/interrupts.h"
 #include "base/log.h"
 #include "base/patience.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/patience.h"
-#include "base/place.h"
 #include "base/threads.h"
+#include "base/world.h"
 
 namespace hvdata {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <algorithm>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "base/counters.h"
+#include "base/exceptions.h"
+#include "base/fork.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "base/random.h"
-#include "mail/porters.h"
+#include "transport/check.h"
 
 namespace hvdata {
 
@@ -32,7 +34,112 @@ std::string FileIn(const char* variable) {
   return error ? file : absolute.string();
 }
 
+// Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked
+// child.
+struct Process {
+  Mutex mu;
+  std::shared_ptr<Engine> engine GUARDED_BY(mu);
+  EngineState state GUARDED_BY(mu) = EngineState::kNone;
+  std::string broken GUARDED_BY(mu);
+};
+
+Process& ThisProcess() {
+  static Process* const process = new Process;
+  return *process;
+}
+
+std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine) {
+  const auto n = static_cast<size_t>(SizeOf(comm));
+  std::string all(mine.size() * n, '\0');
+  const auto each = static_cast<int>(mine.size());
+  Check(MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm), "MPI_Allgather");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
+  return texts;
+}
+
 }  // namespace
+
+// ---- The start, and the errors if no engine runs.
+
+Outcome ShutDownOutcome() {
+  return {
+      kFailedPrecondition,
+      "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
+      "read; a process can't join again"};
+}
+
+Hooks& TheHooks() {
+  static Hooks hooks;
+  return hooks;
+}
+
+Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
+  WatchForks();
+  KeepReserve();
+  int self = 0;
+  MPI_Comm own = MPI_COMM_NULL;
+  if (MPI_Comm_rank(comm, &self) != MPI_SUCCESS || MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
+    return {kInternal, "MPI could not duplicate the communicator given to init()"};
+  }
+  MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+  const int64_t pid = getpid();
+  int64_t mine[2] = {pid, static_cast<int64_t>(ProcessStartTime(pid))};
+  std::vector<int64_t> all(2 * roles.size());
+  Check(MPI_Allgather(mine, 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, own), "MPI_Allgather");
+  for (size_t i = 0; i < roles.size(); ++i) {
+    roles[i].pid = all[2 * i];
+    roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
+  }
+  World world = World::Of(self, std::move(roles));
+  auto links = std::make_unique<HostLinks>(world, settings.payload, settings.arena_bytes,
+                                           [own](const std::string& mine) { return GatherOver(own, mine); });
+  std::shared_ptr<Engine> engine(new Engine(std::move(world), own, settings, std::move(links)));
+  Process& process = ThisProcess();
+  MutexLock lock(&process.mu);
+  FreeAfterUnlock(std::exchange(process.engine, engine));
+  process.state = EngineState::kRunning;
+  return {};
+}
+
+std::shared_ptr<Engine> Engine::Current() {
+  if (InForkedChild()) return nullptr;
+  Process& process = ThisProcess();
+  MutexLock lock(&process.mu);
+  return process.engine;
+}
+
+EngineState Engine::State() {
+  if (InForkedChild()) return EngineState::kForked;
+  Process& process = ThisProcess();
+  MutexLock lock(&process.mu);
+  return process.state;
+}
+
+Outcome Engine::NotRunning() {
+  switch (State()) {
+    case EngineState::kNone:
+      return {kFailedPrecondition, "horovod_data is not initialized: call horovod_data.init() first"};
+    case EngineState::kForked:
+      return {kFailedPrecondition,
+              "this is a forked child of a process that uses horovod_data; MPI does not survive a fork. Use the "
+              "'spawn' start method, or fork before init()"};
+    case EngineState::kBroken: {
+      MutexLock lock(&ThisProcess().mu);
+      return {kUnavailable, ThisProcess().broken};
+    }
+    default:
+      return ShutDownOutcome();
+  }
+}
+
+void Engine::NoteEnd(EngineState state, const std::string& why) {
+  Process& process = ThisProcess();
+  MutexLock lock(&process.mu);
+  if (process.engine.get() != this || process.state != EngineState::kRunning) return;
+  process.state = state;
+  process.broken = why;
+}
 
 Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
     : world_(std::move(world)),
@@ -47,22 +154,18 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
                                                                settings.timeline_bytes)
                                   : nullptr),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
-      transport_(std::make_unique<Transport>(own, this)) {
-  complete_.set_value();
+      transport_(std::make_unique<Transport>(own, post_.get())) {
   // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
+  transport_->Begin([this] { Tick(); });
 }
 
 Post::Ways Engine::MakeWays() {
-  Post::Ways ways;
-  ways.send_by_mpi = [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); };
-  ways.make_destination = TheHooks().make_destination;
-  ways.deliver = [this](int member, Header header, BundlePtr bundle) {
-    Dispatch(member, std::move(header), std::move(bundle));
-  };
-  ways.broken = [this](const std::string& what) { Broken(world_.Name(world_.self) + ": " + what); };
-  return ways;
+  return {
+      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, TheHooks().make_destination,
+      [this](int member, Header header, BundlePtr bundle) { Dispatch(member, std::move(header), std::move(bundle)); },
+      [this](const std::string& what) { Broken(what); }};
 }
 
 Send Engine::MakeSend() {
@@ -70,16 +173,6 @@ Send Engine::MakeSend() {
 }
 
 // ---- Incoming messages.
-
-void Engine::Deliver(int source, Header header, Destination destination) {
-  completed_.wait();
-  post_->Arrived(source, std::move(header), std::move(destination));
-}
-
-void Engine::PassOn(int source, int member, wire::Envelope envelope) {
-  completed_.wait();
-  post_->PassOn(source, member, std::move(envelope));
-}
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (std::holds_alternative<wire::Report>(header.message)) {
@@ -119,11 +212,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
-                                          MakeSend(), Watched(post_->sink_door(number)), trace());
+                                          MakeSend(), Watched(post_->Door(false, number)), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
-                                              Watched(post_->source_door(number)), trace());
+                                              Watched(post_->Door(true, number)), trace());
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
@@ -162,8 +255,8 @@ std::string Engine::Whereabouts() {
 }
 
 void Engine::LogEnd(int status) {
-  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) +
-      Whereabouts() + ", and the job with it");
+  Log(world_.Here() + "the program ends with status " + std::to_string(status) + Whereabouts() +
+      ", and the job with it");
 }
 
 std::string Engine::Stats() const {
@@ -186,15 +279,9 @@ std::string Engine::Certificates() const {
   return lines;
 }
 
-// ---- The communication thread's turns.
-
-void Engine::Look() {
-  completed_.wait();
-  post_->Fetch();  // messages that no thread waits for
-}
-
+// The communication thread calls it.
 void Engine::Tick() {
-  completed_.wait();
+  CheckDescriptors();
   agreements_->Tick();
   exchange_->Tick();
   TheHooks().sweep();
@@ -214,7 +301,7 @@ void Engine::Tick() {
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
                              Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
-    Log(hvdata::Place(world_.Name(world_.self)) + lost);
+    Log(world_.Here() + lost);
     FailAll({kUnavailable, lost});
   }
 }

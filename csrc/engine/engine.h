@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over other
-// processes. Every message is sent through the post, and comes in through Dispatch(), one at a time.
+// processes. Every message is sent through the post, and comes in through Dispatch(), one at a time. c_api.cc describes
+// the functions that it calls.
 #pragma once
 
 #include <mpi.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <future>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,9 +26,7 @@
 #include "channel/certifier.h"
 #include "channel/channels.h"
 #include "channel/step_coordinator.h"
-#include "engine/hooks.h"
 #include "mail/post.h"
-#include "mail/share.h"
 #include "meeting/agreements.h"
 #include "meeting/exchange.h"
 #include "timeline/timeline.h"
@@ -58,12 +54,12 @@ Outcome ShutDownOutcome();
 
 enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kForked = 4 };
 
-class Engine : public Inbox {
+class Engine {
  public:
   // Collective on `comm`, which still belongs to the caller. Makes a duplicate, on the caller's thread. Sets the pids
   // in `roles`.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
-  ~Engine() override {
+  ~Engine() {
     if (timeline_) timeline_->Halt();  // its thread uses members that are destroyed before it
   }
   // The engine of this process. Null before Start and in a forked child.
@@ -78,13 +74,9 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   void LogEnd(int status);  // logs that this program ends the job
-  // The counters of this process, one line each: "NAME NUMBER".
   std::string Stats() const;
-  // The times of this process's channels, by activity (engine_times.cc). `reset`: the times begin again at zero.
   std::string Times(bool reset);
-  // The times of every process that answers within `patience`. There is one text for each process, this process first.
   std::string AllTimes(std::chrono::milliseconds patience);
-  // On reader 0: the last record of each verified channel, one line of JSON each.
   std::string Certificates() const;
 
   Channels& channels() { return channels_; }
@@ -92,22 +84,15 @@ class Engine : public Inbox {
   // Ends one use. After the last use the trainer sends RELEASE.
   void UnuseChannel(uint32_t number);
 
-  // The trainer of this process takes no more steps of any channel.
   void LeaveChannels();
   void Bye();
   bool WaitAllBye(std::chrono::milliseconds slice);
-  // The trainers that have not sent BYE, for people.
   std::string Serves() EXCLUDES(mu_) {
     MutexLock lock(&mu_);
     return StillHere();
   }
-  // Ends all sources and sinks, and the transport.
   void Stop();
-  // Waits until the communication thread has ended, which means that every process has stopped. False: `patience` has
-  // passed.
   bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
-  // Keeps the communication thread from calling MPI until MPI_Finalize begins, until Hush(false), or for at most some
-  // seconds.
   void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
   // Called before MPI_Finalize or at its start: Bye(), Stop(), and the wait for the end of the communication thread.
   // First calls `on_finalize`. Except: `on_finalize` is null, or another thread than the program's own finalises MPI.
@@ -127,33 +112,23 @@ class Engine : public Inbox {
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
-  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
-  bool CheckDescriptors();
+  void Broken(const std::string& what);
+  void Tick();
+  // Ends this process soon, with an error, if the program has closed descriptors of MPI and of this library.
+  void CheckDescriptors();
   // A door whose waiting threads call CheckDescriptors now and then.
   Doorbell Watched(Doorbell door);
-  void ResetReaders();
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
-
-  // These implement Inbox.
-  Destination DestinationFor(int source, const wire::Header& header) override {
-    return post_->DestinationFor(source, header);
-  }
-  void Deliver(int source, wire::Header header, Destination destination) override;
-  void PassOn(int source, int member, wire::Envelope envelope) override;
-  void Look() override;
-  void Tick() override;
-  bool Connected() override { return CheckDescriptors(); }
-  std::string Name(int member) const override;
-  void Broken(const std::string& what) override;
 
   const World world_;
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
   const DescriptorWatch descriptors_;
+  std::atomic<bool> cut_off_{false};  // the descriptors are closed
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
@@ -172,8 +147,6 @@ class Engine : public Inbox {
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  std::promise<void> complete_;  // the communication thread starts before the constructor has ended
-  std::shared_future<void> completed_{complete_.get_future()};
   std::unique_ptr<Transport> transport_;  // last: its thread uses everything above
 };
 

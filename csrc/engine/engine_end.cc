@@ -4,25 +4,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "base/threads.h"
-#include "base/writer.h"
 #include "engine/engine.h"
-#include "engine/mpi_process.h"
 
 namespace hvdata {
 namespace {
 
 constexpr auto kWrites = std::chrono::seconds(5);    // for unwritten lines and records
 constexpr int kBrokenPatience = 60;                  // s
-constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
+constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer: user code may delay it
 
 }  // namespace
@@ -66,7 +65,7 @@ void Engine::EndTimeline() {
     NoteUnderWay(0);
     timeline_->End();
   } catch (const std::exception& thrown) {  // the caller must continue, because other processes wait for its BYE
-    Log(Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
+    Log(world_.Here() + "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
@@ -107,7 +106,6 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
-  CheckDescriptors();  // without its descriptors MPI may never return to the communication thread
   MutexLock lock(&mu_);
   const auto left = [this](int member) { return mu_.AssertHeld(), byes_.count(member) > 0; };
   const bool all = changed_.WaitFor(&mu_, slice, [&] {
@@ -115,7 +113,7 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
     return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
-  Log(Place(world_.Name(world_.self)) + "is done. After " + std::to_string(serves_on_.Seconds()) +
+  Log(world_.Here() + "is done. After " + std::to_string(serves_on_.Seconds()) +
       " s it still reads for trainers that are not: " + StillHere() +
       ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
       "steps");
@@ -148,14 +146,12 @@ void Engine::Stop() {
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
   if (!FileWriter().Flush(kWrites))
-    Log(Place(world_.Name(world_.self)) +
-        "records of this process are missing in its files: the file system has taken none for seconds");
+    Log(world_.Here() + "records of this process are missing in its files: the file system has taken none for seconds");
   LineWriter().Flush(kWrites);
 }
 
 void Engine::EndForFinalize(void (*on_finalize)()) {
   Hush(false);
-  CheckDescriptors();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     MutexLock lock(&mu_);
     while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
@@ -188,21 +184,22 @@ void Engine::FailAll(const Outcome& outcome) {
   exchange_->Fail(outcome);
 }
 
-bool Engine::CheckDescriptors() {
-  if (world_.members.size() == 1 || descriptors_.Intact()) return true;
-  if (!CutOff()) return false;
-  const std::string what = "the program of " + world_.Name(world_.self) +
-                           " has closed file descriptors that are not its own (by os.closerange, say, "
-                           "as code does that makes a daemon of its process), MPI's among them: the job has to end. "
-                           "Close only what the program "
-                           "has opened itself, or do it before horovod_data.init()";
-  const bool ends = RunDetached([] {
+void Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact() || cut_off_.exchange(true)) return;
+  const auto end = [] {
+    FlushWriters(std::chrono::milliseconds(500));
+    _exit(1);  // MPI_Abort would wait for an answer of the launcher
+  };
+  const bool ends = RunDetached([end] {
     sleep(kCutOffPatience);
-    Abort(1);
+    end();
   });
-  Broken(what);
-  if (!ends) Abort(1);
-  return false;
+  Broken(
+      "the program of " + world_.Name(world_.self) +
+      " has closed file descriptors that are not its own (by os.closerange, say, as code does that makes a daemon of "
+      "its process), MPI's among them: the job has to end. Close only what the program has opened itself, or do it "
+      "before horovod_data.init()");
+  if (!ends) end();
 }
 
 // MPI may be the first to notice closed descriptors. Then its call may never return, and the communication thread can't
@@ -216,14 +213,8 @@ Doorbell Engine::Watched(Doorbell door) {
   return door;
 }
 
-std::string Engine::Name(int member) const {
-  const bool known = member >= 0 && static_cast<size_t>(member) < world_.members.size();
-  return known ? world_.Name(member) : "process " + std::to_string(member);
-}
-
 void Engine::Broken(const std::string& what) {
-  completed_.wait();
-  Log(Place(world_.Name(world_.self)) + what);
+  Log(world_.Here() + what);
   FailAll({kUnavailable, what});
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of this process's channels, by activity, as text. Other processes may ask for it. horovod_data/observe/times.py
-// reads it. Each line is a word and numbers. Names are in hexadecimal, because they may contain any characters.
+// The times of this process's channels, by activity, as text. Other processes may ask for it. Python reads it
+// (horovod_data/observe/times.py). Each line is a word and numbers. Names are in hexadecimal (any characters).
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
@@ -9,6 +9,7 @@
 //   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources`
 //   follow
 //   reader ...                        as `trainer`. Lists by `audience` follow
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -32,30 +33,22 @@ std::string Words(Numbers... numbers) {
   return ((" " + std::to_string(numbers)) + ...);
 }
 
-template <typename Number>
-std::string Words(const std::vector<Number>& numbers) {
+template <typename Numbers>
+std::string List(const Numbers& numbers, size_t from = 0) {
   std::string words;
-  for (const Number number : numbers) words += " " + std::to_string(number);
+  for (size_t i = from; i < numbers.size(); ++i) words += Words(numbers[i]);
   return words;
 }
 
-// The names of these fields are in horovod_data/observe/times.py.
+// The names of these fields are in horovod_data/observe/times.py. The sum of kNothing is left out.
 std::string Line(const TrainerTimes& t) {
-  using Does = TrainerDoes;
-  const auto of = [&](Does does) { return t.sums[static_cast<size_t>(does)]; };
-  return "trainer" +
-         Words(of(Does::kWaits), of(Does::kReceives), of(Does::kSteps), t.steps, t.rows, t.waits, t.queued, t.epochs,
-               t.window, t.first) +
-         Words(t.waited_for) + "\n";
+  return "trainer" + List(t.sums, 1) + Words(t.steps, t.rows, t.waits, t.queued, t.epochs, t.window, t.first) +
+         List(t.waited_for) + "\n";
 }
 
 std::string Line(const ReaderTimes& r) {
-  using Does = ReaderDoes;
-  const auto of = [&](Does does) { return r.sums[static_cast<size_t>(does)]; };
-  return "reader" +
-         Words(of(Does::kPulls), of(Does::kDeals), of(Does::kHasNoRoom), of(Does::kServes), r.elements, r.steps,
-               r.untaken) +
-         Words(r.no_room) + Words(r.no_room_times) + "\n";
+  return "reader" + List(r.sums, 1) + Words(r.elements, r.steps, r.untaken) + List(r.no_room) + List(r.no_room_times) +
+         "\n";
 }
 
 }  // namespace
@@ -63,7 +56,7 @@ std::string Line(const ReaderTimes& r) {
 std::string Engine::Times(bool reset) {
   const Member& me = world_.me();
   std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
-  text += "sources" + Words(world_.source_readers) + "\naudience" + Words(world_.audience_ranks) + "\n";
+  text += "sources" + List(world_.source_readers) + "\naudience" + List(world_.audience_ranks) + "\n";
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     const ChannelOptions& options = account.options;
     const Sink::Tally& tally = account.tally;
@@ -74,16 +67,13 @@ std::string Engine::Times(bool reset) {
     if (account.trainer) text += Line(*account.trainer);
     if (account.reader) text += Line(*account.reader);
   }
-  if (reset && me.trainer == 0) ResetReaders();
-  return text;
-}
-
-// The programs of dedicated readers can't reset them, because they are inside serve().
-void Engine::ResetReaders() {
+  if (!reset || me.trainer != 0) return text;
+  // The programs of dedicated readers can't reset their times, because they are inside serve().
   for (const int member : world_.readers) {
     if (!world_.members[static_cast<size_t>(member)].trains())
       post_->Send(member, MakeHeader(0, 0, wire::HowLong{true}));
   }
+  return text;
 }
 
 // Reader 0 has the last times of members that have departed, which do not answer any more.
@@ -109,8 +99,8 @@ void Engine::OnTimes(const wire::Times& times) {
 
 std::string Engine::AllTimes(std::chrono::milliseconds patience) {
   constexpr auto kLook = std::chrono::milliseconds(10);
-  constexpr auto kAskAgain =
-      std::chrono::milliseconds(200);  // reader 0, which may not have heard yet that a rank has departed
+  // After this time reader 0 is asked again. It may not have heard yet that a rank had departed.
+  constexpr auto kAskAgain = std::chrono::milliseconds(200);
   std::set<int> asked;
   {
     MutexLock lock(&mu_);
@@ -133,11 +123,8 @@ std::string Engine::AllTimes(std::chrono::milliseconds patience) {
     MutexLock lock(&mu_);
     all = changed_.WaitFor(&mu_, kLook, [&] {
       mu_.AssertHeld();
-      if (broken_) return true;
-      for (const int member : asked) {
-        if (!times_.count(member)) return false;
-      }
-      return true;
+      const auto answered = [&](int member) { return mu_.AssertHeld(), times_.count(member) > 0; };
+      return broken_ || std::all_of(asked.begin(), asked.end(), answered);
     });
   }
   std::string texts = Times(false);

@@ -3,12 +3,11 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 
 #include "base/fork.h"
-#include "base/writer.h"
+#include "base/log.h"
 
 namespace hvdata {
 namespace {
@@ -16,7 +15,6 @@ namespace {
 constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for unwritten lines and records
 
 bool we_initialized = false;
-std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
 // Runs when the process exits, after Python has ended. If the status is not 0, it aborts the job, because other ranks
@@ -46,10 +44,9 @@ MpiState QueryMpi() {
   MpiState state{initialized != 0, finalized != 0};
   if (state.initialized && !state.finalized) {
     MPI_Query_thread(&level);
-    state.thread_level = level == MPI_THREAD_MULTIPLE     ? 3
-                         : level == MPI_THREAD_SERIALIZED ? 2
-                         : level == MPI_THREAD_FUNNELED   ? 1
-                                                          : 0;
+    static_assert(MPI_THREAD_SINGLE == 0 && MPI_THREAD_FUNNELED == 1 && MPI_THREAD_SERIALIZED == 2 &&
+                  MPI_THREAD_MULTIPLE == 3);
+    state.thread_level = level;
     WatchExit();
   }
   return state;
@@ -82,11 +79,8 @@ void BeforeMpiFinalize(void (*stop)()) {
   MPI_Comm_free_keyval(&key);  // it lives as long as the attribute
 }
 
-bool CutOff() { return !cut_off.exchange(true); }
-
 void Abort(int status) {
   FlushWriters(kWritesAtAbort);
-  if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);

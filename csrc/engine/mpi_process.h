@@ -21,10 +21,6 @@ Outcome InitMpi();
 // directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
-// MPI has lost its connections to the launcher. From now on Abort() ends only this process, and the launcher notices
-// that. False: it was called before.
-bool CutOff();
-
 // Ends the whole job, or at least this process. Does not return.
 [[noreturn]] void Abort(int status);
 

@@ -1,227 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/host_links.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
-#include <set>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
-#include "arena/handover.h"
-#include "arena/reception.h"
 #include "arena/region.h"
 #include "base/log.h"
-#include "base/place.h"
-#include "mail/porters.h"
+#include "base/random.h"
 
 namespace hvdata {
 namespace {
 
-using std::chrono::steady_clock;
-
-constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load
-constexpr size_t kNameSize = 32, kSecretSize = 32;
-
-// The borrower sends a greeting with the descriptor of its bells. The lender answers with the descriptors of its arena
-// and its bells.
-struct Greeting {
-  char secret[kSecretSize];  // the lender's secret, which it sent by MPI
-  int32_t member;
-};
-struct Answer {
-  uint64_t peer;
+// Each rank sends it to all others. Its bytes are sent as they are. So it has no gaps.
+struct Offer {
+  int64_t pid;
+  uint64_t token;        // in its bells
+  int32_t bells, arena;  // descriptors of this process; -1: none
   Segment segment;
 };
-static_assert(std::has_unique_object_representations_v<Greeting> && std::has_unique_object_representations_v<Answer>,
-              "no gaps");
+static_assert(std::has_unique_object_representations_v<Offer>, "no gaps");
 
 std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
 }
 
-class Introductions {
- public:
-  Introductions(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
-      : world_(world),
-        size_(world.members.size()),
-        arena_bytes_(world.me().reads() ? arena_bytes : 0),  // a porter that is no reader needs only rings
-        porters_(Porters(world)),
-        bells_(std::move(bells)),
-        why_(std::move(why)) {}
-
-  void Run(const Collectives& collectives) {
-    std::unique_ptr<Listener> listener = Listen();
-    std::string name = listener ? listener->name() : "";
-    std::string secret = name.empty() ? "" : RandomDigits(kSecretSize / 2);
-    if (secret.empty()) name.clear();  // so that no rank calls
-    name.resize(kNameSize);
-    secret.resize(kSecretSize);
-    const std::vector<std::string> names = collectives.gather(name + secret);
-    std::vector<uint8_t> offered(size_, 0);
-    for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && LendsTo(static_cast<int>(m), world_.self);
-    std::map<int, Handover> lenders = Call(names);
-    // The listener waits only for ranks that have connected. A network namespace, for example, may refuse the
-    // connection.
-    std::vector<uint8_t> called(size_, 0);
-    for (const auto& [member, handover] : lenders) called[static_cast<size_t>(member)] = 1;
-    const std::vector<uint8_t> callers = collectives.swap(called);
-    Greet(names, &lenders);
-    if (listener) Serve(listener.get(), secret, callers);
-    for (auto& [member, handover] : lenders) Attach(member, &handover);
-    // A link is used only if both ends have it.
-    std::vector<uint8_t> have(size_, 0);
-    for (const auto& [member, link] : links) have[static_cast<size_t>(member)] = 1;
-    const std::vector<uint8_t> theirs = collectives.swap(have);
-    for (size_t m = 0; m < size_; ++m) {
-      const auto member = static_cast<int>(m);
-      if (!theirs[m]) links.erase(member);
-      // A lender without shared memory has logged the reason itself.
-      if (!world_.me().trains() || !offered[m] || !Beside(member) || links.count(member)) continue;
-      Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(member) + " (" +
-          (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
-    }
-    AgreeOnPorters(collectives);
+// Connects with a peer. `own`: the arena that this process lends to the peer; null: the peer lends its arena. The peer
+// is the borrower with this `number`, or this process is. Null: `*why` gets the reason.
+std::unique_ptr<HostLink> Connect(const Offer& peer, const std::shared_ptr<Arena>& own, uint32_t number,
+                                  std::string* why) {
+  const std::shared_ptr<Region> region = Region::Attach(peer.pid, peer.bells, sizeof(Bells), sizeof(Bells), why);
+  if (!region) return nullptr;
+  std::shared_ptr<Bells> bells = BellsIn(region);
+  if (bells->token != peer.token) {
+    *why = "its process number means another process here";
+    return nullptr;
   }
-
-  // By member. -1: the member has no link with its porter.
-  std::vector<int> porters() && { return std::move(porters_); }
-
-  std::shared_ptr<Arena> arena;
-  std::map<int, std::unique_ptr<HostLink>> links;
-
- private:
-  bool Beside(int member) const {
-    const Member& other = world_.members[static_cast<size_t>(member)];
-    return member != world_.self && other.host == world_.me().host;
+  if (own) {
+    return std::make_unique<HostLink>(std::shared_ptr<RingPair>(own, own->Rings(number)), std::move(bells), nullptr);
   }
-  // Two readers that both train share one link. The reader with the lower index lends.
-  bool LendsTo(int lender, int borrower) const {
-    const Member& l = world_.members[static_cast<size_t>(lender)];
-    const Member& b = world_.members[static_cast<size_t>(borrower)];
-    if (lender == borrower) return false;
-    if (porters_[static_cast<size_t>(borrower)] == lender) return true;
-    return l.reads() && b.trains() && !(b.reads() && l.trains() && borrower < lender);
+  if (number >= peer.segment.peers) {
+    *why = "it is for fewer ranks";
+    return nullptr;
   }
-
-  void AgreeOnPorters(const Collectives& collectives) {
-    if (std::all_of(porters_.begin(), porters_.end(), [](int porter) { return porter < 0; })) return;
-    const int mine = porters_[static_cast<size_t>(world_.self)];
-    const std::vector<std::string> reached = collectives.gather(mine == world_.self || links.count(mine) ? "y" : "n");
-    for (size_t m = 0; m < size_; ++m) {
-      if (reached[m] != "y") porters_[m] = -1;
-    }
-  }
-
-  std::unique_ptr<Listener> Listen() {
-    uint32_t peers = 0;
-    for (size_t m = 0; m < size_; ++m) {
-      const auto member = static_cast<int>(m);
-      if (Beside(member) && LendsTo(world_.self, member)) ++peers;
-    }
-    if (peers == 0) return nullptr;
-    if (bells_) arena = Arena::Create(arena_bytes_, peers, &why_);
-    if (!arena) {
-      Log(Place(world_.Name(world_.self)) + "no shared memory for the ranks of this host (" + why_ +
-          "): their batches travel as messages");
-      return nullptr;
-    }
-    return std::make_unique<Listener>();
-  }
-
-  std::map<int, Handover> Call(const std::vector<std::string>& names) {
-    std::map<int, Handover> lenders;
-    for (size_t m = 0; m < size_; ++m) {
-      const auto member = static_cast<int>(m);
-      if (!bells_ || names[m][0] == '\0' || !Beside(member) || !LendsTo(member, world_.self)) continue;
-      Handover handover = Handover::To(names[m].substr(0, kNameSize), steady_clock::now() + kPatience);
-      if (handover.ok())
-        lenders.emplace(member, std::move(handover));
-      else
-        why_ = "connecting was refused";
-    }
-    return lenders;
-  }
-
-  // Call it when all ranks know which ranks call. Listeners accept only from then on, and their backlog may be too
-  // short for all calls.
-  void Greet(const std::vector<std::string>& names, std::map<int, Handover>* lenders) {
-    for (auto& [member, handover] : *lenders) {
-      Greeting greeting{{}, world_.self};
-      names[static_cast<size_t>(member)].copy(greeting.secret, kSecretSize, kNameSize);
-      handover.Extend(steady_clock::now() + kPatience);
-      if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) why_ = "connecting was refused";
-    }
-  }
-
-  void Serve(Listener* listener, const std::string& secret, const std::vector<uint8_t>& callers) {
-    const auto deadline = steady_clock::now() + kPatience;
-    std::set<int> expected;
-    for (size_t m = 0; m < callers.size(); ++m) {
-      if (callers[m]) expected.insert(static_cast<int>(m));
-    }
-    Reception reception(listener, secret);
-    uint32_t peer = 0;
-    while (!expected.empty()) {
-      Greeting greeting;
-      std::vector<int> fds;
-      Handover handover = reception.Next(&greeting, sizeof greeting, 1, &fds, deadline);
-      if (!handover.ok()) break;
-      const std::shared_ptr<Region> bells = Region::Attach(fds[0], sizeof(Bells), sizeof(Bells), &why_);
-      if (expected.erase(greeting.member) == 0) {
-        reception.TurnAway();
-        continue;
-      }
-      if (!bells || peer >= arena->segment().peers) continue;
-      const Answer answer{peer, arena->segment()};
-      if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      const std::shared_ptr<RingPair> rings(arena, arena->Rings(peer));
-      links[greeting.member] = std::make_unique<HostLink>(rings, BellsIn(bells), nullptr);
-      ++peer;
-    }
-    const std::string strangers = reception.Close();
-    if (!strangers.empty()) Log(Place(world_.Name(world_.self)) + strangers);
-  }
-
-  void Attach(int member, Handover* handover) {
-    Answer answer;
-    std::vector<int> fds;
-    if (!handover->Receive(&answer, sizeof answer, 2, &fds)) {
-      why_ = "it has not answered";
-      return;
-    }
-    const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
-    std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
-    if (!bells || !view || answer.peer >= answer.segment.peers) return;
-    const std::shared_ptr<RingPair> rings(view, view->Rings(static_cast<uint32_t>(answer.peer)));
-    links[member] = std::make_unique<HostLink>(rings, BellsIn(bells), std::move(view));
-  }
-
-  const World& world_;
-  const size_t size_;
-  const uint64_t arena_bytes_;
-  std::vector<int> porters_;
-  const std::shared_ptr<Region> bells_;
-  std::string why_;
-};
+  std::shared_ptr<ArenaView> view = ArenaView::Attach(peer.pid, peer.arena, peer.segment, why);
+  if (!view) return nullptr;
+  std::shared_ptr<RingPair> rings(view, view->Rings(number));
+  return std::make_unique<HostLink>(std::move(rings), std::move(bells), std::move(view));
+}
 
 }  // namespace
 
-HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives)
+bool ReadsAfar(const World& world, int from, int to) {
+  const Member& reader = world.members[static_cast<size_t>(from)];
+  const Member& trainer = world.members[static_cast<size_t>(to)];
+  return reader.reads() && trainer.trains() && reader.group == trainer.group && reader.host != trainer.host;
+}
+
+std::vector<int> Porters(const World& world) {
+  const auto count = static_cast<int>(world.members.size());
+  std::vector<int> porters(world.members.size(), -1);
+  for (const int trainer : world.trainers) {
+    const Member& me = world.members[static_cast<size_t>(trainer)];
+    int reader = -1, first = -1, trainers = 0;  // of its group, on its host
+    bool from_afar = false;
+    for (int m = 0; m < count; ++m) {
+      const Member& member = world.members[static_cast<size_t>(m)];
+      from_afar = from_afar || ReadsAfar(world, m, trainer);
+      if (member.group != me.group || member.host != me.host) continue;
+      if (member.reads() && reader < 0) reader = m;
+      if (member.trains() && trainers++ == 0) first = m;
+    }
+    // A reader of the host already has links with the trainers.
+    if (from_afar && trainers > 1) porters[static_cast<size_t>(trainer)] = reader >= 0 ? reader : first;
+  }
+  return porters;
+}
+
+HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, const GatherTexts& gather)
     : payload(given), porters(world.members.size(), -1) {
-  std::string why;
-  std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &why);
+  std::string no_memory;
+  std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &no_memory);
   if (region && !region->Reserve(0, sizeof(Bells))) {
     region = nullptr;
-    why = "the system has no memory for the words that ranks wait on";
+    no_memory = "the system has no memory for the words that ranks wait on";
   }
   // Without shared bells this process has no links. It still takes part in the collective calls.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
-  if (payload == Payload::kMessage || world.members.size() < 2) return;
-  Introductions introductions(world, arena_bytes, region, why);
-  introductions.Run(collectives);
-  if (world.me().reads() && !introductions.links.empty()) arena = introductions.arena;
-  links = std::move(introductions.links);
-  porters = std::move(introductions).porters();
+  bells->token = RandomNumber();
+  const auto count = static_cast<int>(world.members.size());
+  if (payload == Payload::kMessage || count < 2) return;
+  porters = Porters(world);
+
+  // Two readers that both train share one link. The reader with the lower index lends.
+  const auto lends = [&](int lender, int borrower) {
+    const Member& l = world.members[static_cast<size_t>(lender)];
+    const Member& b = world.members[static_cast<size_t>(borrower)];
+    if (lender == borrower || l.host != b.host) return false;
+    if (porters[static_cast<size_t>(borrower)] == lender) return true;
+    return l.reads() && b.trains() && !(b.reads() && l.trains() && borrower < lender);
+  };
+  const auto borrowers_before = [&](int lender, int member) {
+    uint32_t number = 0;
+    for (int m = 0; m < member; ++m) number += lends(lender, m);
+    return number;
+  };
+  std::shared_ptr<Arena> own;
+  if (const uint32_t peers = borrowers_before(world.self, count)) {
+    // A porter that is no reader needs only rings.
+    if (region) own = Arena::Create(world.me().reads() ? arena_bytes : 0, peers, &no_memory);
+    if (!own)
+      Log(world.Here() + "no shared memory for the ranks of this host (" + no_memory +
+          "): their batches travel as messages");
+  }
+
+  const Offer mine{getpid(), bells->token, region ? region->fd() : -1, own ? own->fd() : -1,
+                   own ? own->segment() : Segment()};
+  const std::vector<std::string> offers = gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
+  std::map<int, std::string> refused;           // by lender: why this process can't use its memory
+  std::string have(world.members.size(), 'n');  // by member: 'y' if this end of the link is there
+  for (int m = 0; m < count; ++m) {
+    Offer offer;
+    std::memcpy(&offer, offers[static_cast<size_t>(m)].data(), sizeof offer);
+    const bool lent = own && lends(world.self, m);
+    if (!lent && (offer.arena < 0 || !lends(m, world.self))) continue;
+    std::string why = no_memory;
+    std::unique_ptr<HostLink> link;
+    if (region && lent) link = Connect(offer, own, borrowers_before(world.self, m), &why);
+    if (region && !lent) link = Connect(offer, nullptr, borrowers_before(m, world.self), &why);
+    if (link) have[static_cast<size_t>(m)] = 'y';
+    if (!lent) refused[m] = why.empty() ? "it can't use this rank's" : why;
+    if (link) links[m] = std::move(link);
+  }
+  // A link is used only if both ends have it.
+  const std::vector<std::string> theirs = gather(have);
+  for (int m = 0; m < count; ++m) {
+    if (theirs[static_cast<size_t>(m)][static_cast<size_t>(world.self)] != 'y') links.erase(m);
+    // A lender without shared memory has logged the reason itself.
+    if (refused.count(m) && !links.count(m))
+      Log(world.Here() + "can't use the shared memory of " + world.Name(m) + " (" + refused[m] +
+          "): batches travel as messages");
+  }
+  if (world.me().reads() && !links.empty()) arena = own;
+  if (std::all_of(porters.begin(), porters.end(), [](int porter) { return porter < 0; })) return;
+  const int porter = porters[static_cast<size_t>(world.self)];
+  const std::vector<std::string> reached = gather(porter == world.self || links.count(porter) ? "y" : "n");
+  for (size_t m = 0; m < reached.size(); ++m) {
+    if (reached[m] != "y") porters[m] = -1;
+  }
 }
 
 }  // namespace hvdata

@@ -2,6 +2,9 @@
 // The ways between processes of one host that need no MPI. A reader has a link with each trainer of its host. A porter
 // has a link with each rank that it receives for. A link is two rings and an arena, in memory that the reader or porter
 // lends.
+//
+// A porter receives small messages from other hosts for all ranks of its host, and passes them on through rings. So a
+// reader sends one message to each host. The porter is a reader of that host, or its first rank.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,7 @@ enum class Payload : int {
 // The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share a bell.
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
+  uint64_t token;  // a random number: a peer that finds it has opened the right memory
   Bell sinks[kEach], sources[kEach];
   // The bell of the thread that waits for this channel: the dealer's, or a trainer's.
   Bell* Of(bool for_reader, uint32_t channel) { return (for_reader ? &sources[0] : &sinks[0]) + channel % kEach; }
@@ -53,11 +57,10 @@ class HostLink {
     return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
   }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
-  // Calls visit(record) with the oldest record from the peer, in place. False: there is none. Sets `*broken` if the
-  // ring's contents are not valid. Only one thread at a time may call it.
+  // Calls visit(record) with the oldest record from the peer, in place. Only one thread at a time may call it.
   template <typename Visitor>
-  bool Take(Visitor visit, bool* broken) {
-    return lends() ? TakeFrom(&rings_->up, visit, broken) : TakeFrom(&rings_->down, visit, broken);
+  RingTaken Take(Visitor visit) {
+    return lends() ? rings_->up.Take(visit) : rings_->down.Take(visit);
   }
   // By channel. The trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one
   // operation. So the second side sees the change of the first. A TAKEN that was sent before the reader's change is in
@@ -65,28 +68,16 @@ class HostLink {
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
-  template <typename RingT, typename Visitor>
-  static bool TakeFrom(RingT* ring, Visitor visit, bool* broken) {
-    const auto taken = ring->Take(visit);
-    *broken = taken == RingT::Taken::kBroken;
-    return taken == RingT::Taken::kOne;
-  }
-
   const std::shared_ptr<RingPair> rings_;
 };
 
-// The ranks use these to exchange what they need to connect. Collective.
-struct Collectives {
-  // Returns the texts of all members. They have one size.
-  std::function<std::vector<std::string>(const std::string& mine)> gather;
-  // Gives each member one byte. Returns the bytes that this rank gets from all members.
-  std::function<std::vector<uint8_t>(const std::vector<uint8_t>& mine)> swap;
-};
+// Collective: returns the texts of all members, which have one size.
+using GatherTexts = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct HostLinks {
   // Collective. If the system refuses a part of a link, that link is missing. Then this rank logs one line with the
   // reason.
-  HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives);
+  HostLinks(const World& world, Payload given, uint64_t arena_bytes, const GatherTexts& gather);
 
   const Payload payload;
   std::shared_ptr<Bells> bells;                    // this process's own
@@ -94,5 +85,12 @@ struct HostLinks {
   std::vector<int> porters;                        // by member; -1: it has no porter
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
+
+// By member: its porter. -1: the member has no porter. It gets no shares from other hosts, or it is the only trainer of
+// its host.
+std::vector<int> Porters(const World& world);
+
+// True if member `from` is a reader for member `to`, and they are on different hosts.
+bool ReadsAfar(const World& world, int from, int to);
 
 }  // namespace hvdata

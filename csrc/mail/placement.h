@@ -2,7 +2,10 @@
 // Chooses how each payload is sent. Only this file does.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "arena/arena.h"
 #include "mail/share.h"
@@ -51,6 +54,23 @@ inline void PlacePayloads(Packet* packet, Arena* shared) {
       component.where = budget.Spend(component.bytes) ? wire::Where::kInline : wire::Where::kMessage;
     }
   }
+}
+
+// The payloads that follow the header in the same message.
+inline std::vector<std::string_view> InlineParts(const Packet& packet) {
+  std::vector<std::string_view> parts;
+  for (size_t i = 0; i < packet.blocks.size(); ++i) {
+    const Block& block = packet.blocks[i];
+    if (packet.header.components[i].where == wire::Where::kInline) parts.emplace_back(block.data, block.size);
+  }
+  return parts;
+}
+
+// True if some payloads are messages of their own.
+inline bool HasMessages(const Packet& packet) {
+  const auto& components = packet.header.components;
+  return std::any_of(components.begin(), components.end(),
+                     [](const wire::Component& one) { return one.where == wire::Where::kMessage; });
 }
 
 }  // namespace hvdata

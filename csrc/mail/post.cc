@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/post.h"
 
-#include <cstdlib>
-
 #include "arena/copy.h"
 #include "base/counters.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "mail/placement.h"
-#include "mail/porters.h"
-#include "mail/post_route.h"
 
 namespace hvdata {
 
@@ -18,11 +13,6 @@ using wire::Header;
 using wire::Where;
 
 namespace {
-
-bool DebugWanted() {
-  const char* value = std::getenv("HOROVOD_DATA_DEBUG");
-  return value != nullptr && std::string(value) == "1";
-}
 
 constexpr uint64_t kAlways = ~0ull;
 
@@ -49,7 +39,7 @@ void CountPlaces(const Header& header) {
 }  // namespace
 
 Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
-    : world_(world), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
+    : world_(world), links_(std::move(links)), ways_(std::move(ways)) {
   by_member_.resize(world->members.size());
   const auto add = [this](int member, HostLink* link) {
     routes_.push_back(std::make_unique<Route>(member, link));
@@ -69,19 +59,12 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
   }
 }
 
-Post::~Post() = default;
-
 Doorbell Post::Door(bool for_reader, uint32_t channel) {
   Doorbell door;
   door.bell = {links_->bells, links_->bells->Of(for_reader, channel)};
   door.fetch = [this] { return Fetch(); };
   door.fetch_all = [this] { FetchAll(); };
-  return door;
-}
-
-Doorbell Post::source_door(uint32_t channel) {
-  Doorbell door = Door(true, channel);
-  if (channel >= Bells::kEach) return door;  // another channel uses its word
+  if (!for_reader || channel >= Bells::kEach) return door;  // another channel uses its word
   door.attend = [this, channel](int member, LaneStep limit) {
     constexpr uint64_t kNever = ~0ull;
     const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
@@ -112,7 +95,6 @@ void Post::Send(int member, Header header, const Share* share) {
   // there later. They need no order among the messages of the ring. Except: BYE comes after everything.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
-    Trace(member, h);
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
@@ -123,21 +105,18 @@ void Post::Send(int member, Header header, const Share* share) {
   const bool numbered = route->numbers && !because;
   // A state may have gigabytes. Such a state does not fit into the ring. So no state is encoded for the ring under a
   // lock.
-  bool all_here = link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message);
-  for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
+  bool all_here =
+      link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(packet);
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
   const uint64_t limit = link != nullptr && link->lends() ? kAlways : LimitIn(h.message);
   {
     MutexLock lock(&route->sending);
     if (numbered) h.sequence = route->sent + 1;
-    Trace(member, h);
     if (all_here) {
       const std::string front = wire::Encode(h);
-      std::vector<std::string_view> parts{front};
-      for (size_t i = 0; i < h.components.size(); ++i) {
-        if (h.components[i].where == Where::kInline) parts.emplace_back(packet.blocks[i].data, packet.blocks[i].size);
-      }
+      std::vector<std::string_view> parts = InlineParts(packet);
+      parts.insert(parts.begin(), front);
       all_here = link->Put(parts);
       if (!all_here) Add(&Count().ring_full, 1);
     }
@@ -153,7 +132,6 @@ void Post::SendHere(Header header, const Share* share) {
   const uint32_t channel = header.channel;
   const uint64_t limit = LimitIn(header.message);
   const bool for_reader = wire::IsForReader(header.message);
-  Trace(world_->self, header);
   if (share != nullptr) header.components.emplace_back().bytes = share->bytes;
   Queue({world_->self, std::move(header), share != nullptr ? share->bundle : nullptr, nullptr});
   if (channel > 0 && Wakes(wake_at_.data(), channel, limit)) links_->bells->Of(for_reader, channel)->Ring();
@@ -194,32 +172,17 @@ void Post::MoveToArena(int member, std::vector<Block>* blocks, int parts) {
 void Post::LogFull(uint64_t bytes) {
   if (logged_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
-  const std::string all = std::to_string(arena()->segment().arena >> 10);
-  const std::string used = std::to_string(usage.taken >> 10), kept = std::to_string(usage.reserved >> 10);
-  std::string what = "the shared memory for batches is full (" + used + " of " + all + " KiB in use)";
-  std::string advice =
-      "It holds the batches that trainers keep and those in the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its "
-      "size";
-  if (bytes > arena()->segment().arena) {
-    const std::string wanted = std::to_string((bytes + 1023) >> 10);
-    what = "a batch of " + wanted + " KiB is larger than all shared memory for batches (" + all + " KiB)";
-    advice = "HOROVOD_DATA_ARENA_MB sets its size";
-  } else if (usage.short_of_memory) {
-    what = "the system has no more memory for the batches that ranks share (" + kept + " of " + all +
-           " KiB are set aside)";
-    advice = "Give this host's processes, or their container, more memory, or start fewer of them";
-  }
-  Log(Place(world_->Name(world_->self)) + what + ": what finds no room travels as messages. " + advice);
+  const auto kib = [](uint64_t n) { return std::to_string((n + 1023) >> 10); };
+  Log(world_->Here() + "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
+      kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
+      " KiB set aside by the system): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size" +
+      (usage.short_of_memory ? ". The system has no more memory: give this host's processes, or their container, more"
+                             : ""));
 }
 
-// HOROVOD_DATA_DEBUG=1: logs one line for each packet.
-void Post::Trace(int member, const Header& header) const {
-  if (!debug_) return;
-  uint64_t bytes = 0;
-  for (const Component& component : header.components) bytes += component.bytes;
-  Log("r" + std::to_string(world_->self) + " -> r" + std::to_string(member) + " " + header.name() + " channel " +
-      std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " +
-      std::to_string(header.components.size()) + " components, " + std::to_string(bytes) + " bytes");
+std::string Post::Name(int member) const {
+  const bool known = member >= 0 && static_cast<size_t>(member) < world_->members.size();
+  return known ? world_->Name(member) : "process " + std::to_string(member);
 }
 
 void Post::Break(const std::string& what) {

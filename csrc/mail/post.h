@@ -13,25 +13,22 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "mail/host_links.h"
 #include "mail/share.h"
 #include "mail/signal.h"
-#include "wire/envelope.h"
 #include "wire/header.h"
 
 namespace hvdata {
 
-// Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
-// is empty.
-using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
-
-class Post {
+class Post : public Inbox {
  public:
   struct Ways {
     std::function<void(int member, Packet)> send_by_mpi;
@@ -42,7 +39,6 @@ class Post {
   };
 
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
-  ~Post();
 
   // Any thread may call it, under any lock of a room above. Never waits and never delivers.
   void Send(int member, wire::Header header, const Share* share = nullptr);
@@ -57,31 +53,41 @@ class Post {
   void MoveToArena(int member, std::vector<Block>* blocks, int parts = 1);
 
   // Delivers all messages that have come, on this thread. If another thread is delivering, that thread delivers them.
-  // Returns true if this call delivered something. Call it with no lock held.
-  bool Fetch();
+  // Call it with no lock held.
+  bool Fetch() override;
   // Does the same, and returns only when all messages that had come before the call are delivered.
   void FetchAll();
   // Calls `what` between two deliveries: now, or after the current delivery.
   void InTurn(std::function<void()> what);
 
-  // For a packet that comes by MPI. DestinationFor gives memory for it when its header has come. Arrived delivers it
-  // when all of it has come.
-  Destination DestinationFor(int member, const wire::Header& header);
-  void Arrived(int member, wire::Header header, Destination destination);
+  // These implement Inbox, as Fetch does.
+  Destination DestinationFor(int member, const wire::Header& header) override;
+  void Arrived(int member, wire::Header header, Destination destination) override;
+  void PassOn(int source, int member, wire::Envelope envelope) override;
+  std::string Name(int member) const override;
+  void Break(const std::string& what) override;
 
-  // On a porter: gives `member`, of this host, the messages that `source` has sent here for it. Their labels name
-  // `source`.
-  void PassOn(int source, int member, wire::Envelope envelope);
-
-  // A channel's waiting threads wait at these doorbells: a trainer's threads at sink_door, the dealer at source_door.
-  Doorbell sink_door(uint32_t channel) { return Door(false, channel); }
-  Doorbell source_door(uint32_t channel);
+  // A channel's waiting threads wait at this doorbell: the dealer, or a trainer's threads.
+  Doorbell Door(bool for_reader, uint32_t channel);
 
   // Null if this process lends memory to no other process of its host.
   const std::shared_ptr<Arena>& arena() const { return links_->arena; }
 
  private:
-  struct Route;  // the way to and from one member with a link or a porter
+  struct Route {  // the way to and from one member with a link or a porter
+    Route(int m, HostLink* l) : member(m), link(l) {}
+    const int member;
+    HostLink* const link;  // null: there is a porter, but no link
+    bool numbers = true;   // messages to the member have several ways, so they have sequence numbers
+    int porter = -1;       // the member's porter, for messages to it; -1: none
+    int porters = -1;      // our porter, for messages from it; -1: none
+    Mutex sending{Mutex::kMail};
+    uint64_t sent GUARDED_BY(sending) = 0;
+    std::deque<std::string> rest GUARDED_BY(sending);  // messages that wait for room in the ring
+    // Only the delivering thread uses these.
+    uint64_t next = 1;                                             // the sequence number to deliver next
+    std::map<uint64_t, std::pair<wire::Header, BundlePtr>> early;  // waiting for messages with lower numbers
+  };
   struct Item {  // a message or a call, to be delivered
     int member;
     wire::Header header;
@@ -89,21 +95,17 @@ class Post {
     std::function<void()> call;
   };
 
-  Doorbell Door(bool for_reader, uint32_t channel);
   void SendHere(wire::Header header, const Share* share);
   void Queue(Item item) EXCLUDES(mu_);
   bool Quiet() const;
   bool DeliverRings();
   bool DeliverQueue() EXCLUDES(mu_);
-  void TakeRecord(Route* route, std::string_view record);
   void TakeEnvelope(Route* route, std::string_view record);
   void TakeMessage(int member, std::string_view message);
   bool PassOnRest();
   void InOrder(int member, wire::Header header, BundlePtr bundle);
-  void Break(const std::string& what);
   Route* RouteTo(int member) const;
   HostLink* LinkTo(int member) const;
-  void Trace(int member, const wire::Header& header) const;
   bool Shares(int member) const;
   Block Allocate(uint64_t bytes);
   void LogFull(uint64_t bytes);
@@ -111,7 +113,6 @@ class Post {
   const World* const world_;
   const std::unique_ptr<HostLinks> links_;
   const Ways ways_;
-  const bool debug_;
   std::vector<std::unique_ptr<Route>> routes_;
   std::vector<Route*> by_member_, linked_;
   std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // RingPair::wake_at for the trainer of this process

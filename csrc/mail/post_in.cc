@@ -5,8 +5,9 @@
 #include <cstring>
 #include <exception>
 
+#include "base/counters.h"
 #include "base/exceptions.h"
-#include "mail/post_route.h"
+#include "mail/post.h"
 
 namespace hvdata {
 
@@ -75,10 +76,13 @@ void Post::InTurn(std::function<void()> what) {
 bool Post::DeliverRings() {
   bool any = false;
   for (Route* const route : linked_) {
-    bool broken = false;
-    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route, record); }, &broken))
-      any = true;
-    if (broken) Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
+    const auto take = [&](std::string_view record) {
+      wire::IsEnvelope(record) ? TakeEnvelope(route, record) : TakeMessage(route->member, record);
+    };
+    RingTaken taken = RingTaken::kNone;
+    while (!broken_ && (taken = route->link->Take(take)) == RingTaken::kOne) any = true;
+    if (taken == RingTaken::kBroken)
+      Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
   }
   return any;
 }
@@ -97,10 +101,6 @@ bool Post::DeliverQueue() {
       InOrder(item.member, std::move(item.header), std::move(item.bundle));
   }
   return !items.empty();
-}
-
-void Post::TakeRecord(Route* route, std::string_view record) {
-  wire::IsEnvelope(record) ? TakeEnvelope(route, record) : TakeMessage(route->member, record);
 }
 
 // Takes a message whose payloads are all inline or in the arena.
@@ -149,23 +149,77 @@ void Post::Arrived(int member, Header header, Destination destination) {
 void Post::InOrder(int member, Header header, BundlePtr bundle) {
   Route* const route = RouteTo(member);
   if (route == nullptr || header.sequence == 0) return ways_.deliver(member, std::move(header), std::move(bundle));
-  if (header.sequence != route->next) {
-    const uint64_t sequence = header.sequence;
-    const bool again = sequence < route->next || route->early.count(sequence) > 0;
-    if (again || route->early.size() >= kMostEarly) {
-      return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
-                   (again ? " has come already" : " is ahead of too many that never came"));
-    }
-    route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
-    return;
+  const uint64_t sequence = header.sequence;
+  const bool again = sequence < route->next || route->early.count(sequence) > 0;
+  if (again || route->early.size() >= kMostEarly) {
+    return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
+                 (again ? " has come already" : " is ahead of too many that never came"));
   }
-  ++route->next;
-  ways_.deliver(member, std::move(header), std::move(bundle));
+  route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
   for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next;
        at = route->early.erase(at)) {
     ++route->next;
     ways_.deliver(member, std::move(at->second.first), std::move(at->second.second));
   }
+}
+
+// ---- The porter. It receives an envelope from another host. It passes each rank of its own host the messages for that
+// rank.
+
+void Post::TakeEnvelope(Route* route, std::string_view record) {
+  const auto refuse = [&](const std::string& why) {
+    Break("what " + world_->Name(route->member) + " passes on can't be read: " + why);
+  };
+  std::vector<wire::Enclosed> messages;
+  std::string error;
+  if (!wire::OpenEnvelope(record, &messages, &error)) return refuse(error);
+  for (const wire::Enclosed& one : messages) {
+    const auto source = static_cast<int>(one.member);
+    if (one.member >= by_member_.size() || RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
+      return refuse("it is from member " + std::to_string(one.member) + ", who does not send this way");
+    }
+    TakeMessage(source, one.message);
+  }
+}
+
+void Post::PassOn(int source, int member, wire::Envelope envelope) {
+  const bool known = member >= 0 && static_cast<size_t>(member) < by_member_.size();
+  HostLink* const link = known ? LinkTo(member) : nullptr;
+  if (link == nullptr || !link->lends() || envelope.bytes() > link->Most()) {
+    return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
+                 ", but can't be passed on");
+  }
+  const uint32_t bells = envelope.bells();
+  std::string record = envelope.Take();
+  Route* const route = RouteTo(member);
+  {
+    MutexLock lock(&route->sending);
+    if (!route->rest.empty() || !link->Put({record})) {
+      route->rest.push_back(std::move(record));
+      ++to_pass_on_;
+      Add(&Count().ring_full, 1);
+    }
+  }
+  Add(&Count().passed_on, 1);
+  for (uint32_t bell = 0; bell < Bells::kEach; ++bell) {
+    if ((bells >> bell & 1) != 0) link->peer->Of(false, bell)->Ring();
+  }
+}
+
+// Passes on the messages that found no room in a ring before. Each rank empties its rings now and then, even if it
+// waits for nothing.
+bool Post::PassOnRest() {
+  if (to_pass_on_ == 0) return false;
+  bool any = false;
+  for (Route* const route : linked_) {
+    MutexLock lock(&route->sending);
+    while (!route->rest.empty() && route->link->Put({route->rest.front()})) {
+      route->rest.pop_front();
+      --to_pass_on_;
+      any = true;
+    }
+  }
+  return any;
 }
 
 }  // namespace hvdata

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "wire/envelope.h"
 #include "wire/header.h"
 
 namespace hvdata {
@@ -26,13 +28,43 @@ struct Block {
 struct Packet {
   wire::Header header;
   std::vector<Block> blocks;
-  int porter = -1;  // the member that may receive it for its host (mail/porters.h); -1: none
+  int porter = -1;  // the member that may receive it for its host (mail/host_links.h); -1: none
 };
 
 // Memory for incoming payloads: places[i] has room for components[i].bytes. Without places the share can't be received.
 struct Destination {
   std::vector<char*> places;
   std::shared_ptr<void> owner;
+};
+
+// Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
+// is empty.
+using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
+
+// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow. Set by ops/ when the library is loaded.
+struct Hooks {
+  MakeDestination make_destination = nullptr;  // the owner is a BundlePtr
+  void (*sweep)() = [] {};                     // frees unused tensors; called about every 100 ms
+};
+Hooks& TheHooks();
+
+// What comes by MPI. The communication thread calls these functions. They don't block, and run no user code.
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  // Gives memory for the payloads of a received header. Called once for each header with components.
+  virtual Destination DestinationFor(int member, const wire::Header& header) = 0;
+  // A whole packet has come. Packets of one member and channel come in the order in which they were sent.
+  virtual void Arrived(int member, wire::Header header, Destination destination) = 0;
+  // Messages for `member`, of this host, have come in an envelope to this porter. Their labels name `source`.
+  virtual void PassOn(int source, int member, wire::Envelope envelope) = 0;
+  // Delivers the messages that came by all ways. True if it delivered something. Called after every nap, but at most
+  // once in a millisecond.
+  virtual bool Fetch() = 0;
+  // The name of a member, for texts.
+  virtual std::string Name(int member) const = 0;
+  // MPI has failed, or a peer has broken the protocol. No more messages will be sent or received.
+  virtual void Break(const std::string& what) = 0;
 };
 
 // One trainer's part of a step, on the reader. The trainer of this process gets `bundle`. Every other trainer gets the

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/place.h"
 #include "wire/codec.h"
 
 namespace hvdata {
 namespace {
 
 constexpr double kLater = 5;  // s
+constexpr const char* kSameCalls = ". Every rank must make the same calls in the same order";
+constexpr const char* kLimit = "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)";
 
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
@@ -72,19 +73,17 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
 std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   const auto found = waits_.find(number);
   if (found == waits_.end()) return std::nullopt;
-  Own& wait = found->second;
+  Meeting& wait = found->second;
   const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
   if (wait.patience.Over()) {
-    const Outcome outcome{kDeadlineExceeded,
-                          wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) + " s for " + whom +
-                              ". Every rank must make the same calls in the same order; the limit is "
-                              "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) +
+                                                 " s for " + whom + kSameCalls + kLimit};
     waits_.erase(found);
     return outcome;
   }
   if (wait.patience.ReportDue()) {
-    Log(Place(world_->Name(world_->self)) + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " +
-        wait.what + " for " + whom);
+    Log(world_->Here() + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " +
+        whom);
   }
   return std::nullopt;
 }
@@ -125,10 +124,8 @@ void Agreements::CompleteIfTime(int64_t number) {
     if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
   if (gone.empty()) return;
-  Conclude(number,
-           {kUnavailable, meeting.what + ": " + JoinNames(gone) +
-                              " has shut down and will not take part. Every rank must make the same calls in the "
-                              "same order"});
+  Conclude(number, {kUnavailable,
+                    meeting.what + ": " + JoinNames(gone) + " has shut down and will not take part" + kSameCalls});
 }
 
 void Agreements::On(int member, const wire::Hello& hello) {
@@ -159,11 +156,9 @@ void Agreements::Tick() {
     auto& [number, meeting] = *next++;
     if (meeting.patience.Over()) {
       Conclude(number,
-               {kDeadlineExceeded,
-                meeting.what + ": " + Names(meeting, true) + " waited for " + Names(meeting, false) +
-                    ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
-                    " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
-                    "(seconds; 0: never)"});
+               {kDeadlineExceeded, meeting.what + ": " + Names(meeting, true) + " waited for " + Names(meeting, false) +
+                                       ", which has not made this call within " +
+                                       std::to_string(WholeSeconds(timeout_seconds_)) + " s" + kSameCalls + kLimit});
     } else if (meeting.patience.ReportDue()) {
       SendToAll(meeting,
                 wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
@@ -175,7 +170,7 @@ void Agreements::Tick() {
 void Agreements::On(int, const wire::Absent& absent) {
   MutexLock lock(&mu_);
   for (auto& [number, wait] : waits_) wait.patience.PutOffReport(kLater);
-  Log(Place(world_->Name(world_->self)) + absent.text);
+  Log(world_->Here() + absent.text);
 }
 
 void Agreements::On(int, const wire::Verdict& verdict) {

@@ -40,10 +40,10 @@ class Agreements {
   void Fail(Outcome outcome);
 
  private:
-  struct Meeting {  // on the coordinator
-    std::map<int, std::string> contributions;
+  struct Meeting {
     std::string what;
     Patience patience;
+    std::map<int, std::string> contributions = {};  // on the coordinator
   };
 
   void SendTo(int member, wire::Message message) const;
@@ -59,11 +59,7 @@ class Agreements {
   Mutex mu_;
   CondVar changed_;
   int64_t begun_ GUARDED_BY(mu_) = 0;
-  struct Own {
-    std::string what;
-    Patience patience;
-  };
-  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here and not answered yet; empty on the coordinator
+  std::map<int64_t, Meeting> waits_ GUARDED_BY(mu_);  // begun here and not answered yet; empty on the coordinator
   std::map<int64_t, Outcome> verdicts_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
   // Only the coordinator uses these.

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/place.h"
+#include "base/world.h"
 
 namespace hvdata {
 namespace {
@@ -44,8 +44,8 @@ Exchange::Exchange(const World* world, double stall_seconds, double timeout_seco
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  const std::string call = IsAudit(key.first) ? "" : ", call " + std::to_string(key.second);
-  return Place(world_->Name(world_->self), CallName(key.first) + call);
+  const std::string call = IsAudit(key.name) ? "" : ", call " + std::to_string(key.call);
+  return Place(world_->Name(world_->self), CallName(key.name) + call);
 }
 
 void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
@@ -65,30 +65,26 @@ void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchan
 
 void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
   MutexLock lock(&mu_);
-  const Key key(name, made_[name]++);
-  if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
-  Call& call =
-      calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
-  Begin(key, &call);
+  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, nullptr);
 }
 
 void Exchange::Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback) {
   MutexLock lock(&mu_);
-  const Key key(name, made_[name]++);
-  if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
-  Call& call = calls_[key] = {root, {}, {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
+  Call call{root, {}, std::move(callback), Patience(stall_seconds_, timeout_seconds_)};
   if (root == me()) call.collected = std::move(collected);
-  SendTo(root, wire::Gather{name, key.second}, &part);
-  Begin(key, &call);
+  Begin(name, std::move(call), &part);
 }
 
-// Sends CALLED, and handles the messages of the call that have come already.
-void Exchange::Begin(const Key& key, Call* call) {
+// Sends CALLED, and this rank's part of a gather. Handles the messages of the call that have come already.
+void Exchange::Begin(const std::string& name, Call made, const Share* part) {
+  const Key key{name, made_[name]++};
+  if (!failed_.ok()) return Answer(key, std::move(made.callback), failed_);
+  Call& call = calls_.emplace(key, std::move(made))->second;
+  if (part != nullptr) SendTo(call.root, wire::Gather{name, key.call}, part);
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (t == call->root || call->root == me()))
-      SendTo(t, wire::Called{key.first, key.second, call->root});
+    if (t != me() && (t == call.root || call.root == me())) SendTo(t, wire::Called{name, key.call, call.root});
   }
-  ReleaseIfAllCalled(key, call);
+  ReleaseIfAllCalled(key, &call);
   if (auto early = early_.extract(key)) {
     for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived));
   }
@@ -97,27 +93,22 @@ void Exchange::Begin(const Key& key, Call* call) {
 
 void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
   MutexLock lock(&mu_);
-  if (calls_.count({name, call}) == 0) return;  // it has ended with an error
+  if (calls_.count(Key{name, call}) == 0) return;  // it has ended with an error
   for (int t = 0; t < world_->trainer_count(); ++t)
     SendTo(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
   MutexLock lock(&mu_);
-  const Key key(name, made_[name]++);
+  const Key key{name, made_[name]++};
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me()) SendTo(t, wire::Scatter{name, key.second, root, code}, &text);
+    if (t != me()) SendTo(t, wire::Scatter{name, key.call, root, code}, &text);
   }
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {
-  Heed(key, &arrived);
-  if (arrived.bundle) FreeAfterUnlock(std::move(arrived.bundle));  // no call took it
-}
-
-void Exchange::Heed(const Key& key, Arrived* came) {
-  Arrived& arrived = *came;
+  FreeAfterUnlock(arrived.bundle);  // if no call takes it
   const auto found = calls_.find(key);
   if (found == calls_.end()) {  // the call has ended
     const auto failed = failed_calls_.find(key);
@@ -128,16 +119,17 @@ void Exchange::Heed(const Key& key, Arrived* came) {
   Call& call = found->second;
   const auto disagree = [&](int root) {
     mu_.AssertHeld();
-    Abandon(key, {kInvalidArgument, Disagreement(key.first, call.root, me(), root, arrived.trainer)}, arrived.trainer);
+    Abandon(key, {kInvalidArgument, Disagreement(key.name, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
     if (!part->text.empty()) return Abandon(key, {part->code, part->text});
     if (part->root != call.root) return disagree(part->root);
-    return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
+    return Finish(key, {}, {key.call, part->code, std::move(arrived.bundle)});
   }
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
+    if (key.giver >= 0) return Finish(key, {}, {key.call, kOk, std::move(arrived.bundle)});
     if (call.root != me() || call.looking) return;  // a trainer with another root also sends CALLED
-    std::swap(call.given[arrived.trainer], arrived.bundle);
+    FreeAfterUnlock(std::exchange(call.given[arrived.trainer], std::move(arrived.bundle)));
     return CollectIfAllGiven(key, &call);
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
@@ -150,7 +142,7 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
   if (call->root != me() || call->collected || call->looking) return;
   if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    SendTo(t, wire::Scatter{key.first, key.second, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
+    SendTo(t, wire::Scatter{key.name, key.call, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
   }
   FreeAfterUnlock(std::exchange(call->parts, {}));
 }
@@ -160,13 +152,13 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
   call->looking = true;
   std::vector<BundlePtr> parts;
   for (auto& [trainer, bundle] : std::exchange(call->given, {})) parts.push_back(std::move(bundle));
-  AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.second,
+  AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.call,
                parts = std::move(parts)]() mutable { collected(number, std::move(parts)); });
 }
 
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged exchanged) {
-  const auto found = calls_.find(key);
-  Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(exchanged));
+  const auto found = calls_.lower_bound(key);
+  Answer(key, std::move(found->second.callback), std::move(outcome), std::move(exchanged));
   FreeAfterUnlock(std::move(found->second.parts));
   FreeAfterUnlock(std::move(found->second.given));
   calls_.erase(found);
@@ -185,7 +177,7 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
 // ranks that this rank waits for. Each of these does the same. `before`: stands in front of the error on the other
 // ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
-  const int root = calls_.at(key).root;
+  const int root = calls_.find(key)->second.root;
   const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
   Finish(key, outcome);
   for (int t = 0; t < world_->trainer_count(); ++t) {
@@ -194,7 +186,7 @@ void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const s
 }
 
 void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
-  SendTo(trainer, wire::Scatter{key.first, key.second, me(), error.code, error.message});
+  SendTo(trainer, wire::Scatter{key.name, key.call, me(), error.code, error.message});
 }
 
 // ---- Gradients.
@@ -206,22 +198,18 @@ void Exchange::Give(const std::string& name, uint64_t call, int to, const Share&
 
 void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
   MutexLock lock(&mu_);
-  const GatherKey key({name, call}, trainer);
-  const auto found = given_.find(key);
-  if (found != given_.end()) {
-    Answer(key.first, std::move(callback), {}, {call, kOk, std::move(found->second)});
-    given_.erase(found);
+  const Key key{name, call, trainer};
+  const auto early = early_.find(key);
+  if (early != early_.end()) {
+    Answer(key, std::move(callback), {}, {call, kOk, std::move(early->second.front().bundle)});
+    early->second.erase(early->second.begin());
+    if (early->second.empty()) early_.erase(early);
   } else if (!failed_.ok()) {
-    Answer(key.first, std::move(callback), failed_);
+    Answer(key, std::move(callback), failed_);
   } else {
-    expected_.emplace(key, Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
+    calls_.emplace(key, Call{trainer, {}, std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
     EndWaitsForDeparted();
   }
-}
-
-void Exchange::EndWait(Expected::iterator wait, Outcome outcome, Exchanged exchanged) {
-  Answer(wait->first.first, std::move(wait->second.callback), std::move(outcome), std::move(exchanged));
-  expected_.erase(wait);
 }
 
 // ---- Incoming messages.
@@ -231,34 +219,25 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (const auto* left = std::get_if<wire::Left>(&header.message)) {
     for (int32_t one : left->trainers) {
-      if (IsTrainer(one)) departed_.insert(one);
+      if (one >= 0 && one < world_->trainer_count()) departed_.insert(one);
     }
     return EndWaitsForDeparted();
   }
   if (trainer < 0) return;
+  if (std::holds_alternative<wire::WhoLeft>(header.message)) return AnswerWhoLeft(member, trainer);
   Key key;
-  if (const auto* part = std::get_if<wire::Scatter>(&header.message)) {
+  if (const auto* part = std::get_if<wire::Scatter>(&header.message))
     key = {part->name, part->call};
-  } else if (const auto* called = std::get_if<wire::Called>(&header.message)) {
+  else if (const auto* called = std::get_if<wire::Called>(&header.message))
     key = {called->name, called->call};
-  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message);
-             gather != nullptr && IsGather(gather->name)) {
-    key = {gather->name, gather->call};
-  } else if (gather != nullptr) {
-    const GatherKey whose({gather->name, gather->call}, trainer);
-    const auto found = expected_.find(whose);
-    if (found != expected_.end())
-      EndWait(found, {}, {gather->call, kOk, std::move(bundle)});
-    else
-      given_.emplace(whose, std::move(bundle));
+  else if (const auto* gather = std::get_if<wire::Gather>(&header.message))
+    key = {gather->name, gather->call, IsGather(gather->name) ? -1 : trainer};
+  else
     return;
-  } else {
-    if (std::holds_alternative<wire::WhoLeft>(header.message)) AnswerWhoLeft(member, trainer);
-    return;
-  }
   Arrived arrived{trainer, std::move(header), std::move(bundle)};
-  const auto made = made_.find(key.first);
-  if (made != made_.end() && key.second < made->second)
+  const auto made = made_.find(key.name);
+  const bool begun = key.giver < 0 ? made != made_.end() && key.call < made->second : calls_.count(key) > 0;
+  if (begun)
     Handle(key, std::move(arrived));
   else
     early_[key].push_back(std::move(arrived));
@@ -305,28 +284,24 @@ void Exchange::EndWaitsForDeparted() {
     const auto at = next++;
     const Key key = at->first;
     const Call& call = at->second;
-    const bool root = call.root == me();
+    const bool leads = Leads(key, call);
     const auto lost = std::find_if(departed_.begin(), departed_.end(),
-                                   [&](int t) { return t != me() && (root ? !Has(call, t) : t == call.root); });
+                                   [&](int t) { return t != me() && (leads ? !Has(call, t) : t == call.root); });
     if (lost == departed_.end()) continue;
-    const Outcome error(kUnavailable, DepartedText(key.first, *lost));
-    root ? Abandon(key, error) : Finish(key, error);
-  }
-  for (auto next = expected_.begin(); next != expected_.end();) {
-    const auto wait = next++;
-    const int trainer = wait->first.second;
-    if (trainer != me() && departed_.count(trainer) > 0)
-      EndWait(wait, {kUnavailable, DepartedText(wait->first.first.first, trainer)});
+    const Outcome error(kUnavailable, DepartedText(key.name, *lost));
+    leads ? Abandon(key, error) : Finish(key, error);
   }
 }
 
 // ---- Clocks.
 
 // The ranks that this rank waits for, and what they have not done yet.
-std::string Exchange::Missing(const std::string& name, const Call& call) const {
+std::string Exchange::Missing(const Key& key, const Call& call) const {
+  const std::string& name = key.name;
   const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
-  const std::string not_sent =
-      IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
+  const std::string not_sent = world_->TrainerName(call.root) +
+                               (IsGather(name) ? ", which has not got all parts" : ", which has not sent its part");
+  if (key.giver >= 0) return not_sent;
   if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
@@ -347,47 +322,36 @@ std::string Exchange::Crossed(int trainer) const {
     const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
       return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
     });
-    if (!waits || IsAudit(key.first)) continue;  // an audit calls on a thread of its own, so no call waits for it
-    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " +
-           std::to_string(key.second) +
+    if (!waits || IsAudit(key.name)) continue;  // an audit calls on a thread of its own, so no call waits for it
+    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.name) + ", call " +
+           std::to_string(key.call) +
            ", which this rank has not made: where calls block, all ranks must make them in the same order";
   }
   return "";
 }
 
-// Reports a long wait. True if the wait has become an error; `*error` gets it.
-bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
-  if (wait->patience.Over()) {
-    const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
-    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " + Same(key.first) +
-                                     "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
-  } else if (wait->patience.ReportDue()) {
-    Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
-  }
-  return !error->ok();
-}
-
+// Reports long waits. Ends those that have become errors.
 void Exchange::Tick() {
   MutexLock lock(&mu_);
-  if (calls_.empty() && expected_.empty()) return;
+  if (calls_.empty()) return;
   if (const auto now = Clock::now(); now - asked_ >= kAskEvery) {
     asked_ = now;
     send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoLeft()), nullptr);
   }
   for (auto next = calls_.begin(); next != calls_.end();) {
-    const auto call = next++;
-    Outcome error;
-    if (!Late(call->first, &call->second.wait, Missing(call->first.first, call->second), &error)) continue;
-    const Key key = call->first;
-    if (call->second.root == me())
-      Abandon(key, error, me(), world_->TrainerName(me()) + ", the root, has given this call up: it ");
-    else
-      Finish(key, error);
-  }
-  for (auto next = expected_.begin(); next != expected_.end();) {
-    const auto wait = next++;
-    Outcome error;
-    if (Late(wait->first.first, &wait->second, NotSent(wait->first.second), &error)) EndWait(wait, error);
+    auto& [at, call] = *next++;
+    const Key key = at;
+    if (call.patience.Over()) {
+      const Outcome error(kDeadlineExceeded, "has waited " + std::to_string(WholeSeconds(timeout_seconds_)) +
+                                                 " s for " + Missing(key, call) + ". " + Same(key.name) +
+                                                 "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
+      if (Leads(key, call))
+        Abandon(key, error, me(), world_->TrainerName(me()) + ", the root, has given this call up: it ");
+      else
+        Finish(key, error);
+    } else if (call.patience.ReportDue()) {
+      Log(Where(key) + "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
+    }
   }
 }
 
@@ -395,7 +359,6 @@ void Exchange::Fail(const Outcome& outcome) {
   MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = outcome;
   while (!calls_.empty()) Finish(Key(calls_.begin()->first), outcome);
-  while (!expected_.empty()) EndWait(expected_.begin(), outcome);
 }
 
 }  // namespace hvdata

@@ -2,12 +2,8 @@
 // The messages of scatter, gather and their gradients. Calls of one name match by their count. The k-th scatter of a
 // name on one rank belongs to the k-th scatter of that name on all other ranks. So does the k-th gather.
 //
-// Every rank sends CALLED to its root, and a root sends CALLED to all ranks. CALLED names the root, so ranks with
-// different roots find out. When all ranks have called, the root of a scatter sends the parts. The root of a gather
-// first checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
-//
-// A rank that departs sends BYE to the readers, and to all ranks that have got a message from it. BYE comes after all
-// messages that were sent before it. While other ranks wait, they ask a reader for departed ranks.
+// docs/maps.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
+// checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
 #pragma once
 
 #include <chrono>
@@ -17,7 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "base/mutex.h"
@@ -74,18 +70,18 @@ class Exchange {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Key = std::pair<std::string, uint64_t>;
-  using GatherKey = std::pair<Key, int>;  // a call, and the trainer of a part
-  struct Wait {
+  struct Key {
+    std::string name;
+    uint64_t call = 0;
+    int giver = -1;  // of a part of a gradient: the trainer that gives it. -1: of a scatter or gather
+    bool operator<(const Key& o) const { return std::tie(name, call, giver) < std::tie(o.name, o.call, o.giver); }
+  };
+  struct Call {
+    int root;  // for a part of a gradient: the giver
+    Parts parts;
     Callback callback;
     Patience patience;
-  };
-  using Expected = std::multimap<GatherKey, Wait>;  // equal keys keep their order: a gradient may be computed twice
-  struct Call {
-    int root;
-    Parts parts;
-    Wait wait;
-    std::set<int> called;           // ranks that have made the call: any rank on the root, only the root on other ranks
+    std::set<int> called = {};      // ranks that have made the call: any rank on the root, only the root on other ranks
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
     bool looking = false;  // the root is checking the parts
@@ -97,28 +93,25 @@ class Exchange {
   };
 
   int me() const { return world_->me().trainer; }
-  bool IsTrainer(int t) const { return t >= 0 && t < world_->trainer_count(); }
   std::string Where(const Key& key) const;
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
-  std::string NotSent(int trainer) const { return world_->TrainerName(trainer) + ", which has not sent its part"; }
-  bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
-  std::string Missing(const std::string& name, const Call& call) const REQUIRES(mu_);
+  // True if other ranks wait for this rank in this call.
+  bool Leads(const Key& key, const Call& call) const { return call.root == me() && key.giver < 0; }
+  std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
   // Calls the callback. Puts the place of the call in front of an error.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
 
   void SendTo(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
   void Handle(const Key& key, Arrived arrived) REQUIRES(mu_);
-  void Heed(const Key& key, Arrived* arrived) REQUIRES(mu_);  // may take the bundle
   void Abandon(const Key& key, const Outcome& outcome, int from = -1, const std::string& before = "") REQUIRES(mu_);
   void SendError(const Key& key, const Outcome& error, int trainer) REQUIRES(mu_);
-  void Begin(const Key& key, Call* call) REQUIRES(mu_);
+  void Begin(const std::string& name, Call made, const Share* part) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
-  void EndWait(Expected::iterator wait, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
   void EndWaitsForDeparted() REQUIRES(mu_);
   void AnswerWhoLeft(int member, int trainer) REQUIRES(mu_);
 
@@ -127,13 +120,11 @@ class Exchange {
   const Send send_;
   mutable Mutex mu_;
   std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // the number of this rank's calls, by name
-  std::map<Key, Call> calls_ GUARDED_BY(mu_);
+  std::multimap<Key, Call> calls_ GUARDED_BY(mu_);  // equal keys keep their order: a gradient may be computed twice
   std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
   std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that call later
-  Expected expected_ GUARDED_BY(mu_);
-  std::multimap<GatherKey, BundlePtr> given_ GUARDED_BY(mu_);
-  std::set<int> sent_to_ GUARDED_BY(mu_);   // trainers that have got a message from this rank
-  std::set<int> departed_ GUARDED_BY(mu_);  // trainers that will send nothing more
+  std::set<int> sent_to_ GUARDED_BY(mu_);                      // trainers that have got a message from this rank
+  std::set<int> departed_ GUARDED_BY(mu_);                     // trainers that will send nothing more
   std::map<int, std::vector<int32_t>> left_
       GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got a BYE from it
   Clock::time_point asked_ GUARDED_BY(mu_);

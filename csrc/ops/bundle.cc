@@ -11,7 +11,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "engine/hooks.h"
+#include "mail/share.h"
 #include "ops/allocators.h"
 #include "ops/in_memory.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/place.h"
 #include "base/random.h"
+#include "base/world.h"
 #include "ops/bundle.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"

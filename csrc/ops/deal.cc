@@ -9,8 +9,8 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "base/threads.h"
+#include "base/world.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "ops/allocators.h"

@@ -10,7 +10,7 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "meeting/exchange.h"

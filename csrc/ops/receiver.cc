@@ -8,7 +8,7 @@
 
 #include "base/exceptions.h"
 #include "base/mutex.h"
-#include "base/place.h"
+#include "base/world.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/fingerprints.h"

@@ -26,7 +26,7 @@ std::shared_ptr<Region> Make(uint64_t bytes = kSize) {
 
 std::shared_ptr<Region> AttachTo(const Region& region, uint64_t read_only_from = kSize) {
   std::string why;
-  auto attached = Region::Attach(dup(region.fd()), region.size(), read_only_from, &why);
+  auto attached = Region::Attach(getpid(), region.fd(), region.size(), read_only_from, &why);
   EXPECT_TRUE(attached) << why;
   return attached;
 }
@@ -70,19 +70,23 @@ TEST(Region, SaysWhyItCannotBe) {
 TEST(Region, AttachesNothingElse) {
   const auto refused = [](int fd, uint64_t size) {
     std::string why;
-    EXPECT_FALSE(Region::Attach(fd, size, size, &why));
+    const int open = OpenFds();
+    EXPECT_FALSE(Region::Attach(getpid(), fd, size, size, &why));
     EXPECT_NE(why, "");
-    EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "it is still open";
+    EXPECT_EQ(OpenFds(), open) << "it is still open";
   };
   const auto region = Make();
-  refused(dup(region->fd()), kSize - 4096);
-  refused(dup(region->fd()), kSize + 1);
+  refused(-1, kSize);
+  refused(region->fd(), kSize - 4096);
+  refused(region->fd(), kSize + 1);
   const int unsealed = memfd_create("hvdata_region_test", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(unsealed, kSize), 0);
   refused(unsealed, kSize);
+  close(unsealed);
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
   refused(pipe_ends[0], kSize);
+  close(pipe_ends[0]);
   close(pipe_ends[1]);
 }
 

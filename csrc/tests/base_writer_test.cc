@@ -16,7 +16,6 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/writer.h"
 
 namespace hvdata {
 namespace {
@@ -64,6 +63,7 @@ TEST(Log, NeverWaitsForStderr) {
   for (int i = 0; i < kLines; ++i) {
     const MutexLock lock(&mutex);
     Log(std::to_string(i) + " " + std::string(1000, 'x'));
+    if (i == 100) LineWriter().Flush(milliseconds(500));  // from now on the pipe is full
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
   EXPECT_FALSE(LineWriter().Flush(milliseconds(10))) << "nobody reads";
@@ -95,15 +95,12 @@ TEST(Log, ALineThatTakesLongIsMadeByTheWriter) {
 TEST(Writer, AnEmptyQueueTakesAPieceOfAnySize) {
   std::promise<void> go;
   std::vector<int> ran;
-  std::atomic<uint64_t> lost{0};
-  auto* const writer =
-      new Writer(10, [&](uint64_t count) { lost = count; });  // its thread lasts as long as the process
+  auto* const writer = new Writer(10, " are missing");  // its thread lasts as long as the process
   EXPECT_TRUE(writer->Add(1000, [&, gone = go.get_future().share()] { gone.wait(), ran.push_back(1); }));
   EXPECT_FALSE(writer->Add(1, [&] { ran.push_back(2); })) << "it is being written, and counts";
   EXPECT_FALSE(writer->Flush(milliseconds(1)));
   go.set_value();
   EXPECT_TRUE(writer->Flush(milliseconds(60000)));
-  EXPECT_EQ(lost, 1u);
   EXPECT_TRUE(writer->Add(5, [&] { ran.push_back(3); }));
   EXPECT_TRUE(writer->Add(5, [&] { throw std::bad_alloc(); }));
   EXPECT_TRUE(writer->Flush(milliseconds(60000)));

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/writer.h"
+#include "base/log.h"
 
 namespace hvdata {
 

@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/writer.h"
+#include "base/log.h"
 #include "channel/certificate.h"
 #include "channel_any_job.h"
 

@@ -19,10 +19,11 @@ inline Member Rank(const std::string& host, int trainer, int reader = -1, int gr
   return {host, 0, 0, reader, trainer, group};
 }
 
-// Member `by` sees `name` instead of the name that member `of` gave.
+// Member `by` sees what member `of` offers as `alter` leaves it, or `offer` instead.
 struct Lie {
   int by = -1, of = -1;
-  std::string name;
+  std::string offer;
+  std::function<void(std::string*)> alter = [given = offer](std::string* seen) { *seen = given; };
 };
 
 // Collectives for threads, one for each rank. All threads call them in the same order.
@@ -30,19 +31,12 @@ class ThreadCollectives {
  public:
   ThreadCollectives(size_t ranks, Lie lie) : ranks_(ranks), lie_(std::move(lie)) {}
 
-  Collectives For(int self) {
-    return {[this, self](const std::string& mine) {
-              std::vector<std::string> all = Exchange(self, mine);
-              if (self == lie_.by && mine.size() > 1) all[static_cast<size_t>(lie_.of)] = lie_.name;
-              return all;
-            },
-            [this, self](const std::vector<uint8_t>& mine) {
-              std::vector<uint8_t> theirs;
-              for (const std::string& row : Exchange(self, std::string(mine.begin(), mine.end()))) {
-                theirs.push_back(static_cast<uint8_t>(row.at(static_cast<size_t>(self))));
-              }
-              return theirs;
-            }};
+  GatherTexts For(int self) {
+    return [this, self](const std::string& mine) {
+      std::vector<std::string> all = Exchange(self, mine);
+      if (self == lie_.by && mine.size() > ranks_) lie_.alter(&all[static_cast<size_t>(lie_.of)]);
+      return all;
+    };
   }
 
  private:

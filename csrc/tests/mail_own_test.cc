@@ -155,7 +155,7 @@ TEST_F(OwnPostTest, FetchAllReturnsWhenWhatCameBeforeIsDelivered) {
 }
 
 TEST_F(OwnPostTest, TheOwnTrainersTakenWakesItsReaderOnlyWhenThatWaitsForIt) {
-  const Doorbell source = post_->source_door(kChannel), sink = post_->sink_door(kChannel);
+  const Doorbell source = post_->Door(true, kChannel), sink = post_->Door(false, kChannel);
   const auto rings = [&](const Doorbell& door, wire::Message message) {
     const uint32_t before = door.bell->rung;
     post_->Send(0, MakeHeader(kChannel, 1, std::move(message)));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "mail/placement.h"
-#include "mail/porters.h"
 #include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 #include "tests/mail_post_fixture.h"
@@ -47,9 +46,10 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
-  EXPECT_EQ(CapturedLines(),
-            "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches "
-            "travel as messages\n");
+  EXPECT_EQ(
+      CapturedLines(),
+      "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (opening it failed: No such file or "
+      "directory): batches travel as messages\n");
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
 
@@ -181,7 +181,7 @@ TEST_F(PorterTest, WhyAStepDoesNotComeIsSaidPastAPorterThatHasStopped) {
 }
 
 TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
-  const Doorbell door = post(kFirst).sink_door(kChannel);
+  const Doorbell door = post(kFirst).Door(false, kChannel);
   for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kInlineLimit}}) {
     const uint32_t rung = door.bell->rung;
     Send(kReader, kFirst, bytes, bytes);

@@ -112,7 +112,7 @@ class PostTest : public testing::Test {
       party.post = std::make_unique<Post>(&party.world, std::move(links[static_cast<size_t>(self)]), std::move(ways));
       // The reader waits in its source for the trainer's messages, the trainer in its sink for the reader's.
       party.signal =
-          std::make_unique<Signal>(self == 0 ? party.post->source_door(kChannel) : party.post->sink_door(kChannel));
+          std::make_unique<Signal>(self == 0 ? party.post->Door(true, kChannel) : party.post->Door(false, kChannel));
       party.mpi = std::thread([this, self, seed] { Carry(self, seed * 2 + static_cast<unsigned>(self)); });
     }
   }

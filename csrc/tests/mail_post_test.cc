@@ -141,7 +141,7 @@ Header Taken(uint32_t channel, uint64_t limit) {
 
 TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   Start(Payload::kAuto);
-  const Doorbell door = parties_[0].post->source_door(kChannel), other = parties_[0].post->source_door(kChannel + 1);
+  const Doorbell door = parties_[0].post->Door(true, kChannel), other = parties_[0].post->Door(true, kChannel + 1);
   const auto sent = [&](Header header) {
     const uint32_t before = door.bell->rung + other.bell->rung;
     parties_[1].post->Send(0, std::move(header));
@@ -183,7 +183,7 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   ways.broken = [](const std::string& what) { FAIL() << what; };
   const World worlds[] = {World::Of(0, members), World::Of(1, members), World::Of(2, members)};
   Post reader(&worlds[0], std::move(links[0]), ways);
-  signal = std::make_unique<Signal>(reader.source_door(kChannel));
+  signal = std::make_unique<Signal>(reader.Door(true, kChannel));
   std::vector<std::thread> trainers;
   for (size_t m = 1; m <= 2; ++m) {
     trainers.emplace_back([&, m] {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/hooks.h"
+#include "mail/share.h"
 #include "ops/bundle.h"
 
 namespace hvdata {

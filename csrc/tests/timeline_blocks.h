@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/writer.h"
+#include "base/log.h"
 #include "timeline/file.h"
 #include "timeline/trace_log.h"
 

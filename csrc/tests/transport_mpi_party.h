@@ -89,7 +89,7 @@ class Mailbox : public Inbox {
     if (spoil_) destination.places.pop_back();
     return destination;
   }
-  void Deliver(int source, wire::Header header, Destination destination) override {
+  void Arrived(int source, wire::Header header, Destination destination) override {
     if (on_deliver_) on_deliver_(source, header, destination);
     std::lock_guard<std::mutex> lock(mutex_);
     headers_.push_back(std::move(header));
@@ -100,9 +100,10 @@ class Mailbox : public Inbox {
     passed_.push_back({member, envelope.bells(), envelope.Take()});
     changed_.notify_all();
   }
-  void Tick() override { ++ticks_; }
+  bool Fetch() override { return false; }
+  void Tick() { ++ticks_; }
   std::string Name(int member) const override { return "process " + std::to_string(member); }
-  void Broken(const std::string& what) override {
+  void Break(const std::string& what) override {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_.push_back(what);
     changed_.notify_all();
@@ -144,6 +145,13 @@ class Mailbox : public Inbox {
   std::vector<wire::Header> headers_;
   std::vector<std::string> broken_;
   std::vector<Passed> passed_;
+};
+
+// A transport whose thread runs.
+struct Line : Transport {
+  Line(MPI_Comm comm, Mailbox* mailbox) : Transport(comm, mailbox) {
+    Begin([mailbox] { mailbox->Tick(); });
+  }
 };
 
 // A communicator for the transport alone.

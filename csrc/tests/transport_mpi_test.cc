@@ -15,7 +15,6 @@
 
 #include "base/counters.h"
 #include "tests/transport_mpi_party.h"
-#include "transport/layout.h"
 
 namespace hvdata {
 namespace {
@@ -92,7 +91,7 @@ void TestAllToAll() {
   const size_t all = static_cast<size_t>(small + (kThreads - 1) * large) * Peers().size();
   const uint64_t before = Count().messages_received;
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -116,7 +115,7 @@ void TestAllToAll() {
 // A header message that is longer than an inline load, and than several small pieces.
 void TestLongText() {
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   const std::string text(3 << 20, 't');
   for (int dest : Peers()) {
     for (int step = 0; step < 3; ++step) {
@@ -138,7 +137,7 @@ void TestPorter() {
   });
   MPI_Comm comm = Duplicate();
   {
-    Transport transport(comm, &mailbox);
+    Line transport(comm, &mailbox);
     const uint64_t sent_before = Count().messages_sent, bags_before = Count().bags_sent;
     const auto send = [&](int dest, uint32_t channel, uint64_t step, const std::vector<size_t>& sizes) {
       Packet packet = FilledPacket(DataAt(step), channel, 3, sizes);
@@ -199,7 +198,7 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
     sequence(source, header, destination);
     ++came;
   });
-  auto transport = std::make_unique<Transport>(Duplicate(), &mailbox);
+  auto transport = std::make_unique<Line>(Duplicate(), &mailbox);
   for (int step = 0; step < kPackets; ++step) {
     for (int dest : Peers()) transport->Send(dest, FilledPacket(DataAt(step), 3, 2, {300000, 10}));
   }
@@ -217,7 +216,7 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
 void TestJoinWaitsForAll() {
   if (ranks < 2) return;
   Mailbox mailbox;
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   if (rank == 1) {
     EXPECT(mailbox.WaitFor(1));
   } else {
@@ -238,7 +237,7 @@ void TestSendFromCallbacks() {
   Mailbox mailbox([&](int source, const wire::Header& header, const Destination&) {
     if (Is<wire::Why>(header)) line.load()->Send(source, FilledPacket(wire::Because{"so"}, 0, 0, {}));
   });
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   line = &transport;
   MPI_Barrier(MPI_COMM_WORLD);
   for (int dest : Peers()) {
@@ -264,7 +263,7 @@ void TestOvertaking() {
     Mailbox mailbox([](int, const wire::Header& header, const Destination& destination) {
       EXPECT(ArrivedWhole(header, destination));
     });
-    Transport transport(pair, &mailbox);
+    Line transport(pair, &mailbox);
     EXPECT(mailbox.WaitFor(1));
     EXPECT(mailbox.Headers()[0].channel == 2);
     MPI_Send(nullptr, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
@@ -324,7 +323,7 @@ int64_t CommThreadNaps() {
 
 void TestIdle() {
   Mailbox mailbox;
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   bool idle = false, ticked = false;
@@ -364,7 +363,7 @@ void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mai
   MPI_Comm comm = Duplicate();
   {
     Mailbox mailbox;
-    Transport transport(comm, &mailbox);
+    Line transport(comm, &mailbox);
     MPI_Barrier(MPI_COMM_WORLD);
     harm(comm, &mailbox, &transport);
     EXPECT(!mailbox.WaitFor(1000));
@@ -388,7 +387,7 @@ void TestBrokenInAllWays() {
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "", kHeaderTag); });
   TestBroken("envelope: it ends within its message,", [&](MPI_Comm comm, Mailbox*, Transport*) {
     by_hand(comm,
-            std::string("HVDE\5\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff"
+            std::string("HVDE\6\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff"
                         "bytes",
                         23),
             kHeaderTag);
@@ -430,7 +429,7 @@ void TestEnvelopes() {
   constexpr int kSteps = 60;
   const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   transport.Hush();
   size_t payloads = 0, alone = 0;
   for (int step = 0; step < kSteps; ++step) {
@@ -463,7 +462,7 @@ void TestEnvelopes() {
 // A hushed thread calls neither MPI nor the inbox; afterwards nothing is missing.
 void TestHush() {
   Mailbox mailbox{Sequence()};
-  Transport transport(Duplicate(), &mailbox);
+  Line transport(Duplicate(), &mailbox);
   const auto send = [&](uint64_t step) {
     for (int dest : Peers()) transport.Send(dest, FilledPacket(DataAt(step), 0, 3, {50000}));
   };

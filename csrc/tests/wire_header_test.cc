@@ -60,7 +60,7 @@ TEST(Header, LayoutIsFixed) {
   header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}},
                        {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
-      'H', 'V', 'D', 'W', 5, 0,                  // magic, version
+      'H', 'V', 'D', 'W', 6, 0,                  // magic, version
       3,                                         // kind
       2,   0,   0,   0,                          // channel
       1,   0,   0,   0,   0, 0, 0, 0,            // epoch
@@ -97,8 +97,8 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                 //
       {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16}, {"RELEASE", 0},               //
       {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},  {"CLAIM", 18},                //
-      {"DATA", 40},    {"END", 53},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                //
-      {"NUMBERED", 8}, {"READY", 21},    {"GO", 21},                                                      //
+      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                //
+      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                      //
       {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},  //
       {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},    {"PING", 8},    {"PONG", 32}};
   ASSERT_EQ(std::size(kinds), kKinds);
@@ -198,7 +198,7 @@ TEST(Header, RefusedForBadFields) {
   const Message hello = Hello();
   ExpectRefused(with(hello, 0, "h"), "does not begin as one");
   ExpectRefused(with(hello, kVersionAt, "\1"),
-                "wire version 1, this process speaks 5; install the same horovod_data on every host");
+                "wire version 1, this process speaks 6; install the same horovod_data on every host");
   for (const int kind : {0, static_cast<int>(kKinds) + 1, 255})
     ExpectRefused(with(hello, kKindAt, byte(kind)), "unknown kind " + std::to_string(kind));
   for (const std::string& size :

@@ -78,6 +78,13 @@ struct Filler {
     list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
     for (T& one : list) Int(field, one);
   }
+  void Real(const char*, double& value) const {
+    value = how == kRandom ? static_cast<double>(Number()) : how == kMost ? std::numeric_limits<double>::max() : 0;
+  }
+  void Reals(const char* field, std::vector<double>& list) const {
+    list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
+    for (double& one : list) Real(field, one);
+  }
 };
 
 inline Message Filled(size_t kind, const Filler& filler) {

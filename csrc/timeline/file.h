@@ -12,9 +12,17 @@
 //   ENDS  uint64 count of all these events. The last block
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/log.h"
 
 namespace hvdata {
 
@@ -26,28 +34,33 @@ struct Clock {
   int64_t wall = 0;        // microseconds since 1970 at `here`, by this host's clock
 };
 
-// Only the thread of FileWriter() uses it.
+// Only the thread of FileWriter() uses it. The file is open only during Append. A program that closes all descriptors
+// (`os.closerange`) could otherwise open a file of its own under this number.
 class TimelineFile {
  public:
   // `place` begins the log line about a file that can't be written.
   TimelineFile(std::string path, std::string place) : path_(std::move(path)), place_(std::move(place)) {}
-  ~TimelineFile() { Close(); }
-  TimelineFile(const TimelineFile&) = delete;
-  TimelineFile& operator=(const TimelineFile&) = delete;
 
   // The first call empties the file. A failure is logged, and nothing more is written after it.
-  void Append(std::string_view block);
-  void Close();
+  void Append(std::string_view block) {
+    if (failed_) return;
+    const int how = std::exchange(begun_, true) ? O_APPEND : O_CREAT | O_TRUNC;
+    const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC | how, 0666);
+    failed_ = fd < 0;
+    while (!failed_ && !block.empty()) {
+      const ssize_t n = write(fd, block.data(), block.size());
+      if (n >= 0) block.remove_prefix(static_cast<size_t>(n));
+      failed_ = n < 0 && errno != EINTR;
+    }
+    if (failed_)
+      Log(place_ + "the timeline of this process ends here: " + path_ + " can't be written: " + std::strerror(errno) +
+          ". Make room there, or name a file that can be written on every host (HOROVOD_DATA_TIMELINE)");
+    if (fd >= 0) close(fd);
+  }
 
  private:
-  void Open();
-  bool Ours() const;
-  void Fail(const std::string& why);
-
   const std::string path_, place_;
-  bool begun_ = false;
-  int fd_ = -1;
-  uint64_t device_ = 0, inode_ = 0;
+  bool begun_ = false, failed_ = false;
 };
 
 }  // namespace hvdata

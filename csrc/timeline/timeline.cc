@@ -12,10 +12,8 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "base/place.h"
 #include "base/stopwatch.h"
 #include "base/threads.h"
-#include "base/writer.h"
 
 namespace hvdata {
 namespace {
@@ -58,7 +56,7 @@ uint64_t SteadyClockId() {
 Timeline::Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes, size_t most_events)
     : world_(world),
       send_(std::move(send)),
-      file_(std::make_shared<TimelineFile>(FileOf(path, world->me()), Place(world->Name(world->self)))),
+      file_(std::make_shared<TimelineFile>(FileOf(path, world->me()), world->Here())),
       clock_(SteadyClockId()),
       own_zero_(SteadyNow()),
       log_(most_events),
@@ -76,13 +74,7 @@ void Timeline::Begin(std::function<void()> note) {
   Write("HEAD", head + me.host);
   if (is_reader_0()) WriteClock({own_zero_, own_zero_, 0, own_zero_, 0});
   const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::exception& thrown) {
-    Log(Place(world_->Name(world_->self)) +
-        "the timeline gets what this process does at its end only: there is no thread to be had for it (" +
-        thrown.what() + ")");
-  }
+  thread_ = std::thread([this] { Run(); });
 }
 
 void Timeline::Run() {
@@ -98,39 +90,30 @@ void Timeline::Run() {
       WriteEvents();
     }
   } catch (const std::exception& thrown) {  // for example no memory: the job goes on
-    Log(Place(world_->Name(world_->self)) + "the timeline ends here for this process: " + Explained(thrown).message);
+    Log(world_->Here() + "the timeline ends here for this process: " + Explained(thrown).message);
   }
 }
 
-void Timeline::Halt() {
+bool Timeline::Halt() {
+  bool first = false;
   {
     MutexLock lock(&mu_);
-    ending_ = true;
+    first = !std::exchange(ending_, true);
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+  return first;
 }
 
 void Timeline::End() {
-  {
-    MutexLock lock(&mu_);
-    if (std::exchange(ending_, true)) return;
-    changed_.NotifyAll();
-  }
-  if (thread_.joinable()) thread_.join();
+  if (!Halt()) return;
   WriteEvents();
-  bool asks = false;
-  {
-    MutexLock lock(&mu_);
-    asks = !known_;  // the thread may never have run
-  }
-  if (asks) AskForTime();
+  AskForTime();  // the thread may never have run
   {
     MutexLock lock(&mu_);
     changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });
   }
   Write("ENDS", BytesOf(left_out_));
-  FileWriter().Add(1, [file = file_] { file->Close(); });
 }
 
 // ---- Blocks of the file.
@@ -169,7 +152,7 @@ void Timeline::WriteEvents() {
 
 void Timeline::AskForTime() {
   MutexLock lock(&mu_);
-  if (is_reader_0() || same_clock_) return;
+  if (is_reader_0() || same_clock_ || (ending_ && known_)) return;
   const bool under_way = asked_ != 0 && SteadyNow() - asked_ < std::chrono::nanoseconds(kPatience).count();
   if (under_way) return;
   to_ask_ = kQuestions - 1;

@@ -4,7 +4,6 @@
 // one.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,8 +39,8 @@ class Timeline {
   void Begin(std::function<void()> note = [] {});
   // Queues the remaining events and the file's end. Waits for some seconds if reader 0 has never answered. Called once.
   void End() EXCLUDES(mu_);
-  // Ends the thread. It sends nothing more.
-  void Halt() EXCLUDES(mu_);
+  // Ends the thread. It sends nothing more. False: it has ended before.
+  bool Halt() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);
   void On(const wire::Pong& pong) EXCLUDES(mu_);

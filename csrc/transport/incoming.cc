@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/incoming.h"
+// The receiving half of the communication thread.
 
 #include <cstring>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "base/counters.h"
 #include "transport/check.h"
-#include "transport/layout.h"
+#include "transport/transport.h"
 
 namespace hvdata {
 namespace {
@@ -21,13 +21,14 @@ void CountReceived(int bytes) {
 }
 
 [[noreturn]] void Unreadable(int source, std::string_view message, const std::string& why) {
-  throw TransportFailure("", source,
-                         " sent a message of " + std::to_string(message.size()) + " bytes that cannot be read: " + why);
+  throw PeerFailure("", source,
+                    " sent a message of " + std::to_string(message.size()) + " bytes that cannot be read: " + why);
 }
 
 }  // namespace
 
-bool Incoming::Probe() {
+// Begins to receive the header messages that have come. True if there were any.
+bool Transport::Probe() {
   int taken = 0;
   for (int misses = 0; taken < kMostPerProbe && misses < 2;) {
     int found = 0;
@@ -48,23 +49,23 @@ bool Incoming::Probe() {
     auto receiving = std::make_shared<Receiving>();
     receiving->size = count;
     receiving->buffer.reset(new char[receiving->size]);
-    sources_[source].receiving.push_back(receiving);
+    incoming_[source].receiving.push_back(receiving);
     MPI_Request request;
     Check(MPI_Imrecv(receiving->buffer.get(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
-    requests_->Add(request, "MPI_Imrecv", source, [this, source, receiving](const MPI_Status&) {
+    requests_.Add(request, "MPI_Imrecv", source, [this, source, receiving](const MPI_Status&) {
       receiving->complete = true;
       AcceptComplete(source);
     });
     CountReceived(count);
-    ++headers_;
+    ++came_;
   }
   return taken > 0;
 }
 
 // Reads headers in the order in which they were sent. Their receives may complete in another order. Receives for
 // payloads must be posted in the order of the headers.
-void Incoming::AcceptComplete(int source) {
-  Source& from = sources_[source];
+void Transport::AcceptComplete(int source) {
+  Incoming& from = incoming_[source];
   while (!from.receiving.empty() && from.receiving.front()->complete) {
     const std::shared_ptr<Receiving> received = std::move(from.receiving.front());
     from.receiving.pop_front();
@@ -81,7 +82,7 @@ void Incoming::AcceptComplete(int source) {
 }
 
 // Accepts one message, or each message of an envelope in order, as if it had come alone.
-void Incoming::Accept(int source, std::string_view message) {
+void Transport::Accept(int source, std::string_view message) {
   if (!wire::IsEnvelope(message)) return AcceptOne(source, message);
   std::vector<wire::Enclosed> messages;
   std::string error;
@@ -97,7 +98,7 @@ void Incoming::Accept(int source, std::string_view message) {
   for (auto& [member, envelope] : others) inbox_->PassOn(source, member, std::move(envelope));
 }
 
-void Incoming::AcceptOne(int source, std::string_view message) {
+void Transport::AcceptOne(int source, std::string_view message) {
   auto arrival = std::make_shared<Arrival>();
   std::string_view payload;
   std::string error;
@@ -107,8 +108,7 @@ void Incoming::AcceptOne(int source, std::string_view message) {
     arrival->destination = inbox_->DestinationFor(source, arrival->header);
     const std::vector<char*>& places = arrival->destination.places;
     if (places.size() != components.size()) {
-      throw TransportFailure("no place was made for " + std::to_string(components.size()) + " components from ",
-                             source);
+      throw PeerFailure("no place was made for " + std::to_string(components.size()) + " components from ", source, "");
     }
     for (size_t i = 0; i < components.size(); ++i) {
       const uint64_t bytes = components[i].bytes;
@@ -120,28 +120,21 @@ void Incoming::AcceptOne(int source, std::string_view message) {
       }
     }
   }
-  auto& waiting = sources_[source].arrivals;
   const uint32_t channel = arrival->header.channel;
-  const auto at = waiting.find(channel);
-  if (at != waiting.end()) {
-    at->second.push_back(std::move(arrival));
-  } else if (arrival->missing > 0) {
-    waiting[channel].push_back(std::move(arrival));
-  } else {
-    inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->destination));
-  }
+  incoming_[source].arrivals[channel].push_back(std::move(arrival));
+  DeliverComplete(source, channel);
 }
 
-void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes) {
+void Transport::ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes) {
   ForEachPiece(kPayloadTag, bytes, [&](uint64_t offset, int expected) {
     MPI_Request request;
     Check(MPI_Irecv(place + offset, expected, MPI_BYTE, source, kPayloadTag, comm_, &request), "MPI_Irecv", source);
     ++arrival->missing;
-    requests_->Add(request, "MPI_Irecv", source, [this, source, arrival, expected](const MPI_Status& status) {
+    requests_.Add(request, "MPI_Irecv", source, [this, source, arrival, expected](const MPI_Status& status) {
       int count = 0;
       Check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count", source);
       if (count != expected) {
-        throw TransportFailure(
+        throw PeerFailure(
             "", source,
             " sent " + std::to_string(count) + " bytes of a payload instead of " + std::to_string(expected));
       }
@@ -151,12 +144,12 @@ void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place
   });
 }
 
-void Incoming::DeliverComplete(int source, uint32_t channel) {
-  auto& waiting = sources_[source].arrivals;
+void Transport::DeliverComplete(int source, uint32_t channel) {
+  auto& waiting = incoming_[source].arrivals;
   const auto at = waiting.find(channel);
-  std::deque<ArrivalPtr>& queue = at->second;
+  std::list<ArrivalPtr>& queue = at->second;
   while (!queue.empty() && queue.front()->missing == 0) {
-    inbox_->Deliver(source, std::move(queue.front()->header), std::move(queue.front()->destination));
+    inbox_->Arrived(source, std::move(queue.front()->header), std::move(queue.front()->destination));
     queue.pop_front();
   }
   if (queue.empty()) waiting.erase(at);

@@ -3,20 +3,19 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/counters.h"
 #include "mail/placement.h"
 #include "transport/check.h"
-#include "transport/layout.h"
 #include "transport/transport.h"
 
 namespace hvdata {
 namespace {
-
-using wire::Component;
-using wire::Where;
 
 // Memory that MPI reads until all messages of a packet are sent.
 struct Departing {
@@ -24,26 +23,9 @@ struct Departing {
   std::vector<Block> blocks;
 };
 
-uint64_t InlineBytes(const Packet& packet) {
-  uint64_t bytes = 0;
-  for (const Component& component : packet.header.components) {
-    if (component.where == Where::kInline) bytes += component.bytes;
-  }
-  return bytes;
-}
-
-bool HasMessages(const Packet& packet) {
-  for (const Component& component : packet.header.components) {
-    if (component.where == Where::kMessage) return true;
-  }
-  return false;
-}
-
-void AppendInline(const Packet& packet, std::string* message) {
-  for (size_t i = 0; i < packet.blocks.size(); ++i) {
-    const Block& block = packet.blocks[i];
-    if (packet.header.components[i].where == Where::kInline && block.size > 0) message->append(block.data, block.size);
-  }
+uint64_t BytesOf(const std::vector<std::string_view>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), uint64_t{0},
+                         [](uint64_t sum, std::string_view part) { return sum + part.size(); });
 }
 
 }  // namespace
@@ -66,7 +48,8 @@ void Transport::SubmitAll() {
 
 void Transport::Pack(int dest, Packet packet) {
   std::string front = wire::Encode(packet.header);
-  const uint64_t needed = wire::Envelope::kLabelBytes + front.size() + InlineBytes(packet);
+  const std::vector<std::string_view> parts = InlineParts(packet);
+  const uint64_t needed = wire::Envelope::kLabelBytes + front.size() + BytesOf(parts);
   const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet);
   const bool by_porter = packet.porter >= 0 && !alone;
   const int to = by_porter ? packet.porter : dest;
@@ -76,7 +59,7 @@ void Transport::Pack(int dest, Packet packet) {
   std::string* const bytes = envelope.Add(dest, uint32_t{1} << packet.header.channel % 32);
   if (envelope.count() == 1) bytes->reserve(bytes->size() + needed);  // many envelopes have only one message
   bytes->append(front);
-  AppendInline(packet, bytes);
+  for (const std::string_view part : parts) bytes->append(part);
 }
 
 void Transport::SubmitEnvelope(int to, wire::Envelope* envelope) {
@@ -98,11 +81,13 @@ void Transport::Submit(int dest, Packet packet, std::string front) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = std::move(front);
+  const std::vector<std::string_view> parts = InlineParts(packet);
   // reserve() with a smaller value than the capacity may copy the message.
-  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(packet)));
-  AppendInline(packet, &message);
+  message.reserve(std::max(message.capacity(), message.size() + BytesOf(parts)));
+  for (const std::string_view part : parts) message.append(part);
   for (size_t i = 0; i < packet.blocks.size(); ++i) {
-    if (packet.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(packet.blocks[i]));
+    if (packet.header.components[i].where == wire::Where::kMessage)
+      departing->blocks.push_back(std::move(packet.blocks[i]));
   }
   PostPieces(dest, kHeaderTag, message.data(), message.size(), departing);
   for (const Block& block : departing->blocks) PostPieces(dest, kPayloadTag, block.data, block.size, departing);

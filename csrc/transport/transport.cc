@@ -18,7 +18,7 @@ namespace hvdata {
 namespace {
 
 constexpr auto kTickEvery = std::chrono::milliseconds(100);
-constexpr auto kTurnEvery = std::chrono::milliseconds(1);
+constexpr auto kLookEvery = std::chrono::milliseconds(1);
 constexpr auto kMostHushed = std::chrono::seconds(5);
 
 // Returns how long to sleep after nothing has happened for `quiet`. MPI has no portable way to sleep until a message
@@ -38,13 +38,12 @@ std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring)
 }  // namespace
 
 Transport::Transport(MPI_Comm comm, Inbox* inbox)
-    : comm_(comm),
-      inbox_(inbox),
-      rank_(RankIn(comm)),
-      sent_(SizeOf(comm)),
-      incoming_(comm, rank_, SizeOf(comm), inbox, &requests_),
-      departure_(comm) {
+    : comm_(comm), inbox_(inbox), rank_(RankIn(comm)), incoming_(SizeOf(comm)), sent_(SizeOf(comm)) {
   next_tick_ += kTickEvery;
+}
+
+void Transport::Begin(std::function<void()> tick) {
+  tick_ = std::move(tick);
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
 }
@@ -89,17 +88,23 @@ void Transport::Resume() {
 void Transport::Run() {
   pthread_setname_np(pthread_self(), "hvdata-comm");
   prctl(PR_SET_TIMERSLACK, 1);  // ns: by default a nap of 50 us lasts more than 100 us
+  std::string failed;
   try {
     while (Round()) {
     }
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized) Check(MPI_Comm_free(&comm_), "MPI_Comm_free");
-  } catch (const TransportFailure& failure) {
-    Break(failure.Text([this](int member) { return inbox_->Name(member); }));
+  } catch (const PeerFailure& failure) {
+    failed = failure.what() + inbox_->Name(failure.peer) + failure.after;
   } catch (const std::exception& failure) {
-    Break(Explained(failure).message);
+    failed = Explained(failure).message;
   }
+  if (!failed.empty()) {
+    requests_.Abandon();
+    inbox_->Break(failed);
+  }
+  sending_.clear();
   {
     MutexLock lock(&mutex_);
     leaving_ = true;  // Send() queues no more
@@ -111,18 +116,8 @@ void Transport::Run() {
   over_.NotifyAll();
 }
 
-void Transport::Break(const std::string& why) {
-  requests_.Abandon();
-  sending_.clear();
-  inbox_->Broken(why + ". No more batches can be moved: look for the first error that any rank printed");
-}
-
 // Looks at everything once. False when the thread may end.
 bool Transport::Round() {
-  if (!inbox_->Connected()) {  // the process is about to end
-    std::this_thread::sleep_for(kTickEvery);
-    return true;
-  }
   bool leaving;
   {
     MutexLock lock(&mutex_);
@@ -132,27 +127,40 @@ bool Transport::Round() {
   }
   bool news = !sending_.empty();
   SubmitAll();
-  news |= incoming_.Probe();
+  news |= Probe();
   news |= requests_.Test();
   if (leaving) {
     // Everything that was sent before Leave() has been submitted, because `leaving` was read together with the queue.
-    news |= !departure_.Begun();
-    departure_.Begin(sent_);
-    if (departure_.Over(incoming_.Headers()) && requests_.Empty()) return false;
+    news |= !counting_;
+    if (AllHaveLeft() && requests_.Empty()) return false;
   }
 
   const Clock::time_point now = Clock::now();
   if (now >= next_tick_) {
-    inbox_->Tick();
+    tick_();
     next_tick_ = now + kTickEvery;
   }
   if (news) last_news_ = now;
   Rest(Nap(now - last_news_, !requests_.Empty()));
-  if (now >= next_turn_) {
-    inbox_->Look();
-    next_turn_ = now + kTurnEvery;
+  if (now >= next_look_) {
+    inbox_->Fetch();  // messages that no thread waits for
+    next_look_ = now + kLookEvery;
   }
   return true;
+}
+
+// True when every rank has left, and all header messages for this rank have come. After a plain barrier all ranks have
+// sent everything, but messages may still be on their way. So the barrier is a sum. Each rank gives the number of
+// header messages that it has sent to each other rank. Each rank gets the number that it must receive. MPI opens a tree
+// of connections for this sum, instead of one connection for each pair of ranks.
+bool Transport::AllHaveLeft() {
+  constexpr const char* kCall = "MPI_Ireduce_scatter_block";
+  if (!std::exchange(counting_, true))
+    Check(MPI_Ireduce_scatter_block(sent_.data(), &expected_, 1, MPI_UINT64_T, MPI_SUM, comm_, &count_), kCall);
+  int done = 0;
+  if (!counted_) Check(MPI_Test(&count_, &done, MPI_STATUS_IGNORE), kCall);
+  counted_ = counted_ || done != 0;
+  return counted_ && came_ == expected_;
 }
 
 void Transport::BeQuiet() {
@@ -170,7 +178,7 @@ void Transport::Rest(std::chrono::microseconds nap) {
   MutexLock lock(&mutex_);
   napping_ = true;
   wake_.WaitFor(&mutex_, nap,
-                [this] { return mutex_.AssertHeld(), !queue_.empty() || hushed_ || leaving_ != departure_.Begun(); });
+                [this] { return mutex_.AssertHeld(), !queue_.empty() || hushed_ || leaving_ != counting_; });
   napping_ = false;
 }
 

@@ -6,22 +6,51 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
-#include "transport/departure.h"
-#include "transport/incoming.h"
+#include "mail/share.h"
 #include "transport/requests.h"
 #include "wire/envelope.h"
 
 namespace hvdata {
+
+// The MPI messages of a packet. Both ends derive them from the header, so the messages need no frames:
+//   1. the encoded header and the inline payloads, with tag kHeaderTag; several packets without other payloads
+//      may share one message (wire/envelope.h);
+//   2. each component with Where::kMessage, in order, with tag kPayloadTag.
+// Both kinds are cut into pieces of kPieceBytes, because MPI's counts are ints. Messages of one sender and tag don't
+// overtake each other. So pieces need no numbers.
+//
+// There is one tag for each class of message. Steps don't get their own tags, because MPI may allow no more than 32767.
+constexpr int kHeaderTag = 1;
+constexpr int kPayloadTag = 2;
+
+#ifndef HVDATA_PIECE_BYTES  // the same on all ranks; tests choose tiny pieces
+#define HVDATA_PIECE_BYTES (1 << 30)
+#endif
+constexpr uint64_t kPieceBytes = HVDATA_PIECE_BYTES;
+
+// Calls visit(offset, count) for each piece. A payload without bytes has no pieces. The receiver of a header message
+// doesn't know its size. So its last piece is the first one that is not full, and may be empty.
+template <typename Visitor>
+void ForEachPiece(int tag, uint64_t bytes, Visitor visit) {
+  for (uint64_t offset = 0; offset < bytes || (tag == kHeaderTag && offset == bytes); offset += kPieceBytes) {
+    visit(offset, static_cast<int>(std::min(kPieceBytes, bytes - offset)));
+  }
+}
 
 class Transport {
  public:
@@ -32,13 +61,16 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
+  // Starts the thread. It calls `tick` about every 100 ms, for clocks and watches.
+  void Begin(std::function<void()> tick);
+
   // Sends `packet` to `dest`, another rank of the communicator. Any thread may call it before Leave(). Never waits.
   // Holds the owners of the blocks until MPI has sent them. Packets of one channel from one thread to one rank arrive
   // in order.
   void Send(int dest, Packet packet);
 
   // This process sends no more. The thread still receives until every process has called Leave() and all their messages
-  // have come (see Departure). It also completes its own sends. Then it ends. This call returns at once.
+  // have come (see AllHaveLeft). It also completes its own sends. Then it ends. This call returns at once.
   void Leave();
 
   // Waits until the thread has ended, for at most `patience`. True if it has.
@@ -55,20 +87,49 @@ class Transport {
     int dest;
     Packet packet;
   };
+  // A header message, or a piece of one, that is being received.
+  struct Receiving {
+    std::unique_ptr<char[]> buffer;
+    size_t size = 0;
+    bool complete = false;
+  };
+  // A packet whose header has been read.
+  struct Arrival {
+    wire::Header header;
+    Destination destination;
+    size_t missing = 0;  // pieces of its payloads
+  };
+  using ArrivalPtr = std::shared_ptr<Arrival>;
+  // The messages from one rank that are on their way.
+  struct Incoming {
+    std::deque<std::shared_ptr<Receiving>> receiving;  // in the order in which they were sent
+    std::string pieces;                                // of a header message that is longer than one piece
+    // By channel, in the order in which they were sent. Only channels that wait for payloads have an entry.
+    std::unordered_map<uint32_t, std::list<ArrivalPtr>> arrivals;
+  };
 
   void Run();
-  void Break(const std::string& why);
   bool Round();
+  bool AllHaveLeft();
+  void BeQuiet() REQUIRES(mutex_);
+  void Rest(std::chrono::microseconds nap);
+
   void SubmitAll();
   void Submit(int dest, Packet packet, std::string front);
   void Pack(int dest, Packet packet);
   void SubmitEnvelope(int to, wire::Envelope* envelope);
   void PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory);
-  void BeQuiet() REQUIRES(mutex_);
-  void Rest(std::chrono::microseconds nap);
+
+  bool Probe();
+  void AcceptComplete(int source);
+  void Accept(int source, std::string_view message);
+  void AcceptOne(int source, std::string_view message);
+  void ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes);
+  void DeliverComplete(int source, uint32_t channel);
 
   MPI_Comm comm_;
   Inbox* const inbox_;
+  std::function<void()> tick_;
 
   // The callers and the thread share this lock. It is not held during calls of MPI, of the inbox, or of a destructor of
   // a block's owner.
@@ -81,12 +142,15 @@ class Transport {
   // Only the thread uses these.
   Requests requests_;
   const int rank_;
-  std::vector<uint64_t> sent_;  // to each rank: messages with kHeaderTag
-  Incoming incoming_;
-  Departure departure_;
   std::vector<Queued> sending_;
   std::map<int, wire::Envelope> envelopes_;  // being filled, by destination: a rank or a porter
-  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
+  std::vector<Incoming> incoming_;           // by rank
+  // Messages with kHeaderTag: sent to each rank, come from all ranks, and expected at the end.
+  std::vector<uint64_t> sent_;
+  uint64_t came_ = 0, expected_ = 0;
+  bool counting_ = false, counted_ = false;  // AllHaveLeft() has begun to count the expected ones, and knows them
+  MPI_Request count_ = MPI_REQUEST_NULL;
+  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_look_ = last_news_;
 
   std::thread thread_;
 };

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch. Every count begins at 0, and is the number of items before it. docs/maps.md shows
+// The ways to count within an epoch. Every count begins at 0, and is the number of items before it. docs/maps.md draws
 // them.
-//
-//   reader's pipeline:   e0 e1 e2 e3 e4 e5 ...          Position: how many elements of one reader come before.
-//                                                       An element's number is a plain integer.
-//   cut into steps:      [ turn 0 ][ turn 1 ] ...       Turn: a step of one reader, over its whole epoch
-//   dealt in this run:             [ dealt 0 ] ...      DealtStep: a step of one reader, since it opened its lanes
-//   this run's lanes:              [ lane step 0 ] ...  LaneStep: a step in one lane, since the epoch was opened
-//   a trainer's loop:    step 0, 1, 2 ...               EpochStep: a step of the trainer's iterator, from any reader
-//   the very last:       [ tail step 0 ] ...            TailStep: a step that several readers make of their leftovers
 //
 // They differ when the epoch resumes from a checkpoint. Turn continues. DealtStep begins again at 0 where the slowest
 // rank resumes. LaneStep begins again at 0 where its own trainer resumes.
@@ -32,12 +24,12 @@ struct Coordinate {
   friend constexpr bool operator>(Coordinate a, Coordinate b) { return a.n > b.n; }
 };
 
-using Position = Coordinate<struct PositionKind>;
-using Turn = Coordinate<struct TurnKind>;
-using DealtStep = Coordinate<struct DealtStepKind>;
-using LaneStep = Coordinate<struct LaneStepKind>;
-using EpochStep = Coordinate<struct EpochStepKind>;
-using TailStep = Coordinate<struct TailStepKind>;
+using Position = Coordinate<struct PositionKind>;    // elements of one reader
+using Turn = Coordinate<struct TurnKind>;            // steps of one reader, over its whole epoch
+using DealtStep = Coordinate<struct DealtStepKind>;  // steps of one reader, since it opened its lanes
+using LaneStep = Coordinate<struct LaneStepKind>;    // steps in one lane, since the epoch was opened
+using EpochStep = Coordinate<struct EpochStepKind>;  // steps of the trainer's iterator, from any reader
+using TailStep = Coordinate<struct TailStepKind>;    // steps that several readers make of their leftovers
 
 // The position of a trainer that has taken all of its shares of an epoch.
 constexpr Position kAllTaken(~0ull);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several small messages sent as one: a frame, and then each message after a label. A reader sends an envelope to one
-// process, or to the porter of another host (mail/porters.h). A porter's envelope has messages for several ranks of its
-// host. The porter sends each of these ranks an envelope with its messages. This room knows neither MPI nor TensorFlow.
+// Several small messages sent as one: a frame, and then each message after a label. A reader sends an envelope to a
+// rank, or to the porter of another host (mail/host_links.h). The porter sends each rank an envelope with its messages.
 #pragma once
 
 #include <cstddef>

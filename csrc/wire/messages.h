@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -12,75 +13,92 @@
 
 namespace hvdata::wire {
 
-#define HVDATA_MESSAGE(name)            \
-  static constexpr char kName[] = name; \
-  template <typename Codec, typename M> \
-  static void Fields([[maybe_unused]] Codec* codec, [[maybe_unused]] M& m)
+// One field, by its type.
+template <typename Codec, typename T>
+void Field(Codec* codec, const char* name, T& value) {
+  using Plain = std::remove_const_t<T>;
+  if constexpr (std::is_same_v<Plain, bool>)
+    codec->Flag(name, value);
+  else if constexpr (std::is_integral_v<Plain>)
+    codec->Int(name, value);
+  else if constexpr (std::is_floating_point_v<Plain>)
+    codec->Real(name, value);
+  else if constexpr (std::is_enum_v<Plain>)
+    codec->Enum(name, value, Plain{}, Plain::kLast);
+  else if constexpr (std::is_same_v<Plain, std::string>)
+    codec->Text(name, value);
+  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>>)
+    codec->Ints(name, value);
+  else if constexpr (std::is_same_v<Plain, std::vector<double>>)
+    codec->Reals(name, value);
+  else
+    codec->Int(name, value.n);
+}
+
+#define F(field) Field(codec, #field, m.field);
+#define HVDATA_MESSAGE(name, fields)                                         \
+  static constexpr char kName[] = name;                                      \
+  template <typename Codec, typename M>                                      \
+  static void Fields([[maybe_unused]] Codec* codec, [[maybe_unused]] M& m) { \
+    fields                                                                   \
+  }
 
 // ---- Agreements: any member <-> the coordinator.
 
 struct Hello {  // one contribution to agreement `number`. Error texts name the agreement by `call`.
   int64_t number = 0;
   std::string call, words;
-  HVDATA_MESSAGE("HELLO") {
-    codec->Int("number", m.number), codec->Text("call", m.call), codec->Text("words", m.words);
-  }
+  HVDATA_MESSAGE("HELLO", F(number) F(call) F(words))
 };
 struct Absent {  // to members that wait: the ranks that have not come
   std::string text;
-  HVDATA_MESSAGE("ABSENT") { codec->Text("text", m.text); }
+  HVDATA_MESSAGE("ABSENT", F(text))
 };
 struct Verdict {  // agreement `number` is over: all contributions, or an error
   int64_t number = 0;
   int32_t code = 0;
   std::string text;
-  HVDATA_MESSAGE("VERDICT") { codec->Int("number", m.number), codec->Int("code", m.code), codec->Text("text", m.text); }
+  HVDATA_MESSAGE("VERDICT", F(number) F(code) F(text))
 };
 
 // ---- Trainer -> reader.
 
 struct Open {  // the trainer asks for the epoch. The reader may send the lane's steps up to `limit`.
   LaneStep limit;
-  HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
+  HVDATA_MESSAGE("OPEN", F(limit))
 };
 struct Received {     // verified channels: the trainer's result for its last taken share
   EpochStep step;     // of the trainer
   Position position;  // as in the DATA
   uint64_t rows = 0, hash = 0;
+  HVDATA_MESSAGE("RECEIVED", F(step) F(position) F(rows) F(hash))
 };
 struct Taken {  // the trainer has taken so many steps of the lane. The reader may send steps up to `limit`.
   LaneStep taken, limit;
   bool checked = false;  // the last of these steps is `received`
   Received received = {};
-  HVDATA_MESSAGE("TAKEN") {
-    codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n), codec->Flag("checked", m.checked);
-    if (!m.checked) return;
-    codec->Int("epoch step", m.received.step.n), codec->Int("position", m.received.position.n);
-    codec->Int("rows", m.received.rows), codec->Int("hash", m.received.hash);
-  }
+  HVDATA_MESSAGE("TAKEN", F(taken) F(limit) F(checked) if (m.checked) Received::Fields(codec, m.received);)
 };
 struct Close {  // the trainer needs no more of the epoch; `dropped`: of this reader's leftovers
   LaneStep taken;
   int64_t dropped = 0;
   int64_t missing = 0;  // shares that END counted and that never came; below 0: surplus shares
-  HVDATA_MESSAGE("CLOSE") {
-    codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
-  }
+  HVDATA_MESSAGE("CLOSE", F(taken) F(dropped) F(missing))
 };
 struct Recalled {  // the answer to Recall: the trainer has dropped the shares from step `from` on
   LaneStep from, limit;
-  HVDATA_MESSAGE("RECALLED") { codec->Int("from", m.from.n), codec->Int("limit", m.limit.n); }
+  HVDATA_MESSAGE("RECALLED", F(from) F(limit))
 };
 struct Release {  // the trainer does not use the channel any more
-  HVDATA_MESSAGE("RELEASE") {}
+  HVDATA_MESSAGE("RELEASE", )
 };
 struct Why {  // the trainer asks why this step of the epoch does not come
   EpochStep step;
-  HVDATA_MESSAGE("WHY") { codec->Int("step", m.step.n); }
+  HVDATA_MESSAGE("WHY", F(step))
 };
 struct Save {  // the trainer asks for the state of the epoch
   int64_t request = 0;
-  HVDATA_MESSAGE("SAVE") { codec->Int("request", m.request); }
+  HVDATA_MESSAGE("SAVE", F(request))
 };
 // asks the reader to resume the epoch, which is not open yet, from this state
 struct Restore {
@@ -92,24 +110,17 @@ struct Restore {
   Turn turn;                 // the reader's next step for this trainer
   TailStep tail_taken;
   std::string state;  // the reader's
-  HVDATA_MESSAGE("RESTORE") {
-    codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
-    codec->Int("position", m.position.n), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken.n);
-    codec->Text("state", m.state);
-  }
+  HVDATA_MESSAGE("RESTORE", F(request) F(saved_epoch) F(number) F(position) F(turn) F(tail_taken) F(state))
 };
 struct Withdraw {  // takes back a RESTORE
-  HVDATA_MESSAGE("WITHDRAW") {}
+  HVDATA_MESSAGE("WITHDRAW", )
 };
 struct Claim {  // after the ends of all readers: asks for leftover `left` as the trainer's share of this tail step
   TailStep step;
   uint64_t left = 0;
   bool filler = false;        // asks for an empty or padding share of its shape instead
   bool taken_before = false;  // verified channels: an earlier run has sent it, so send nothing
-  HVDATA_MESSAGE("CLAIM") {
-    codec->Int("tail step", m.step.n), codec->Int("left", m.left), codec->Flag("filler", m.filler),
-        codec->Flag("taken before", m.taken_before);
-  }
+  HVDATA_MESSAGE("CLAIM", F(step) F(left) F(filler) F(taken_before))
 };
 
 // ---- Reader -> trainer.
@@ -121,10 +132,7 @@ struct Data {  // one share: components and payload
   uint64_t rows = 0;  // without padding
   uint64_t hash = 0;  // verified channels (proof/share_hash.h)
   double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
-  HVDATA_MESSAGE("DATA") {
-    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position.n);
-    codec->Int("rows", m.rows), codec->Int("hash", m.hash), codec->Real("cost", m.cost);
-  }
+  HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash) F(cost))
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
@@ -136,28 +144,24 @@ struct End {  // the epoch has ended before `step`
   std::string no_filler;           // why there is no filler for a tail step
   int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
   std::vector<double> costs = {};  // weighed channels: of each leftover
-  HVDATA_MESSAGE("END") {
-    codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
-    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken.n);
-    codec->Text("no filler", m.no_filler), codec->Reals("costs", m.costs);
-  }
+  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
-  HVDATA_MESSAGE("RECALL") {}
+  HVDATA_MESSAGE("RECALL", )
 };
 struct Because {  // the answer to Why
   std::string text;
-  HVDATA_MESSAGE("BECAUSE") { codec->Text("text", m.text); }
+  HVDATA_MESSAGE("BECAUSE", F(text))
 };
 struct State {  // the answer to Save and Restore: the reader's state, or an error
   int64_t request = 0;
   int32_t code = 0;
   std::string text;
-  HVDATA_MESSAGE("STATE") { codec->Int("request", m.request), codec->Int("code", m.code), codec->Text("text", m.text); }
+  HVDATA_MESSAGE("STATE", F(request) F(code) F(text))
 };
 struct Numbered {  // the epoch's number over all runs, if it differs from the number in this run
   uint64_t number = 0;
-  HVDATA_MESSAGE("NUMBERED") { codec->Int("number", m.number); }
+  HVDATA_MESSAGE("NUMBERED", F(number))
 };
 
 // ---- Between readers that each have trainers of their own (channel/step_coordinator.h).
@@ -182,11 +186,7 @@ struct Ready {
   int32_t code = 0;
   std::string text;
   double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
-  HVDATA_MESSAGE("READY") {
-    codec->Enum("progress", m.progress, Progress::kHas, Progress::kLast), codec->Int("steps", m.steps.n),
-        codec->Int("code", m.code);
-    codec->Text("text", m.text), codec->Real("cost", m.cost);
-  }
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost))
 };
 struct Go {
   enum class Notice : uint8_t {
@@ -201,23 +201,19 @@ struct Go {
   int32_t code = 0;
   std::string text;
   std::vector<double> costs = {};  // weighed channels, kAllHave and kEndsThere: of the last steps, for all trainers
-  HVDATA_MESSAGE("GO") {
-    codec->Enum("notice", m.notice, Notice::kAllHave, Notice::kLast), codec->Int("steps", m.steps.n),
-        codec->Int("code", m.code);
-    codec->Text("text", m.text), codec->Reals("costs", m.costs);
-  }
+  HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text) F(costs))
 };
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
 struct Report {  // the result for the reader's rows (proof/report.h). Empty: the reader deals no later epoch.
   std::string words;
-  HVDATA_MESSAGE("REPORT") { codec->Text("words", m.words); }
+  HVDATA_MESSAGE("REPORT", F(words))
 };
 struct Verified {  // all readers have reported. Either every row came once, or this is an error.
   int32_t code = 0;
   std::string text;
-  HVDATA_MESSAGE("VERIFIED") { codec->Int("code", m.code), codec->Text("text", m.text); }
+  HVDATA_MESSAGE("VERIFIED", F(code) F(text))
 };
 
 // ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts the calls with one
@@ -229,40 +225,37 @@ struct
   uint64_t call = 0;
   int32_t root = 0, code = 0;
   std::string text = {};
-  HVDATA_MESSAGE("SCATTER") {
-    codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root), codec->Int("code", m.code);
-    codec->Text("text", m.text);
-  }
+  HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(code) F(text))
 };
 struct Gather {  // this trainer's part for the root, as a share
   std::string name;
   uint64_t call = 0;
-  HVDATA_MESSAGE("GATHER") { codec->Text("name", m.name), codec->Int("call", m.call); }
+  HVDATA_MESSAGE("GATHER", F(name) F(call))
 };
 struct Called {  // this trainer has made this call with this root
   std::string name;
   uint64_t call = 0;
   int32_t root = 0;
-  HVDATA_MESSAGE("CALLED") { codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root); }
+  HVDATA_MESSAGE("CALLED", F(name) F(call) F(root))
 };
 struct WhoLeft {  // to a reader: which trainers have departed, except those that sent us a BYE?
-  HVDATA_MESSAGE("WHO LEFT") {}
+  HVDATA_MESSAGE("WHO LEFT", )
 };
 struct Left {  // the answer
   std::vector<int32_t> trainers;
-  HVDATA_MESSAGE("LEFT") { codec->Ints("trainers", m.trainers); }
+  HVDATA_MESSAGE("LEFT", F(trainers))
 };
 
 // ---- Between any two members: times of their activities (engine/engine_times.cc).
 
 struct HowLong {
   bool anew = false;  // no answer is wanted. The times begin again at zero.
-  HVDATA_MESSAGE("HOW LONG") { codec->Flag("anew", m.anew); }
+  HVDATA_MESSAGE("HOW LONG", F(anew))
 };
 struct Times {         // the answer; unasked to reader 0 before the sender's BYE
   int64_t member = 0;  // whose times these are: reader 0 also answers for members that have departed
   std::string text;
-  HVDATA_MESSAGE("TIMES") { codec->Int("member", m.member), codec->Text("text", m.text); }
+  HVDATA_MESSAGE("TIMES", F(member) F(text))
 };
 
 // ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Times are nanoseconds of the sender's
@@ -270,17 +263,14 @@ struct Times {         // the answer; unasked to reader 0 before the sender's BY
 
 struct Ping {
   int64_t asked = 0;
-  HVDATA_MESSAGE("PING") { codec->Int("asked", m.asked); }
+  HVDATA_MESSAGE("PING", F(asked))
 };
 struct Pong {          // the answer
   int64_t asked = 0;   // as in the PING
   int64_t there = 0;   // now
   int64_t zero = 0;    // the timeline's time 0
   uint64_t clock = 0;  // the clock of these times: SteadyClockId() of timeline/timeline.h
-  HVDATA_MESSAGE("PONG") {
-    codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero),
-        codec->Int("clock", m.clock);
-  }
+  HVDATA_MESSAGE("PONG", F(asked) F(there) F(zero) F(clock))
 };
 
 // ---- To every reader, and to each trainer that has got a message from the sender.
@@ -288,10 +278,11 @@ struct Pong {          // the answer
 struct Bye {                  // the sender has departed
   std::vector<int32_t> told;  // trainers that get a BYE from the sender itself
   std::string reads_no_more;  // to trainers that still need the sender's batches: why they don't get them
-  HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
+  HVDATA_MESSAGE("BYE", F(told) F(reads_no_more))
 };
 
 #undef HVDATA_MESSAGE
+#undef F
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,

@@ -61,8 +61,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
       ValueError: a value is invalid, or this version does not support it. The text names the argument or variable.
     """
     roles = read_roles(environ, **arguments)
-    for flag in ("HOROVOD_DATA_CHECK_REPLAY", "HOROVOD_DATA_DEBUG"):  # the core reads these two
-        _flag_in(environ, flag)
+    _flag_in(environ, "HOROVOD_DATA_CHECK_REPLAY")  # the core reads it
     return Settings(
         **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
