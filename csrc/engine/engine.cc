@@ -159,7 +159,12 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
   // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
-  transport_->Begin([this] { Tick(); });
+  try {
+    transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
+  } catch (...) {
+    if (timeline_) timeline_->Halt();  // its thread uses the post
+    throw;
+  }
 }
 
 Post::Ways Engine::MakeWays() {
@@ -215,11 +220,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
-                                          MakeSend(), post_->Door(false, number), trace());
+                                          MakeSend(), Watched(post_->Door(false, number)), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
-                                              post_->Door(true, number), trace());
+                                              Watched(post_->Door(true, number)), trace());
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
@@ -114,6 +115,10 @@ class Engine {
   void FailAll(const Outcome& outcome);
   void Broken(const std::string& what);
   void Tick();
+  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
+  bool CheckDescriptors();
+  // A door whose waiting threads call CheckDescriptors now and then.
+  Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
@@ -123,6 +128,8 @@ class Engine {
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
+  const DescriptorWatch descriptors_;
+  std::atomic<bool> cut_off_{false};  // the descriptors are closed
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
