@@ -17,6 +17,7 @@ ORDER = (
     ("ending",),
     ("channel",),
     ("auditing", "collectives"),
+    ("backup",),
     ("callbacks", "start"),
     ("doctor", "integrations", "launcher"),
 )
