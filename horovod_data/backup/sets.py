@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sets of a directory. A set has one part for each rank. It is whole, or it is not used.
 
-    set-00000007/            a set that was made current
-        set.json             the names and sizes of all files, and what the set is about
-        part-0/, part-1/     the files of the ranks
-    set-00000008.writing/    a set that is being written, or that a killed job has left
+    set-00000007/            a current set.
+        set.json             The names and sizes of all files, and `about`.
+        part-0/, part-1/     The files of the ranks.
+    set-00000008.writing/    A set that is not whole, perhaps of a killed job.
 
 The ranks write their parts beside each other. When all have confirmed, one rank calls make_current(). It renames the
 folder, and that one rename makes the set current. So a process may be killed at any moment.

@@ -27,26 +27,26 @@ _HOLD_NOTHING = ("Map", "Filter", "Options", "Typed", "Zip", "Enumerate", "Take"
 class BackupAndRestore(tf.keras.callbacks.Callback):
     """Saves the model, the optimizer and the position in the data at the same step of all ranks. fit() resumes there.
 
-    It takes the place of Keras' callback of this name, which restores the model only. After a crash in the middle of an
-    epoch, that one trains the first rows twice and the last ones never. With this callback each row is trained once.
+    Keras' own callback of this name restores the model only. After a crash in the middle of an epoch, fit() then trains
+    the first rows twice and the last rows never. With this callback fit() trains each row once.
 
-    Collective: add it on every rank. When fit() begins in a new job, it restores the newest set: the model and the
-    optimizer of rank 0, the epoch and the step, and each rank's iterator. The new job may have another number of ranks
+    Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model and
+    optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
     (docs/checkpoints.md has the conditions). A set is whole, or it is not used, also after SIGKILL in the middle of a
     write. If a set can't be written, for example because the disk is full, a log line says so. The job goes on with the
     set before.
 
-    It saves the variables of the model and of the optimizer, so also the learning rate. The states of other callbacks
-    and the sums of metrics are not saved: the logs of a resumed epoch are about its steps in the new job. Validation
-    data begin anew in each validation.
+    The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
+    metrics are not saved. So the logs of a resumed epoch are about its steps in the new job. Validation data begin anew
+    in each validation.
 
     With Keras 3 the model must be built before fit(), as for Keras' own callback, and the backend must be TensorFlow.
 
     Raises, in fit():
       RuntimeError: before init(), on a dedicated reader, with another backend of Keras 3, in a TF1 graph, or the ranks
         don't share the directory.
-      ValueError: the model is not built (Keras 3), is not the one that was saved, the ranks save at different steps, or
-        the number of ranks has changed and a stage behind distribute_dataset() buffers elements.
+      ValueError: the model is not built (Keras 3), or is not the one that was saved. Or the ranks save at different
+        steps. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
       TypeError: fit() does not iterate over a tf.data.Dataset in this process.
       tf.errors.OpError: an iterator can't be saved or restored (docs/checkpoints.md).
       All ranks raise the error of one rank.
@@ -61,7 +61,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     ) -> None:
         """
         Args:
-          directory: of the sets, on a file system that all ranks share. It is for one fit() of one program only.
+          directory: of the sets, on a file system that all ranks share. Each fit() of a program needs its own.
             None stands for HOROVOD_DATA_STATE.
           save_freq: "epoch", or the number of steps from one set to the next, counted over epochs. A set that is due
             after the last step of an epoch is saved at the end of the epoch, after its validation.
