@@ -296,16 +296,15 @@ class _TrainFunction:
 
 
 class _Counters:
-    """Makes fit() begin at an epoch and a step. It works within on_train_begin(), until the first epoch begins."""
+    """Makes fit() begin at an epoch and a step. Made in on_train_begin(), and taken back when the first epoch begins."""
 
     def __init__(self, model: Any, first: tuple[int, int], about: dict[str, Any]) -> None:
         self._model = model
         self.epoch, self.step = first
         if _is_keras_2(model):
             model._training_state = self
-            if self.step != about["step"] and (handler := _local_of_fit("data_handler")) is not None:
-                # Other ranks divide the rest of the elements into a number of steps that isn't known here.
-                handler._inferred_steps = None
+            # Other ranks divide the rest of the elements into a number of steps that isn't known here.
+            self._open_end = self.step != about["step"]
             return
         self._initial_epoch = model._initial_epoch
         model._initial_epoch = self.epoch
@@ -314,8 +313,11 @@ class _Counters:
             _begin_at(epoch_iterator, self.step, about["taken"])
 
     def take_back(self) -> None:
+        """The first epoch begins, or there is none."""
         if _is_keras_2(self._model):
             self._model._training_state = None
+            if self._open_end and (handler := _local_of_fit("data_handler")) is not None:
+                handler._inferred_steps = None  # for this epoch only; otherwise its end would end fit()
         else:
             self._model._initial_epoch = self._initial_epoch
 
