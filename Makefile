@@ -156,7 +156,7 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
 # What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, Horovod with Keras.
-SMOKE := tests/mpi/test_modes.py tests/mpi/test_elements.py tests/mpi/test_checkpoint.py tests/mpi/test_scatter.py
+SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
 smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
 	@$(SETUP) horovod
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)

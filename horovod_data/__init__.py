@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
     from .job.roles import is_reader, is_trainer, num_readers, rank, size
     from .observe.report.report import report
     from .observe.stats import stats
+    from .pipeline.even_batches import even_batches
     from .start import init
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "callbacks",
     "distribute_dataset",
     "distribute_datasets_from_function",
+    "even_batches",
     "gather",
     "init",
     "is_reader",
@@ -63,6 +65,7 @@ _HOMES = {
     "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
     "observe.report.report": ("report",),
     "observe.stats": ("stats",),
+    "pipeline.even_batches": ("even_batches",),
     "start": ("init",),
 }
 

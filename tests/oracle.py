@@ -86,15 +86,21 @@ def cut(element: Element, n: int, remainder: str) -> list[Element] | None:
         size = -(-rows // n)
         sizes = [size] * n
         missing = size * n - rows
-        again = remainder == "repeat"
-        element = map_nest(
-            lambda a: np.concatenate([a, a[:missing] if again else zeros((missing, *a.shape[1:]), a.dtype)]), element
-        )
+        first = element
+        element = map_nest(lambda a: np.concatenate([a, zeros((missing, *a.shape[1:]), a.dtype)]), element)
         element = add_weight(element, np.array([1] * rows + [0] * missing, np.float32))
     shares = []
     begin = 0
     for size in sizes:
-        shares.append(map_nest(lambda array: array[begin : begin + size], element))
+        share = map_nest(lambda array: array[begin : begin + size], element)
+        real = min(max(rows - begin, 0), size)
+        if remainder == "repeat" and real < size:  # filler rows are copies of the first rows of the step
+            copies = map_nest(lambda array: array[: size - real], first)
+            share = add_weight(
+                map_nest(lambda one, other: np.concatenate([one[begin : begin + real], other]), first, copies),
+                np.array([1] * real + [0] * (size - real), np.float32),
+            )
+        shares.append(share)
         begin += size
     return shares
 

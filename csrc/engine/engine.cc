@@ -212,11 +212,11 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   Channel channel;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
-                                          MakeSend(), post_->Door(false, number), trace());
+                                          MakeSend(), Watched(post_->Door(false, number)), trace());
   }
   if (config.is_source) {
     channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
-                                              post_->Door(true, number), trace());
+                                              Watched(post_->Door(true, number)), trace());
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
@@ -281,6 +281,7 @@ std::string Engine::Certificates() const {
 
 // The communication thread calls it.
 void Engine::Tick() {
+  CheckDescriptors();
   agreements_->Tick();
   exchange_->Tick();
   TheHooks().sweep();

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
@@ -113,6 +114,10 @@ class Engine {
   void FailAll(const Outcome& outcome);
   void Broken(const std::string& what);
   void Tick();
+  // Ends this process soon, with an error, if the program has closed descriptors of MPI and of this library.
+  void CheckDescriptors();
+  // A door whose waiting threads call CheckDescriptors now and then.
+  Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
@@ -122,6 +127,8 @@ class Engine {
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
+  const DescriptorWatch descriptors_;
+  std::atomic<bool> cut_off_{false};  // the descriptors are closed
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of the engine. It sends BYE when this trainer needs nothing more. It stops when all trainers have sent BYE.
 // If a process is lost, FailAll() ends everything.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 
 namespace hvdata {
@@ -16,6 +21,7 @@ namespace {
 constexpr auto kWrites = std::chrono::seconds(5);    // for unwritten lines and records
 constexpr int kBrokenPatience = 60;                  // s
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
+constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer: user code may delay it
 
 }  // namespace
@@ -176,6 +182,35 @@ void Engine::FailAll(const Outcome& outcome) {
   }
   agreements_->Fail(outcome);
   exchange_->Fail(outcome);
+}
+
+void Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact() || cut_off_.exchange(true)) return;
+  const auto end = [] {
+    FlushWriters(std::chrono::milliseconds(500));
+    _exit(1);  // MPI_Abort would wait for an answer of the launcher
+  };
+  const bool ends = RunDetached([end] {
+    sleep(kCutOffPatience);
+    end();
+  });
+  Broken(
+      "the program of " + world_.Name(world_.self) +
+      " has closed file descriptors that are not its own (by os.closerange, say, as code does that makes a daemon of "
+      "its process), MPI's among them: the job has to end. Close only what the program has opened itself, or do it "
+      "before horovod_data.init()");
+  if (!ends) end();
+}
+
+// MPI may be the first to notice closed descriptors. Then its call may never return, and the communication thread can't
+// look at them.
+Doorbell Engine::Watched(Doorbell door) {
+  constexpr uint32_t kWaits = 16;  // a look costs about 0.3 us, and a wait without messages ends after 100 ms
+  door.fetch = [this, fetch = std::move(door.fetch), waits = std::make_shared<std::atomic<uint32_t>>(0)] {
+    if (waits->fetch_add(1, std::memory_order_relaxed) % kWaits == 0) CheckDescriptors();
+    return fetch();
+  };
+  return door;
 }
 
 void Engine::Broken(const std::string& what) {

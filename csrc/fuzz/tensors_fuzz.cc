@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "mail/share.h"
 #include "fuzz/fuzz.h"
+#include "mail/share.h"
 #include "ops/bundle.h"
 
 namespace hvdata {

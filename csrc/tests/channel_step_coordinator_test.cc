@@ -115,6 +115,31 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   }
 }
 
+TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
+  const auto has = [this](int reader, uint64_t steps, double cost) {
+    in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kHas, Turn(steps), kOk, "", cost}));
+  };
+  const auto told = [this] {
+    std::lock_guard<std::mutex> lock(mu_);
+    std::vector<std::vector<double>> costs;
+    for (const auto& [reader, go] : std::exchange(gos_, {})) costs.push_back(go.costs);
+    return costs;
+  };
+  using All = std::vector<std::vector<double>>;
+  has(0, 1, 2), has(0, 2, 3), has(1, 1, 10);
+  EXPECT_EQ(told(), All());
+  has(2, 1, 100);
+  EXPECT_EQ(told(), All(3, {112}));
+  has(1, 2, 0);
+  Ready({2, Progress::kFills, 1});  // its fillers cost nothing
+  EXPECT_EQ(told(), All(3, {3}));
+  has(0, 3, 4), has(0, 4, 5), has(1, 3, 40);
+  EXPECT_EQ(told(), All(3, {44}));
+  Ready({1, Progress::kFills, 3}), Ready({0, Progress::kFills, 4});
+  const All last = told();
+  EXPECT_EQ(last.front(), (std::vector<double>{5}));
+}
+
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   const auto goes_on = [](int reader, uint64_t steps) {
     return Word{reader, Progress::kGoesOn, steps, {kOk, "[r" + std::to_string(reader) + "] "}};

@@ -70,6 +70,29 @@ TEST(JoinRows, MoreThanATensorCanHaveAreAnError) {
             "the ranks have more rows than a tensor can have. Gather fewer at a time");
 }
 
+TEST(AppendRows, OfRaggedRowsOnTwoLevels) {
+  // [[[1], [2, 3]], []] and [[[4]]]
+  Tensors share{Vector<int32_t>({1, 2, 3}), Vector<int64_t>({0, 2, 2}), Vector<int32_t>({0, 1, 3})};
+  const Tensors more{Vector<int32_t>({4}), Vector<int64_t>({0, 1}), Vector<int32_t>({0, 1})};
+  ASSERT_TRUE(AppendRows({Leaf::kRagged, 0, 3}, more, &share).ok());
+  EXPECT_EQ(Listed<int32_t>(share[0]), (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(Listed<int64_t>(share[1]), (std::vector<int64_t>{0, 2, 2, 3}));
+  EXPECT_EQ(Listed<int32_t>(share[2]), (std::vector<int32_t>{0, 1, 3, 4}));
+}
+
+TEST(AppendRows, OfSparseRows) {
+  const auto sparse = [](const std::vector<int64_t>& indices, const std::vector<int32_t>& values, int64_t rows) {
+    Tensor pairs(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(values.size()), 2}));
+    for (size_t i = 0; i < indices.size(); ++i) pairs.flat<int64_t>()(static_cast<int64_t>(i)) = indices[i];
+    return Tensors{pairs, Vector<int32_t>(values), Vector<int64_t>({rows, 5})};
+  };
+  Tensors share = sparse({0, 1, 2, 4}, {7, 8}, 3);
+  ASSERT_TRUE(AppendRows({Leaf::kSparse, 0, 3}, sparse({1, 0}, {9}, 2), &share).ok());
+  EXPECT_EQ(Listed<int64_t>(share[0]), (std::vector<int64_t>{0, 1, 2, 4, 4, 0}));
+  EXPECT_EQ(Listed<int32_t>(share[1]), (std::vector<int32_t>{7, 8, 9}));
+  EXPECT_EQ(Listed<int64_t>(share[2]), (std::vector<int64_t>{5, 5}));
+}
+
 TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {
   const auto zeros = [](std::initializer_list<int64_t> shape, tensorflow::DataType dtype = tensorflow::DT_FLOAT) {
     return Tensor(dtype, TensorShape(shape));

@@ -115,7 +115,7 @@ def _loss_trackers(model: Any) -> list[Any]:
     return found
 
 
-def _sum_over_ranks(values: np.ndarray) -> np.ndarray:
+def _sum_over_ranks(values: Any) -> Any:
     job = state.current("MetricAverage")
     ranks = len(job.layout.trainers)
     with eagerly():

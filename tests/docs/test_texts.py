@@ -52,7 +52,7 @@ def test_links_lead_somewhere(page):
         assert not anchor or there.suffix != ".md" or anchor in anchors_of(there), (target, anchor)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)  # the changelog names variables that are gone
 def test_environment_variables_are_real(page):
     for name in set(re.findall(r"HOROVOD_DATA_[A-Z_]+", page.read_text())):
         assert f'"{name}"' in source_text(), name

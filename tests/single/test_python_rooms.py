@@ -16,7 +16,7 @@ ORDER = (
     ("observe",),
     ("ending",),
     ("channel",),
-    ("auditing", "collectives"),
+    ("auditing", "collectives", "pipeline"),
     ("backup",),
     ("callbacks", "start"),
     ("doctor", "integrations", "launcher"),

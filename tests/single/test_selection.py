@@ -129,4 +129,4 @@ def test_there_are_few_jobs(tests):
 def test_the_option_chooses(tmp_path, tests):
     said = collect(tmp_path, "--commit", str(ROOT / "tests" / "mpi" / "test_modes.py"))
     chosen = [test for test in tests if test.commit and "/test_modes.py" in test.name]
-    assert 10 < len(chosen) < 40 and f"test_modes.py: {len(chosen)}" in said
+    assert chosen and f"test_modes.py: {len(chosen)}" in said

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages for the pipeline of a reader."""
