@@ -93,7 +93,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._checkpoint: Any = None
         self._matches: Optional[Callable[[], Any]] = None  # raises AssertionError if the restored model is another one
         self._iterator: Callable[[], Any] = lambda: None  # a weak reference: an iterator's end is the end of its epoch
-        self._dataset: Any = None  # of that iterator
+        self._iterated: Any = None  # the dataset of that iterator
         self._taken = 0  # steps of that iterator
         self._done = 0  # steps of this epoch
         self._began = 0  # the first of the steps that Keras runs together
@@ -176,7 +176,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             if dataset is None:
                 what = f"BackupAndRestore can't save what fit() iterates over, a {type(iterator).__name__}"
                 raise explained(TypeError, what, "Give fit() a tf.data.Dataset, without tf.distribute")
-            self._iterator, self._dataset, self._taken = weakref.ref(iterator), dataset, 0
+            self._iterator, self._iterated, self._taken = weakref.ref(iterator), dataset, 0
         if (found := self._found) is not None:
             self._found = None
             self._taken = found.about["taken"]
@@ -195,7 +195,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
     def _save(self, epoch: int, step: int, wait: bool = False) -> None:
         iterator, fresh = self._iterator(), False
-        dataset, taken = self._dataset, self._taken
+        dataset, taken = self._iterated, self._taken
         if dataset is None:
             return
         if step == 0:
@@ -249,7 +249,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._matches = status.assert_existing_objects_matched
 
     def _restore_iterator(self, found: WholeSet, iterator: Any) -> None:
-        about, dataset = found.about, self._dataset
+        about, dataset = found.about, self._iterated
         if about["ranks"] != self._sets.ranks and not about["fresh"]:
             behind = {private.name(stage) for stage in stages_behind(ends_of_channels(dataset), dataset)}
             if holding := sorted(behind - set(_HOLD_NOTHING)):
