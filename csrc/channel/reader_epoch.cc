@@ -267,6 +267,8 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
     SendReady(Progress::kFailed, steps, outcome);
+  else if (!lost.ok() && !no_filler_.empty())  // nothing can take the place of this reader's rows
+    SendReady(Progress::kFailed, steps, lost);
   else if (!no_filler_.empty())
     SendReady(Progress::kFills, steps, {kInvalidArgument, Here() + no_filler_});
   else if (!lost.ok())
