@@ -90,9 +90,7 @@ if hvd.rank() == 0:
             step = shares[first : first + hvd.size()]
             tokens = float(sum(tf.reduce_sum(predicted(*share)) for share in step))
             with tf.GradientTape() as tape:
-                sums = [
-                    tf.reduce_sum(tf.cast(predicted(*share), tf.float32) * alone.losses(*share)) for share in step
-                ]
+                sums = [tf.reduce_sum(tf.cast(predicted(*share), tf.float32) * alone.losses(*share)) for share in step]
                 loss = tf.add_n(sums) / tokens
             variables = list(alone.trainable_variables)
             for variable, gradient in zip(variables, tape.gradient(loss, variables)):
@@ -104,5 +102,9 @@ if hvd.rank() == 0:
     if steps != len(losses):
         sys.exit(f"{hvd.size()} ranks made {len(losses)} steps, one process {steps}")
     uneven = np.sum(works.max(0)) / np.sum(works.mean(0))
-    print(f"{hvd.size()} ranks made {steps} steps; loss {losses[0]:.3f} to {losses[-1]:.3f}, at each step as in one process")
-    print(f"the rank with the most tokens has {uneven:.3f} times the mean of a step; plain batches: see docs/even-steps.md")
+    print(
+        f"{hvd.size()} ranks made {steps} steps; loss {losses[0]:.3f} to {losses[-1]:.3f}, at each step as in one process"
+    )
+    print(
+        f"the rank with the most tokens has {uneven:.3f} times the mean of a step; plain batches: see docs/even-steps.md"
+    )
