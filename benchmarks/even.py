@@ -159,11 +159,11 @@ def main() -> int:
         rows.append(
             [
                 f"{first['ranks']} ranks, sigma {first['sigma']:g}",
-                *[f"{result['uneven']:.2f}, {result['faster']:.1f}" for result in group],
+                *[f"{result['faster']:.1f} ({result['uneven']:.2f})" for result in group],
             ]
         )
     summary = [
-        "Max / mean of a step, and how many times faster than plain batches an epoch is.",
+        "How many times faster than plain batches an epoch is. In brackets: max / mean of a step.",
         *table(["", *WAYS], rows),
     ]
 
