@@ -105,6 +105,4 @@ if hvd.rank() == 0:
     print(
         f"{hvd.size()} ranks made {steps} steps; loss {losses[0]:.3f} to {losses[-1]:.3f}, at each step as in one process"
     )
-    print(
-        f"the rank with the most tokens has {uneven:.3f} times the mean of a step; plain batches: see docs/even-steps.md"
-    )
+    print(f"the rank with the most tokens has {uneven:.3f} times the mean of its step")
