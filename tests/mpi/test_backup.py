@@ -5,6 +5,7 @@ A new channel, model and callback stand for the new job. tests/faults/test_backu
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def fit(ds, callbacks, stop=None, epochs=3, together=1, **arguments):
         pass
     variables = model.optimizer.variables
     values = [*model.weights, *(variables() if callable(variables) else variables)]
-    return numbers.all, model.rows, [np.asarray(value) for value in values]
+    return numbers.all, [list(step) for step in model.rows], [np.asarray(value) for value in values]
 
 
 @pytest.fixture
@@ -253,6 +254,23 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
         fit(both, [hvdata.callbacks.BackupAndRestore(folder + "-mixed", save_freq=2)], epochs=1)
 
     raises_everywhere(comm, mixed, tf.errors.FailedPreconditionError, "BackupAndRestore failed|stateful")
+
+
+@pytest.mark.world(np=2)
+def test_a_stage_that_buffers_and_other_ranks(hvdata, comm, folder):
+    """Here the set's manifest stands for the other job."""
+    buffered = lambda: channel(hvdata, "known").prefetch(2)
+    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
+    results(comm, lambda: fit(buffered(), [backup], stop=3))
+    comm.barrier()
+    if comm.rank == 0:
+        manifest = Path(folder, "set-00000001", "set.json")
+        manifest.write_text(manifest.read_text().replace(f'"ranks": {comm.size}', '"ranks": 7'))
+    comm.barrier()
+    raises_everywhere(
+        comm, lambda: fit(buffered(), [backup]), ValueError,
+        f"saved by 7 ranks, and Prefetch behind distribute_dataset.* so {comm.size} ranks can't restore it. Restart with 7",
+    )  # fmt: skip
 
 
 @pytest.mark.world(np=1)
