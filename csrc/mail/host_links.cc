@@ -27,8 +27,8 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
 }
 
-// A listener's backlog may be too short for all calls. Then ranks call again. Strangers that call all the time get no
-// more than this.
+// A listener's backlog may be too short for all calls, and the system limits the descriptors on the way. Then ranks
+// call again, up to this number of times.
 constexpr int kMostRounds = 64;
 
 // Connects with a peer that has handed over its bells. `own`: the arena that this process lends to the peer; null: the
@@ -147,7 +147,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     const Offer& offer = offers[static_cast<size_t>(m)];
     char& state = have[static_cast<size_t>(m)];
     const Descriptor call = std::move(calls[m]);
-    Greeting answer{};
+    Greeting reply{};
     Descriptor fds[2];
     if (!call) {
       Descriptor made = Call(offer.name);
@@ -158,7 +158,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
         refused[m] = std::string("connecting failed: ") + std::strerror(error);
         if (error != EAGAIN && error != ETOOMANYREFS) state = 'n';
       }
-    } else if (!TakeOver(call, &answer, fds, 2) || answer.token != bells->token) {
+    } else if (!TakeOver(call, &reply, fds, 2) || reply.token != bells->token) {
       refused[m] = "it has not answered";
     } else {
       const uint32_t number = borrowers_before(m, world.self);
@@ -168,7 +168,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
       if (link) links[m] = std::move(link);
     }
   };
-  const auto answer = [&](const Descriptor& caller) {
+  const auto serve = [&](const Descriptor& caller) {
     Greeting greeting{};
     Descriptor its_bells;
     if (!TakeOver(caller, &greeting, &its_bells, 1) || greeting.token != bells->token) return;
@@ -178,8 +178,8 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     const Offer& offer = offers[greeting.member];
     const uint32_t number = borrowers_before(world.self, m);
     std::unique_ptr<HostLink> link = Connect(offer, std::move(its_bells), Descriptor(), own, number, &why);
-    const Greeting mine_to_it{offer.token, static_cast<uint64_t>(world.self)};
-    if (!link || !HandOver(caller, mine_to_it, {region->fd(), own->fd()})) return;
+    const Greeting reply{offer.token, static_cast<uint64_t>(world.self)};
+    if (!link || !HandOver(caller, reply, {region->fd(), own->fd()})) return;
     links[m] = std::move(link);
     have[greeting.member] = 'y';
   };
@@ -194,7 +194,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     for (int callers = 0; own && callers < kBacklog; ++callers) {
       const Descriptor caller = Accept(listener);
       if (!caller) break;
-      answer(caller);
+      serve(caller);
     }
     gather("n");
   }

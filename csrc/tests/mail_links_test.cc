@@ -201,6 +201,22 @@ TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
   });
 }
 
+// The system lets a user have only as many descriptors on the way as a process may open files.
+TEST(LinksBetweenProcesses, MoreDescriptorsThanMayBeOnTheWay) {
+  if (geteuid() != 0) GTEST_SKIP() << "the test must become a user that has nothing on the way";
+  Process host([] {
+    constexpr int kRanks = 20, kLinks = kRanks * (kRanks - 1) / 2;
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    const auto most = static_cast<rlim_t>(OpenFds() + 5 * kRanks + kLinks);
+    ASSERT_LT(most, static_cast<rlim_t>(2 * kLinks)) << "lenders hand over two descriptors for each link";
+    const rlimit files{most, most};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    std::vector<Member> members;
+    for (int r = 0; r < kRanks; ++r) members.push_back(Rank("a", r, r));
+    for (const auto& one : Connect(members, Payload::kAuto, kArenaBytes)) EXPECT_EQ(one->links.size(), kRanks - 1u);
+  });
+}
+
 uint64_t MappedBytes() {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
