@@ -30,8 +30,9 @@ def errors(weights, x, y):
 
 
 hvdata.init()
-# "pad": a batch that the ranks don't divide is filled up, and a weight per row says which rows are real.
-dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", name="train")
+# "pad": a batch that the ranks don't divide is filled up. weigh: each row has a weight, which makes the mean over ranks
+# the mean over all rows of the step. Filler rows weigh 0.
+dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", weigh="rows", name="train")
 hvdata.serve()
 
 weights = tf.Variable(tf.zeros([FEATURES + 1]))
@@ -39,17 +40,15 @@ weights = tf.Variable(tf.zeros([FEATURES + 1]))
 
 @tf.function
 def train_step(x, y, row_weights):
-    rows = hvd.allreduce(tf.reduce_sum(row_weights), op=hvd.Sum)  # real rows of this step, on all ranks
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(row_weights * errors(weights, x, y)) / rows
-    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
-    [gradient] = tape.gradient(loss, [weights])  # Horovod's tape takes only lists
+        loss = tf.reduce_mean(row_weights * errors(weights, x, y))
+    [gradient] = hvd.DistributedGradientTape(tape).gradient(loss, [weights])  # Horovod's tape takes only lists
     weights.assign_sub(RATE * gradient)
-    return tf.reduce_sum(row_weights)
+    return tf.math.count_nonzero(row_weights)
 
 
 hvd.broadcast_variables([weights], root_rank=0)
-received = 0.0
+received = 0
 for epoch in range(EPOCHS):
     steps = 0
     for x, y, row_weights in dataset:

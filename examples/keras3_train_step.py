@@ -36,9 +36,9 @@ class Averaged(keras.Model):
     """A model whose gradients are the mean over all ranks."""
 
     def train_step(self, data):
-        x, y = data
+        x, y, weight = data
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            loss = tf.reduce_mean(weight * tf.reduce_mean(tf.square(y - self(x, training=True)), axis=1))
         variables = [plain(variable) for variable in self.trainable_variables]
         gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
@@ -50,13 +50,14 @@ def plain(variable):
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-dataset = hvdata.distribute_dataset(samples, batch="global")
+# "pad" and weigh: also if the ranks don't divide a batch, the mean over the ranks is the mean over its rows.
+dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", weigh="rows")
 hvdata.serve()
 
 inputs = keras.Input((8,))
 model = Averaged(inputs, keras.layers.Dense(1)(keras.layers.Dense(64, activation="relu")(inputs)))
 model.compile(optimizer=keras.optimizers.Adam(0.01))
-hvd.broadcast_variables([plain(variable) for variable in model.variables], root_rank=0)
+hvd.broadcast_variables([plain(variable) for variable in model.weights], root_rank=0)
 losses = model.fit(dataset, epochs=EPOCHS, verbose=0).history["mean_loss"]
 
 everybody = hvd.allgather_object([weight.sum() for weight in model.get_weights()])

@@ -44,10 +44,10 @@ def by_numpy(dataset):
 
 def prove_no_copy(dataset) -> None:
     """Checks for both ways that PyTorch's tensor has the same memory as TensorFlow's."""
-    x, _ = next(iter(dataset))
+    x, *_ = next(iter(dataset))
     if torch.from_dlpack(tf.experimental.dlpack.to_dlpack(x)).data_ptr() != np.asarray(memoryview(x)).ctypes.data:
         sys.exit("DLPack made a copy")
-    x, _ = next(dataset.as_numpy_iterator())
+    x, *_ = next(dataset.as_numpy_iterator())
     if torch.from_numpy(x).data_ptr() != x.ctypes.data or x.flags.owndata:
         sys.exit("as_numpy_iterator made a copy")
 
@@ -60,7 +60,7 @@ def train(batches, distributed: bool):
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     model = torch.nn.parallel.DistributedDataParallel(model) if distributed else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    ranks, losses = hvdata.size() if distributed else 1, []
+    losses = []
 
     def of_all(number) -> float:
         total = torch.tensor(float(number), dtype=torch.float64)
@@ -69,16 +69,15 @@ def train(batches, distributed: bool):
         return total.item()
 
     for _ in range(EPOCHS):
-        errors = 0.0
-        for x, y in batches():
-            error = torch.square(model(x) - y).sum()
-            # Shares may differ by a row, and the mean is over the rows of all ranks. DistributedDataParallel divides by
-            # the ranks.
-            (error * ranks / of_all(len(x))).backward()
+        total = 0.0
+        for x, y, *weight in batches():
+            errors = torch.square(model(x) - y)[:, 0]
+            # DistributedDataParallel averages over the ranks. With the weights this is the mean over all rows.
+            (errors * weight[0] if weight else errors).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            errors += error.item()
-        losses.append(of_all(errors) / ROWS)
+            total += errors.sum().item()
+        losses.append(of_all(total) / ROWS)
     return np.array(losses), [parameter.detach().numpy() for parameter in model.parameters()]
 
 
@@ -97,7 +96,7 @@ def coordinator() -> str:
 
 
 hvdata.init()
-dataset = hvdata.distribute_dataset(samples, batch="global", remainder="partial", name="train")
+dataset = hvdata.distribute_dataset(samples, batch="global", remainder="partial", weigh="rows", name="train")
 hvdata.serve()
 dist.init_process_group("gloo", init_method=coordinator(), rank=hvdata.rank(), world_size=hvdata.size())
 prove_no_copy(dataset)

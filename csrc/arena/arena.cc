@@ -42,7 +42,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
   MutexLock lock(&mu_);
   CollectLocked();
   const bool pipeline = purpose == For::kPipeline;
-  const bool slot_left = !retired_ && (!free_slots_.empty() || offset_of_.size() < Slots::kCount);
+  const bool slot_left = !usage_.retired && (!free_slots_.empty() || offset_of_.size() < Slots::kCount);
   std::optional<uint64_t> offset;
   if (slot_left && (!pipeline || held_ + size <= segment_.arena / 2)) offset = heap_.Take(size);
   if (offset && !ReserveLocked(*offset + size)) {
@@ -74,7 +74,7 @@ void Arena::Free(const char* memory) {
   if (std::exchange(piece.held, false)) held_ -= piece.size;
   slots_->Drop(piece.slot);
   try {
-    if (retired_) CollectLocked();
+    if (usage_.retired) CollectLocked();
   } catch (const std::bad_alloc&) {  // a destructor may have called, so the process keeps this memory
   }
 }
@@ -96,7 +96,7 @@ Arena::Usage Arena::Read() {
 void Arena::Retire() {
   MutexLock lock(&mu_);
   CollectLocked();
-  if (std::exchange(retired_, true)) return;
+  if (std::exchange(usage_.retired, true)) return;
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
   usage_.reserved = usage_.taken;
 }
@@ -115,7 +115,7 @@ void Arena::CollectLocked() {
     const auto [offset, size] = std::pair(piece->first, piece->second.size);
     heap_.Give(offset, size);
     usage_.taken -= size;
-    if (retired_) {
+    if (usage_.retired) {
       region_->Release(segment_.ArenaAt() + offset, size);
       usage_.reserved = usage_.taken;
     }

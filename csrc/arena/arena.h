@@ -53,6 +53,7 @@ class Arena {
     uint64_t reserved = 0;         // bytes that the kernel has set aside
     uint64_t refused = 0;          // allocations that found no room
     bool short_of_memory = false;  // the kernel refused the last request
+    bool retired = false;
   };
   Usage Read();
 
@@ -86,7 +87,6 @@ class Arena {
   std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // used earlier, and free now
   uint64_t held_ GUARDED_BY(mu_) = 0;
   Usage usage_ GUARDED_BY(mu_);
-  bool retired_ GUARDED_BY(mu_) = false;
   std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the kernel last refused memory
 };
 

@@ -97,8 +97,16 @@ void Writer::Run() {
     write = nullptr;
     lock.lock();
     bytes_ -= bytes;
-    if (queue_.empty() && lost_count_ > 0)
-      Push(1, [this, count = std::exchange(lost_count_, 0)] { WriteLine(std::to_string(count) + lost_); });
+    if (queue_.empty() && lost_count_ > 0) {
+      try {
+        Push(1, [this, count = lost_count_] {
+          const std::string text = std::to_string(count) + lost_;
+          this == &LineWriter() ? WriteLine(text) : Log(text);  // a stderr that blocks must not stop the files
+        });
+        lost_count_ = 0;
+      } catch (const std::exception&) {  // no memory: after the next write
+      }
+    }
     changed_.notify_all();
   }
 }

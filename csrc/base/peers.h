@@ -34,6 +34,10 @@ inline uint64_t ProcessStartTime(int64_t pid) {
   return start;
 }
 
+#ifndef SYS_pidfd_open  // headers of the kernel before 5.3
+#define SYS_pidfd_open 434
+#endif
+
 class Peers {
  public:
   explicit Peers(const World& world) {

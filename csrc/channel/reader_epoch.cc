@@ -245,6 +245,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   // When all trainers have left, the pull was cancelled. Then its outcome is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
+  const uint64_t steps_before = history_->last_steps;
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const DealtStep steps = Dealt();
@@ -260,12 +261,14 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
   failed_ = !outcome.ok() && !lost_;
-  if (outcome.ok()) LogEmpty();
+  if (outcome.ok()) LogEmpty(steps_before);
   LogDropped();
   if (!coordinated())
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
     SendReady(Progress::kFailed, steps, outcome);
+  else if (!lost.ok() && !no_filler_.empty())  // nothing can take the place of this reader's rows
+    SendReady(Progress::kFailed, steps, lost);
   else if (!no_filler_.empty())
     SendReady(Progress::kFills, steps, {kInvalidArgument, Here() + no_filler_});
   else if (!lost.ok())
@@ -285,8 +288,16 @@ void ReaderEpoch::End() {
 
 // ---- Lines for the log.
 
-void ReaderEpoch::LogEmpty() {
-  if ((all_dropped_ == 0 && stepless_ == 0) || Now().n > 0 || std::exchange(history_->logged_empty, true)) return;
+void ReaderEpoch::LogEmpty(uint64_t steps_before) {
+  if (Now().n > 0 || !leftovers_.empty()) return;
+  if (all_dropped_ == 0 && stepless_ == 0) {
+    if (steps_before > 0)
+      Log(Here() + "the pipeline yielded nothing in this epoch, and " + std::to_string(steps_before) +
+          " step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
+          "source inside the function that Dataset.from_generator() calls");
+    return;
+  }
+  if (std::exchange(history_->logged_empty, true)) return;
   const bool global = config_.batch != plan::Batch::kPerRank;  // also for ragged and sparse rows
   Log(Here() + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
                          "remainder=\"partial\" or \"pad\", or larger batches"

@@ -171,7 +171,7 @@ class ReaderEpoch : private LaneOutput {
   bool CountsSteps() const;
   int64_t Group() const;
   int64_t NotDealt() const;
-  void LogEmpty();
+  void LogEmpty(uint64_t steps_before);
   void LogDropped();
   void LogLost(const std::string& error) const;
   void LogCutShort() const;

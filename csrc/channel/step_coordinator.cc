@@ -162,6 +162,17 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     r.progress = progress;
     r.outcome = given;
   }
+  uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
+  for (const Reader& one : epoch.readers)
+    if (one.progress != Progress::kLeft && !one.resumes.empty()) latest = std::max(latest, one.from);
+  if (!epoch.costs.empty() && epoch.costs.begin()->first < latest && r.progress == Progress::kHas) {
+    r.progress = Progress::kFailed;
+    r.steps = epoch.allowed;
+    r.outcome = {
+        kFailedPrecondition,
+        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+        "Save without a buffering stage behind distribute_dataset"};
+  }
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {
     epoch.waiting.clear();

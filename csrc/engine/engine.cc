@@ -158,7 +158,12 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
   // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
-  transport_->Begin([this] { Tick(); });
+  try {
+    transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
+  } catch (...) {
+    if (timeline_) timeline_->Halt();  // its thread uses the post
+    throw;
+  }
 }
 
 Post::Ways Engine::MakeWays() {
@@ -281,7 +286,6 @@ std::string Engine::Certificates() const {
 
 // The communication thread calls it.
 void Engine::Tick() {
-  CheckDescriptors();
   agreements_->Tick();
   exchange_->Tick();
   TheHooks().sweep();

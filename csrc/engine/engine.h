@@ -114,8 +114,8 @@ class Engine {
   void FailAll(const Outcome& outcome);
   void Broken(const std::string& what);
   void Tick();
-  // Ends this process soon, with an error, if the program has closed descriptors of MPI and of this library.
-  void CheckDescriptors();
+  // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
+  bool CheckDescriptors();
   // A door whose waiting threads call CheckDescriptors now and then.
   Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);

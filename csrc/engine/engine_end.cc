@@ -106,6 +106,7 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
+  CheckDescriptors();
   MutexLock lock(&mu_);
   const auto left = [this](int member) { return mu_.AssertHeld(), byes_.count(member) > 0; };
   const bool all = changed_.WaitFor(&mu_, slice, [&] {
@@ -165,6 +166,7 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
   // rank is lost, the thread does not end, and this wait is bounded.
   int broken_seconds = 0;
   while (!transport_->Join(std::chrono::seconds(1))) {
+    CheckDescriptors();
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;
   }
 }
@@ -184,8 +186,9 @@ void Engine::FailAll(const Outcome& outcome) {
   exchange_->Fail(outcome);
 }
 
-void Engine::CheckDescriptors() {
-  if (world_.members.size() == 1 || descriptors_.Intact() || cut_off_.exchange(true)) return;
+bool Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact()) return true;
+  if (cut_off_.exchange(true)) return false;
   const auto end = [] {
     FlushWriters(std::chrono::milliseconds(500));
     _exit(1);  // MPI_Abort would wait for an answer of the launcher
@@ -200,6 +203,7 @@ void Engine::CheckDescriptors() {
       "its process), MPI's among them: the job has to end. Close only what the program has opened itself, or do it "
       "before horovod_data.init()");
   if (!ends) end();
+  return false;
 }
 
 // MPI may be the first to notice closed descriptors. Then its call may never return, and the communication thread can't

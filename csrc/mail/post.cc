@@ -170,8 +170,8 @@ void Post::MoveToArena(int member, std::vector<Block>* blocks, int parts) {
 }
 
 void Post::LogFull(uint64_t bytes) {
-  if (logged_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
+  if (usage.retired || logged_full_.exchange(true)) return;
   const auto kib = [](uint64_t n) { return std::to_string((n + 1023) >> 10); };
   Log(world_->Here() + "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
       kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +

@@ -279,7 +279,12 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         state.epoch = get("epoch");
-        state.number = get("number");
+        if (reader->Contains(prefix(), "symbolic") && get("symbolic") != 0) {
+          return Here({kFailedPrecondition,
+                       "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
+                       "read. Save it again with 0.2 and without that option"});
+        }
+        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
         state.trainers = get("trainers");
         state.tail_taken = TailStep(get("tail_taken"));
         const uint64_t readers = get("readers");

@@ -124,6 +124,23 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   }
 }
 
+// As behind a generator object, which can be read once.
+TEST_F(SourceTest, AnEpochOfNothingBehindOneWithStepsIsLoggedOnce) {
+  for (const uint64_t epoch : {1, 2, 3, 4}) {
+    OpenAll(epoch, 2);
+    Begin(epoch);
+    if (epoch == 2) Deal(), Deal();
+    CaptureLines();
+    source_->Finish({});
+    const std::string line =
+        "horovod_data: [reader 0 on host0, channel train, epoch 3, step 0] the pipeline yielded nothing in this epoch, "
+        "and 2 step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
+        "source inside the function that Dataset.from_generator() calls\n";
+    EXPECT_EQ(CapturedLines(), epoch == 3 ? line : "") << "in epoch " << epoch;
+    CloseAll(epoch, epoch == 2 ? 2 : 0);
+  }
+}
+
 // However the epoch ends: with an error, or because everybody leaves it.
 TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
   for (const bool fails : {true, false}) {

@@ -20,7 +20,6 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/log.h"
 
@@ -44,14 +43,17 @@ class TimelineFile {
   // The first call empties the file. A failure is logged, and nothing more is written after it.
   void Append(std::string_view block) {
     if (failed_) return;
-    const int how = std::exchange(begun_, true) ? O_APPEND : O_CREAT | O_TRUNC;
-    const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC | how, 0666);
+    waiting_.append(block);
+    const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC | (begun_ ? O_APPEND : O_CREAT | O_TRUNC), 0666);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) return;  // a later call writes it
+    begun_ = true;
     failed_ = fd < 0;
-    while (!failed_ && !block.empty()) {
-      const ssize_t n = write(fd, block.data(), block.size());
-      if (n >= 0) block.remove_prefix(static_cast<size_t>(n));
+    for (std::string_view rest = waiting_; !failed_ && !rest.empty();) {
+      const ssize_t n = write(fd, rest.data(), rest.size());
+      if (n >= 0) rest.remove_prefix(static_cast<size_t>(n));
       failed_ = n < 0 && errno != EINTR;
     }
+    waiting_.clear();
     if (failed_)
       Log(place_ + "the timeline of this process ends here: " + path_ + " can't be written: " + std::strerror(errno) +
           ". Make room there, or name a file that can be written on every host (HOROVOD_DATA_TIMELINE)");
@@ -60,6 +62,7 @@ class TimelineFile {
 
  private:
   const std::string path_, place_;
+  std::string waiting_;  // blocks that found no descriptor
   bool begun_ = false, failed_ = false;
 };
 

@@ -74,7 +74,12 @@ void Timeline::Begin(std::function<void()> note) {
   Write("HEAD", head + me.host);
   if (is_reader_0()) WriteClock({own_zero_, own_zero_, 0, own_zero_, 0});
   const SignalsBlocked blocked;
-  thread_ = std::thread([this] { Run(); });
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::exception& thrown) {
+    Log(world_->Here() + "the timeline gets what this process does at its end only: there is no thread for it (" +
+        thrown.what() + ")");
+  }
 }
 
 void Timeline::Run() {

@@ -62,7 +62,7 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 
   // Starts the thread. It calls `tick` about every 100 ms, for clocks and watches.
-  void Begin(std::function<void()> tick);
+  void Begin(std::function<void()> tick, std::function<bool()> connected = [] { return true; });
 
   // Sends `packet` to `dest`, another rank of the communicator. Any thread may call it before Leave(). Never waits.
   // Holds the owners of the blocks until MPI has sent them. Packets of one channel from one thread to one rank arrive
@@ -130,6 +130,7 @@ class Transport {
   MPI_Comm comm_;
   Inbox* const inbox_;
   std::function<void()> tick_;
+  std::function<bool()> connected_;
 
   // The callers and the thread share this lock. It is not held during calls of MPI, of the inbox, or of a destructor of
   // a block's owner.

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from ..channel.create import exactly_weighed
+from ..channel.create import filled
 from ..channel.reader_dataset import eagerly
 from ..collectives.gather import gather
 from ..collectives.scatter import scatter
@@ -40,7 +40,7 @@ class MetricAverage(tf.keras.callbacks.Callback):
         super().__init__()
         self._train: Optional[dict[str, float]] = None
         self._tested: dict[str, float] = {}
-        self._before: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, tuple[int, int, int]] = {}
         self._in_epoch = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -59,7 +59,9 @@ class MetricAverage(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._in_epoch = False
         train = self._averaged() if self._train is None else self._train
-        _replace(logs, {**train, **{f"val_{name}": value for name, value in self._tested.items()}})
+        _replace(logs, train)
+        if logs is not None:  # a rank whose validation had no batch has no such logs
+            logs.update({f"val_{name}": value for name, value in self._tested.items()})
 
     def _averaged(self) -> dict[str, float]:
         """The results of the metrics over the rows of all ranks. Collective."""
@@ -81,30 +83,38 @@ class MetricAverage(tf.keras.callbacks.Callback):
             for variable, value in zip(variables, sums):
                 variable.assign(value)
             results = model.get_metrics_result()
-            return {name: float(np.asarray(value)) for name, value in results.items() if np.ndim(value) == 0}
+            return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
         finally:
             for variable, value in zip(variables, own):
                 variable.assign(value)
 
     def _rows(self) -> Optional[int]:
-        """The rows without filler rows that a channel has delivered to this rank in this phase, if one channel has.
+        """The rows, without filler rows, of the epoch that a channel has delivered to this rank in this phase.
 
-        None: several channels or none have, or it has exact weights, whose sum Keras counts.
+        None: Keras counts the right rows itself, or the phase is not a whole epoch of one channel.
         """
+        reductions = {getattr(loss, "reduction", "auto") for loss in tf.nest.flatten(self.model.loss)}
+        if not reductions <= {"auto", "sum_over_batch_size", "mean"}:  # a mean over the weights already, or no mean
+            return None
         news = {}
-        for name, (rows, steps) in _delivered().items():
-            rows_before, steps_before = self._before.get(name, (0, 0))
+        for name, (rows, steps, of_epoch) in _delivered().items():
+            rows_before, steps_before, _ = self._before.get(name, (0, 0, 0))
             if steps != steps_before:
-                news[name] = rows - rows_before
+                news[name] = rows - rows_before, of_epoch
         if len(news) != 1:
             return None
-        ((name, rows),) = news.items()
-        return None if name in exactly_weighed or rows < 0 else rows
+        ((name, (rows, of_epoch)),) = news.items()
+        return rows if name in filled and rows == of_epoch else None
 
 
-def _delivered() -> dict[str, tuple[int, int]]:
-    """The rows and steps that this rank has got until now, by channel. Filler rows don't count."""
-    return {name: (its.rows, its.steps) for name, its in times.trainers(times.own()).items()}
+def _delivered() -> dict[str, tuple[int, int, int]]:
+    """By channel, the rows and steps that this rank has got until now, and the rows of its last epoch.
+
+    Filler rows don't count.
+    """
+    process = times.own()
+    tallies = {name: channel["tally"]["rows"] for name, channel in process.get("channels", {}).items()}
+    return {name: (its.rows, its.steps, tallies[name]) for name, its in times.trainers(process).items()}
 
 
 def _loss_trackers(model: Any) -> list[Any]:

@@ -23,8 +23,10 @@ from .specs import from_json, to_json
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
-# The names of channels with exact weights (weigh=).
-exactly_weighed: set[str] = set()
+# The names of channels whose elements are one rank's batches (batch="per_rank").
+per_rank: set[str] = set()
+# The names of channels whose filler rows Keras counts in its losses: without exact weights.
+filled: set[str] = set()
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
 DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
@@ -139,7 +141,9 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     # The bytes that may be on their way. A reader's shared memory serves all channels.
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
-    (exactly_weighed.discard if options.weigh is None else exactly_weighed.add)(channel.label)
+    (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
+    fills = options.remainder in ("pad", "repeat") and options.weigh is None
+    (filled.add if fills else filled.discard)(channel.label)
     bindings.channel_create(
         channel.label,
         [_component(part) for part in elements.components_of_channel(channel.spec, options)],

@@ -219,12 +219,12 @@ def times_weight(element: Any, weight: tf.Tensor) -> Any:
     return x, y, product
 
 
-def with_costs(weigh: Callable[..., Any]) -> Callable[..., Any]:
-    """For Dataset.map on the reader: an element becomes (element, the costs of its rows)."""
+def with_costs(weigh: Callable[..., Any], spec: Any) -> Callable[..., Any]:
+    """For Dataset.map on the reader: an element of this spec becomes (element, the costs of its rows)."""
 
     def pair(*element: Any) -> Any:
         costs = tf.cast(tf.convert_to_tensor(weigh(*element)), tf.float32)
-        return (element if len(element) > 1 else element[0]), costs
+        return (element if type(spec) is tuple else element[0]), costs
 
     return pair
 

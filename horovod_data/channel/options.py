@@ -102,7 +102,8 @@ class Options:
 
     def words(self) -> dict[str, Any]:
         """The arguments in a form for JSON, to compare them between ranks. Functions have no such form."""
-        return {**dataclasses.asdict(self), "weigh": "a function" if self.has_costs else self.weigh}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**given, "weigh": "a function" if self.has_costs else self.weigh}
 
     def completed(self, settings: Settings) -> Options:
         """The same options. HOROVOD_DATA_* variables replace arguments that were left out."""

@@ -159,7 +159,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         elements.check_global(spec, rules.options.remainder, rules.audience)
     with _mode(graph), tf.device("/CPU:0"):
         if rules.options.has_costs:
-            dataset = dataset.map(elements.with_costs(rules.options.weigh))
+            dataset = dataset.map(elements.with_costs(rules.options.weigh, spec))
             spec = dataset.element_spec
             elements.check_costs(spec)
         flat = dataset

@@ -131,7 +131,11 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
     """The whole path of a file that an option names, or None."""
     if text is not None and not Path(text).name:
         raise LaunchError(f"{option} {text!r} names no file", f"Name one, as in {option} {example}")
-    return None if text is None else Path(text).absolute()
+    try:
+        return None if text is None else Path(text).absolute()
+    except OSError as error:
+        to_do = "Start it from a folder that is there, or name the file with its whole path"
+        raise LaunchError(f"{option} {text!r} can't be found from here: {error.strerror}", to_do) from None
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:

@@ -89,6 +89,26 @@ def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
     return getattr(iterator, "_dataset", None)
 
 
+def state_of(iterator: OwnedIterator, ignores_external_state: bool) -> tf.Tensor:
+    """The state of an iterator, as a scalar string.
+
+    `ignores_external_state`: stages with a state of their own, for example of random ops, lose it. Otherwise they raise
+    FailedPreconditionError.
+    """
+    policies = tf.data.experimental.ExternalStatePolicy
+    policy = policies.IGNORE if ignores_external_state else policies.FAIL
+    state = tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource, external_state_policy=policy.value
+    )
+    return tf.io.serialize_tensor(state)
+
+
+def restore_state(iterator: OwnedIterator, state: tf.Tensor) -> None:
+    """Restores the result of state_of() into an iterator that was never asked."""
+    variant_of_state = tf.io.parse_tensor(state, tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variant_of_state)
+
+
 def keep_functions() -> None:
     """From now on the runtime keeps functions that are freed. A forked child's runtime may end before them."""
     if (runtime := context.context_safe()) is not None:

@@ -38,7 +38,7 @@ def read(path: str) -> Timeline:
       OSError: the file can't be read.
       ValueError: the file is not a timeline of horovod_data or Horovod, or is damaged. The text says where.
     """
-    with open(path, errors="replace") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read().strip()
     if not text:
         raise _no_timeline(path, "it is empty: the job was killed, or runs on; merge what its processes left")

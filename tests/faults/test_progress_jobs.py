@@ -46,7 +46,6 @@ def progress(seconds="0.5", **more):
     return {"HOROVOD_DATA_PROGRESS": "1", "HOROVOD_DATA_PROGRESS_SECONDS": seconds, **more}
 
 
-@pytest.mark.commit
 def test_names_that_are_distributed_again_and_channels_without_one():
     """No epoch is lost between two looks, and no row of an epoch."""
     job = run_program("""

@@ -159,6 +159,7 @@ def test_another_job_goes_on(tmp_path, name):
             assert mine[0] == mine[1], jobs[1].describe()
     else:
         of_epoch_2(case, jobs, in_order(saved) + in_order(restored))
+        assert ("train", 2) in records[1] and ("train", 3) in records[1], "certificates go on with the saved number"
         return
     record, want = records[1]["train", 1], records[1]["whole", 1]
     compared = ["verdict", "rows", "elements", "any_order"] + ["order"] * (case.schedule == "static")

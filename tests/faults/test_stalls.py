@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When nothing moves, a rank that waits or the reader reports who waits for whom, since which step, on which host, and why.
 
-tests/mpi/test_waits.py has slow pipelines and slow ranks. C++ tests have several readers, hosts, and waits of minutes.
+C++ tests have several readers, hosts, and waits of minutes.
 """
 
 import re
@@ -15,6 +15,24 @@ pytestmark = [pytest.mark.limit(120), pytest.mark.slow, pytest.mark.usefixtures(
 HOST = re.escape(socket.gethostname())
 # A rank that waits asks the reader after two seconds, and logs the answer after three.
 SOON = {"HOROVOD_DATA_STALL_SECONDS": "3"}
+
+
+def test_a_slow_pipeline_is_reported_and_waited_for():
+    """HOROVOD_DATA_TIMEOUT=0: for ever."""
+    script = program("""
+def slow(i):
+    if i == 2:
+        time.sleep(8)
+    return i
+
+ds = train(lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i], tf.int64)), prefetch=1)
+hvdata.serve()
+for i in ds: say("got", int(i))
+""")
+    with start_job(script, np=1, readers=1, env={**SOON, "HOROVOD_DATA_TIMEOUT": "0"}) as job:
+        job.wait_for("has not produced step 2 for", rank=0)
+        assert job.finish(60) == 0, job.describe()
+        job.assert_said("got 3", 0)
 
 
 def test_a_reader_that_is_stopped():

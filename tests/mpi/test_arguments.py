@@ -32,7 +32,7 @@ WRONG = [
     ({"batch": 32}, ValueError, "batch=32 is not known. Use 'global' or 'per_rank'."),
     ({"batch": np.zeros(2)}, ValueError, "batch=array([0., 0.]) is not known. Use 'global' or 'per_rank'."),
     ({**GOOD, "schedule": "round_robin"}, ValueError, "schedule='round_robin' is not known. Use 'static' or 'dynamic'."),
-    ({**GOOD, "remainder": "keep"}, ValueError, "remainder='keep' is not known. Use 'drop', 'partial' or 'pad'."),
+    ({**GOOD, "remainder": "keep"}, ValueError, "remainder='keep' is not known. Use 'drop', 'partial', 'pad' or 'repeat'."),
     ({**GOOD, "on_reader_error": "stop"}, ValueError, "on_reader_error='stop' is not known. Use 'raise' or 'continue'."),
     ({"batch": "global", "schedule": "dynamic"}, ValueError, 'schedule="dynamic" deals whole elements to whoever comes first, '
      'but batch="global" cuts each one for all ranks. Use batch="per_rank" with it.'),

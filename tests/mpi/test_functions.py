@@ -105,8 +105,11 @@ def test_every_epoch_is_made_anew(hvdata, comm):
     assert calls_of(comm, source) == [1]
     assert results(comm, lambda: [values(dataset)]) == source.want(comm, [1])
     assert calls_of(comm, source) == [1]
+    other = Numbered(2 * comm.size)  # each channel counts its own epochs
+    others = hvdata.distribute_dataset(other.make, batch="per_rank")
+    assert results(comm, lambda: [values(others)]) == other.want(comm, [1])
     assert results(comm, lambda: [values(dataset) for _ in range(2)]) == source.want(comm, [2, 3])
-    assert calls_of(comm, source) == [1, 2, 3]
+    assert calls_of(comm, source) == [1, 2, 3] and calls_of(comm, other) == [1]
 
 
 def test_an_infinite_dataset_is_known_to_be(hvdata, comm):

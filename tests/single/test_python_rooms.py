@@ -17,6 +17,7 @@ ORDER = (
     ("ending",),
     ("channel",),
     ("auditing", "collectives", "pipeline"),
+    ("backup",),
     ("callbacks", "start"),
     ("doctor", "integrations", "launcher"),
 )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves sets with all ranks, and agrees on the set to restore. Collective among trainers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+from ..channel.agreement import raised
+from ..channel.reader_dataset import eagerly
+from ..collectives.gather import gather
+from ..collectives.scatter import scatter
+from ..errors import explain, explained, placed, say, text_of, without_place, words_of
+from ..job import state
+from .sets import Files, Sets, WholeSet
+
+# Errors of the disk. After one of them the job goes on with the set before.
+_OF_DISK = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError)
+
+
+class JobSets:
+    """The sets of a job. Every rank has one, with the same arguments, and calls the same methods. Collective."""
+
+    def __init__(self, directory: str, keep: int, what: str) -> None:
+        """Local.
+
+        Args:
+          directory: of the sets, on a file system that all ranks share.
+          keep: the number of whole sets to keep.
+          what: names the caller in error texts.
+
+        Raises:
+          RuntimeError: before init(), or on a dedicated reader.
+        """
+        self._job = state.current(what)
+        if self._job.trainer is None:
+            raise explained(
+                RuntimeError, f"{what} was called on a dedicated reader", "Call horovod_data.serve() before it"
+            )
+        self.rank, self.ranks = self._job.trainer, len(self._job.layout.trainers)
+        self._what = what
+        self._sets = Sets(directory, keep)
+        self._number = 0  # of the next set
+        self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the set current that waits
+        self.waits = False  # a set waits for settle()
+
+    def open(self) -> Optional[WholeSet]:
+        """Finds the newest whole set, and prepares the directory for new ones.
+
+        Returns:
+          The set to restore, the same on every rank. None: there is none.
+
+        Raises:
+          RuntimeError: the ranks don't share the directory.
+          OSError: rank 0 can't read the directory.
+        """
+        token = ".seen-by-all-ranks"
+        path = os.path.join(self._sets.directory, token)
+
+        def find(_: list[Any]) -> Any:
+            found, skipped = self._sets.newest()
+            number = self._sets.next_number()
+            for name in skipped:
+                self._say(f"the set {name} is not whole, so it is not used")
+            self._sets.clean()
+            try:
+                os.makedirs(self._sets.directory, exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(str(number))
+            except OSError as error:
+                self._say(f"no set can be saved in {self._sets.directory}: {text_of(error)}")
+                return {"set": found and vars(found), "number": number, "token": False}
+            return {"set": found and vars(found), "number": number, "token": True}
+
+        answer = self._decide("open", None, find)
+        sees = not answer["token"] or os.path.exists(path)
+
+        def compare(seen: list[Any]) -> Any:
+            if answer["token"]:
+                os.remove(path)
+            if not all(seen):
+                what = f"rank {seen.index(False)} does not see the directory {self._sets.directory} of rank 0"
+                raise explained(RuntimeError, what, "Use a directory on a file system that all ranks share")
+            return {}
+
+        self._decide("shared", sees, compare)
+        self._number = answer["number"]
+        return None if answer["set"] is None else WholeSet(**answer["set"])
+
+    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool = False) -> bool:
+        """Saves a set. An error of the disk, on any rank, is logged, and the sets before stay.
+
+        Args:
+          write: writes this rank's part into the folder that it is given.
+          about: the same on every rank, and anything that JSON can hold.
+          wait: the set becomes current only by settle(True).
+
+        Returns:
+          Whether the set was saved.
+
+        Raises:
+          ValueError: the ranks differ in `about`.
+          Errors of `write` that don't concern the disk, on every rank.
+        """
+        number = self._number
+        self._number += 1
+        mine: dict[str, Any] = {"about": about}
+        failure: Optional[BaseException] = None
+        try:
+            write(self._sets.folder(number, self.rank))
+            mine["files"] = self._sets.sync(number, self.rank)
+        except _OF_DISK as error:
+            mine["disk"] = words_of(error)
+        except Exception as error:
+            failure, mine["error"] = error, words_of(error)
+
+        def confirm(said: list[Any]) -> Any:
+            saved = False
+            try:
+                saved = self._confirm(number, said, wait)
+            finally:
+                if not saved:
+                    self._sets.drop(number)
+            return {"saved": saved}
+
+        try:
+            saved = bool(self._decide("save", mine, confirm, failure)["saved"])
+        finally:
+            failure = None
+        self.waits = saved and wait
+        return saved
+
+    def settle(self, current: bool) -> None:
+        """Makes the set current that was saved with wait=True, or drops it. Local."""
+        waiting, self._waiting, self.waits = self._waiting, None, False
+        if waiting is None:
+            return
+        if not current:
+            self._sets.drop(self._number - 1)
+            return
+        try:
+            waiting()
+        except OSError as error:
+            self._not_saved(0, text_of(error))
+            self._sets.drop(self._number - 1)
+
+    def clear(self) -> None:
+        """Removes all sets, after every rank has made this call."""
+        self.settle(False)
+
+        def remove(_: list[Any]) -> Any:
+            self._sets.clear()
+            return {}
+
+        self._decide("clear", None, remove)
+
+    def on_all(self, what: str, call: Callable[[], None]) -> None:
+        """Makes a call on every rank. An error on one rank is raised on all."""
+        mine: Optional[list[str]] = None
+        failure: Optional[BaseException] = None
+        try:
+            call()
+        except Exception as error:
+            failure, mine = error, words_of(error)
+
+        def check(said: list[Any]) -> Any:
+            self._raise_first(said)
+            return {}
+
+        try:
+            self._decide(what, mine, check, failure)
+        finally:
+            failure = None
+
+    def _confirm(self, number: int, said: list[Any], wait: bool) -> bool:
+        self._raise_first([one.get("error") for one in said])
+        abouts = [one["about"] for one in said]
+        for rank, about in enumerate(abouts):
+            if about != abouts[0]:
+                what = (
+                    f"the ranks save at different steps: rank 0 at {_shown(abouts[0])}, rank {rank} at {_shown(about)}"
+                )
+                raise explained(ValueError, what, "Give all ranks the same callbacks and the same number of steps")
+        for rank, one in enumerate(said):
+            if "disk" in one:
+                self._not_saved(rank, one["disk"][1])
+                return False
+        parts: list[Files] = [one["files"] for one in said]
+
+        def make_current() -> None:
+            self._sets.make_current(number, parts, abouts[0])
+
+        if wait:
+            self._waiting = make_current
+            return True
+        try:
+            make_current()
+        except OSError as error:
+            self._not_saved(0, text_of(error))
+            return False
+        return True
+
+    def _raise_first(self, errors: list[Optional[list[str]]]) -> None:
+        """Raises the first error of a rank, as this rank knows it."""
+        for rank, words in enumerate(errors):
+            if words is not None:
+                whose = self._job.name(self._job.layout.trainers[rank])
+                text = f"{self._what} failed: {words[0]}: {without_place(words[1], whose)}"
+                raise raised(words[0], placed(whose, text))
+
+    def _decide(
+        self, step: str, mine: Any, decide: Callable[[list[Any]], Any], failure: Optional[BaseException] = None
+    ) -> dict[str, Any]:
+        """Gives rank 0 the words of all ranks. Returns rank 0's decision on every rank, or raises its error.
+
+        `failure`: this rank's own error, which it raises itself.
+        """
+        name = f"hvdata.backup.{step}"
+        with eagerly():
+            words = gather(tf.constant([json.dumps(mine)]), name=name)
+            answers = None
+            if self.rank == 0:
+                try:
+                    answer = decide([json.loads(one) for one in words.numpy()])
+                except Exception as error:
+                    answer = {"raises": words_of(error)}
+                answers = tf.constant([json.dumps(answer)] * self.ranks)
+            answer = json.loads(scatter(answers, name=name, dtype=tf.string).numpy()[0])
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # otherwise this frame and the error would keep each other alive
+        if "raises" in answer:
+            raise raised(*answer["raises"])
+        return dict(answer)
+
+    def _not_saved(self, rank: int, why: str) -> None:
+        whose = self._job.name(self._job.layout.trainers[rank])
+        self._say(f"no set was saved, and the job goes on with the set before. {whose}: {why}")
+
+    def _say(self, what: str) -> None:
+        say(explain(f"{self._what}: {what}"))
+
+
+def _shown(about: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in about.items())

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves model, optimizer and iterators of Keras' fit() together, and resumes fit() in the middle of an epoch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import weakref
+from typing import Any, Callable, Iterator, Optional, Union
+
+import tensorflow as tf
+
+from ..backup.sets import WholeSet
+from ..backup.together import JobSets
+from ..channel.create import per_rank
+from ..channel.receiver import ends_of_channels, stages, stages_behind
+from ..errors import explained, whole
+from ..native import tensorflow_private as private
+
+_VARIABLE = "HOROVOD_DATA_STATE"
+_ITERATOR, _MODEL = "iterator", "model"
+# Stages that hold no element back between two calls of the iterator.
+_HOLD_NOTHING = ("Map", "Filter", "Options", "Typed", "Zip", "Enumerate", "Take", "Skip", "Repeat")
+
+
+class BackupAndRestore(tf.keras.callbacks.Callback):
+    """Saves the model, the optimizer and the position in the data at the same step of all ranks. fit() resumes there.
+
+    Keras' own callback of this name restores the model only. After a crash in the middle of an epoch, fit() then trains
+    the first rows twice and the last rows never. With this callback fit() trains each row once.
+
+    Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model and
+    optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
+    (docs/checkpoints.md has the conditions). A set is whole, or it is not used, also after SIGKILL in the middle of a
+    write. If a set can't be written, for example because the disk is full, a log line says so. The job goes on with the
+    set before.
+
+    The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
+    metrics are not saved. So the logs of a resumed epoch are about its steps in the new job. Validation data begin anew
+    in each validation.
+
+    With Keras 3 the model must be built before fit(), as for Keras' own callback, and the backend must be TensorFlow.
+
+    Raises, in fit():
+      RuntimeError: before init(), on a dedicated reader, with another backend of Keras 3, in a TF1 graph, or the ranks
+        don't share the directory.
+      ValueError: the model is not built (Keras 3), or is not the one that was saved. Or the ranks save at different
+        steps. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
+      TypeError: fit() does not iterate over a tf.data.Dataset in this process.
+      tf.errors.OpError: an iterator can't be saved or restored (docs/checkpoints.md).
+      All ranks raise the error of one rank.
+    """
+
+    def __init__(
+        self,
+        directory: Optional[str] = None,
+        save_freq: Union[str, int] = "epoch",
+        delete_checkpoint: bool = True,
+        keep: int = 2,
+    ) -> None:
+        """
+        Args:
+          directory: of the sets, on a file system that all ranks share. Each fit() of a program needs its own.
+            None stands for HOROVOD_DATA_STATE.
+          save_freq: "epoch", or the number of steps from one set to the next, counted over epochs. A set that is due
+            after the last step of an epoch is saved at the end of the epoch, after its validation.
+          delete_checkpoint: when fit() has ended, all sets are removed, as by Keras' callback.
+          keep: the number of sets to keep. 1 or more.
+
+        Raises:
+          ValueError: an argument has another value, or directory is None and HOROVOD_DATA_STATE is not set.
+        """
+        super().__init__()
+        every = None if save_freq == "epoch" else whole(save_freq) or 0
+        if every is not None and every <= 0:
+            raise explained(ValueError, f'save_freq must be "epoch" or a number of steps, not {save_freq!r}')
+        if (whole(keep) or 0) <= 0:
+            raise explained(ValueError, f"keep must be a number of sets of 1 or more, not {keep!r}")
+        directory = os.environ.get(_VARIABLE, "").strip() if directory is None else os.fspath(directory)
+        if not directory:
+            to_do = f"Pass a directory that all ranks share, or set {_VARIABLE}"
+            raise explained(ValueError, "BackupAndRestore() was given no directory", to_do)
+        self._directory, self._every, self._deletes, self._keep = directory, every, delete_checkpoint, keep
+        self._supports_tf_logs = True  # otherwise Keras 2 copies the logs to numpy in each step
+        self._sets: Any = None
+        self._epoch = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._found: Optional[WholeSet] = None  # whose iterator is yet to be restored
+        self._counters: Optional[_Counters] = None
+        self._checkpoint: Any = None
+        self._matches: Optional[Callable[[], Any]] = None  # raises AssertionError if the restored model is another one
+        self._iterator: Callable[[], Any] = lambda: None  # a weak reference: an iterator's end is the end of its epoch
+        self._iterated: Any = None  # the dataset of that iterator
+        self._taken = 0  # steps of that iterator
+        self._done = 0  # steps of this epoch
+        self._began = 0  # the first of the steps that Keras runs together
+        self._since = 0  # steps since the last set
+        self._due = False  # a set is due at the end of this epoch
+
+    # ---- Called by Keras.
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not tf.executing_eagerly():
+            what = "BackupAndRestore can't save the iterators of a TF1 graph"
+            raise explained(RuntimeError, what, "Use eager mode")
+        if (backend := _backend()) != "tensorflow":
+            what = f"BackupAndRestore can't reach the iterators of Keras with the backend {backend}"
+            raise explained(
+                RuntimeError, what, "Use the backend tensorflow, or tf.train.Checkpoint in a loop of your own"
+            )
+        self._reset()
+        self._sets = JobSets(self._directory, self._keep, "BackupAndRestore")
+        self._found = self._sets.open()
+        train_counter = getattr(self.model, "_train_counter", None)  # Keras 2
+        extra = {} if train_counter is None else {"train_counter": train_counter}
+        self._checkpoint = tf.train.Checkpoint(model=self.model, **extra)
+        if self._found is not None:
+            self._sets.on_all("model", lambda: self._restore_model(self._found))
+            self._counters = _Counters(self.model, self._first_epoch_and_step(), self._found.about)
+        _TrainFunction.install(self.model, self)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._done = epoch, 0
+        if self._counters is not None:
+            self._done = self._counters.step
+            self._counters.take_back()
+            self._counters = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._began = batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # Of steps that Keras runs together, Keras 2 passes the number of the last one, and some versions of Keras 3 the
+        # first.
+        together = 1 if batch > self._began else int(getattr(self.model, "steps_per_execution", None) or 1)
+        steps = self.params.get("steps")
+        done = batch + together if steps is None else min(batch + together, steps)
+        self._taken += done - self._done
+        self._since += done - self._done
+        self._done = done
+        if self._every is None or self._since < self._every:
+            return
+        self._due = True
+        # If Keras doesn't know the number of steps, this may have been the last one. So the set becomes current when
+        # the next step has been made.
+        if steps is None or done < steps:
+            self._save(self._epoch, done, wait=steps is None)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._sets.waits:
+            self._sets.settle(False)
+            self._due = True
+        if (self._every is None or self._due) and not self.model.stop_training:
+            self._save(epoch + 1, 0)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        _TrainFunction.remove(self.model)
+        if self._counters is not None:  # there was no epoch left
+            self._counters.take_back()
+        if self._deletes:
+            self._sets.clear()
+        self._reset()
+
+    # ---- Called by the train function.
+
+    def before_step(self, iterator: Any) -> None:
+        """The iterator is about to be asked for a step."""
+        if iterator is not self._iterator():
+            dataset = private.dataset_of(iterator) if isinstance(iterator, private.OwnedIterator) else None
+            if dataset is None:
+                what = f"BackupAndRestore can't save what fit() iterates over, a {type(iterator).__name__}"
+                raise explained(TypeError, what, "Give fit() a tf.data.Dataset, without tf.distribute")
+            self._iterator, self._iterated, self._taken = weakref.ref(iterator), dataset, 0
+        if (found := self._found) is not None:
+            self._found = None
+            self._taken = found.about["taken"]
+            self._sets.on_all("iterator", lambda: self._restore_iterator(found, iterator))
+
+    def after_step(self, ended: bool) -> None:
+        """The step was made, or the iterator has ended instead."""
+        if self._matches is not None:
+            matches, self._matches = self._matches, None
+            self._sets.on_all("matches", lambda: _check_model(matches))
+        if self._sets.waits:
+            self._sets.settle(not ended)
+            self._due = ended
+
+    # ---- Saving.
+
+    def _save(self, epoch: int, step: int, wait: bool = False) -> None:
+        iterator, fresh = self._iterator(), False
+        dataset, taken = self._iterated, self._taken
+        if dataset is None:
+            return
+        if step == 0:
+            steps, length = self.params.get("steps"), int(dataset.cardinality())
+            fresh = steps is None or length in (steps, taken)
+            if fresh:  # Keras makes a new iterator for the next epoch
+                iterator, taken = iter(dataset), 0
+        if iterator is None:
+            raise explained(RuntimeError, "BackupAndRestore can't save: the iterator of fit() is gone")
+        ends = ends_of_channels(dataset)
+        about = {
+            "epoch": epoch,
+            "step": step,
+            "taken": taken,
+            "fresh": fresh,
+            "ranks": self._sets.ranks,
+            "per_rank": any(end.label in per_rank for end in ends),
+        }
+        # Stages behind a channel depend on its elements only. Random ops among them draw other numbers after a restore.
+        no_other = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
+
+        def write(folder: str) -> None:
+            state = private.state_of(iterator, ignores_external_state=no_other)
+            tf.io.write_file(os.path.join(folder, _ITERATOR), state)
+            if self._sets.rank == 0:
+                self._checkpoint.write(os.path.join(folder, _MODEL))
+
+        self._sets.save(write, about, wait)
+        self._since, self._due = 0, False
+
+    # ---- Restoring.
+
+    def _first_epoch_and_step(self) -> tuple[int, int]:
+        assert self._found is not None
+        about = self._found.about
+        step = about["step"]
+        if about["per_rank"] and about["ranks"] != self._sets.ranks:
+            # At most as many steps as the elements that were delivered make for these ranks.
+            step = step * about["ranks"] // self._sets.ranks
+        return about["epoch"], step
+
+    def _restore_model(self, found: Any) -> None:
+        if not self.model.built and not _is_keras_2(self.model):
+            to_do = "Call it on a batch, or give it an Input"
+            raise explained(ValueError, "BackupAndRestore needs a model that is built before fit()", to_do)
+        optimizer = self.model.optimizer
+        if getattr(optimizer, "built", True) is False and self.model.built:
+            optimizer.build(self.model.trainable_variables)
+        status = self._checkpoint.read(os.path.join(found.part(0), _MODEL))
+        status.expect_partial()  # a checkpoint has more than fit() needs
+        self._matches = status.assert_existing_objects_matched
+
+    def _restore_iterator(self, found: WholeSet, iterator: Any) -> None:
+        about, dataset = found.about, self._iterated
+        if about["ranks"] != self._sets.ranks and not about["fresh"]:
+            behind = {private.name(stage) for stage in stages_behind(ends_of_channels(dataset), dataset)}
+            if holding := sorted(behind - set(_HOLD_NOTHING)):
+                raise explained(
+                    ValueError,
+                    f"the set was saved by {about['ranks']} ranks, and {', '.join(holding)} behind distribute_dataset() "
+                    f"may hold elements of each of them, so {self._sets.ranks} ranks can't restore it",
+                    f"Restart with {about['ranks']} ranks, or move the stage before distribute_dataset()",
+                )
+        # At the same step all ranks have the same position.
+        part = found.part(self._sets.rank % found.parts)
+        private.restore_state(iterator, tf.io.read_file(os.path.join(part, _ITERATOR)))
+
+
+class _TrainFunction:
+    """Keras' train function, which fit() calls for each step (or steps_per_execution of them) with its iterator.
+
+    Model.make_train_function() documents this call. It is the only place of Keras 2 and 3 that shows the iterator.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], backup: BackupAndRestore) -> None:
+        self.function = function
+        self._backup = backup
+
+    @classmethod
+    def install(cls, model: Any, backup: BackupAndRestore) -> None:
+        cls.remove(model)  # an error may have ended an earlier fit()
+        model.train_function = cls(model.train_function, backup)
+
+    @classmethod
+    def remove(cls, model: Any) -> None:
+        if isinstance(model.train_function, cls):
+            model.train_function = model.train_function.function
+
+    def __call__(self, iterator: Any) -> Any:
+        self._backup.before_step(iterator)
+        try:
+            logs = self.function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            self._backup.after_step(ended=True)
+            raise
+        self._backup.after_step(ended=False)
+        return logs
+
+
+class _Counters:
+    """Makes fit() begin at an epoch and a step. Made in on_train_begin(), and taken back when the first epoch begins."""
+
+    def __init__(self, model: Any, first: tuple[int, int], about: dict[str, Any]) -> None:
+        self._model = model
+        self.epoch, self.step = first
+        if _is_keras_2(model):
+            model._training_state = self
+            # Other ranks divide the rest of the elements into a number of steps that isn't known here.
+            self._open_end = self.step != about["step"]
+            return
+        self._initial_epoch = model._initial_epoch
+        model._initial_epoch = self.epoch
+        epoch_iterator = _local_of_fit("epoch_iterator")
+        if epoch_iterator is not None and (self.step > 0 or about["taken"] > 0):
+            _begin_at(epoch_iterator, self.step, about["taken"])
+
+    def take_back(self) -> None:
+        """The first epoch begins, or there is none."""
+        if _is_keras_2(self._model):
+            self._model._training_state = None
+            if self._open_end and (handler := _local_of_fit("data_handler")) is not None:
+                handler._inferred_steps = None  # for this epoch only; otherwise its end would end fit()
+        else:
+            self._model._initial_epoch = self._initial_epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *_: Any, **__: Any) -> tuple[int, int]:
+        """Called by fit() of Keras 2."""
+        return self.epoch, self.step
+
+
+def _begin_at(epoch_iterator: Any, step: int, taken: int) -> None:
+    """Makes the next epoch of a Keras 3 EpochIterator begin at a step. It numbers the steps, and asks for no element."""
+    from_first = epoch_iterator._enumerate_iterator
+
+    def from_step() -> Iterator[Any]:
+        del epoch_iterator._enumerate_iterator  # for this epoch only
+        steps = from_first()
+        together = epoch_iterator.steps_per_execution
+        for _ in itertools.islice(steps, step // together):
+            pass
+        for number, each in enumerate(steps):
+            if number == 0:  # this is what Keras compares with the length of the dataset
+                epoch_iterator._steps_seen = taken + together
+            yield each
+
+    epoch_iterator._enumerate_iterator = from_step
+
+
+def _local_of_fit(name: str) -> Any:
+    """A local variable of the running fit(). Keras gives callbacks no other way to it. None: this Keras has none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and name in frame.f_locals:
+            return frame.f_locals[name]
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _is_keras_2(model: Any) -> bool:
+    return hasattr(model, "_maybe_load_initial_counters_from_ckpt")
+
+
+def _backend() -> str:
+    backend = getattr(tf.keras.backend, "backend", None)
+    return "tensorflow" if backend is None else str(backend())
+
+
+def _check_model(matches: Callable[[], Any]) -> None:
+    try:
+        matches()
+    except AssertionError as error:
+        to_do = "Use the same model and optimizer, or another directory"
+        what = f"BackupAndRestore has restored another model than this one: {str(error).strip()}"
+        raise explained(ValueError, what, to_do) from None

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""callbacks.BackupAndRestore: a fit() that was broken off goes on in a new job as if nothing had been.
+
+A new channel, model and callback stand for the new job. tests/faults/test_backup_jobs.py has real ones.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import on_trainers, outcomes, raises_everywhere, results, written
+
+pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3, 4)]
+
+STEPS, ROWS = 10, 12  # of an epoch; of a step
+
+
+class Broken(Exception):
+    """Ends a job."""
+
+
+class Model(tf.keras.Model):
+    """Notes the rows of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.unit = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        self.rows = []
+
+    def call(self, x):
+        return self.unit(x)
+
+    def train_step(self, data):
+        self.rows.append(data[0].numpy()[:, 0].tolist())
+        return super().train_step(data)
+
+
+class Numbers(tf.keras.callbacks.Callback):
+    """Keras' numbers of the steps. Breaks fit() off before a step, counted over epochs."""
+
+    def __init__(self, model, stop):
+        super().__init__()
+        self.of_model, self.stop, self.all = model, stop, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if len(self.of_model.rows) == self.stop:
+            raise Broken
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.all.append((self.epoch, int(batch)))
+
+
+def pipeline(kind):
+    ds = tf.data.Dataset.range(STEPS * ROWS).shuffle(50, seed=5)
+    if kind == "unknown":
+        ds = ds.filter(lambda i: True)
+    ds = ds.map(lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))).batch(ROWS)
+    return ds.repeat() if kind == "endless" else ds
+
+
+def channel(hvdata, kind):
+    return hvdata.distribute_dataset(lambda: pipeline(kind), batch="global", remainder="partial")
+
+
+def fit(ds, callbacks, stop=None, epochs=3, together=1, built=False, **arguments):
+    """Runs fit() until its end, or until it is broken off: the numbers, the rows, and the final variables."""
+    model = Model()
+    if built:
+        model(np.zeros((1, 1), np.float32))
+    model.compile(tf.keras.optimizers.Adam(0.01), "mse", run_eagerly=True, steps_per_execution=together)
+    numbers = Numbers(model, stop)
+    try:
+        model.fit(ds, epochs=epochs, verbose=0, callbacks=[*callbacks, numbers], **arguments)
+        assert stop is None
+    except Broken:
+        pass
+    variables = model.optimizer.variables
+    values = [*model.weights, *(variables() if callable(variables) else variables)]
+    return numbers.all, model.rows, [np.asarray(value) for value in values]
+
+
+@pytest.fixture
+def folder(comm, tmp_path):
+    """One for all ranks."""
+    return comm.bcast(str(tmp_path / "sets"))
+
+
+KINDS = {
+    "known": {},
+    "unknown": {},
+    "endless": {"steps_per_epoch": STEPS - 3},
+    "long epochs": {"steps_per_epoch": STEPS // 2, "epochs": 2},
+    "together": {"together": 2},
+}
+
+
+@pytest.mark.readers(0, 1)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "often, stop", [(3, 7), (3, 17), ("epoch", 13), (5, 10), (5, 6), (1, 9), (20, 13), ("epoch", 9)]
+)
+def test_every_row_is_trained_once(hvdata, comm, folder, kind, often, stop):
+    if kind == "together":
+        stop -= stop % 2
+    options = KINDS[kind]
+    if not hvdata.is_trainer():
+        for _ in range(3):
+            channel(hvdata, kind)
+    whole = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [], **options))
+    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=often)
+    one = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], stop=stop, **options))
+    two = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], **options))
+    begun = len(whole[0][1]) - len(two[0][1])
+    for rank in range(len(whole)):
+        assert one[rank][1] == whole[rank][1][:stop]
+        assert two[rank][1] == whole[rank][1][begun:], (rank, begun)
+        assert two[rank][0] == whole[rank][0][-len(two[rank][0]) :]
+    assert begun == expected(kind, often, stop)
+    for ours, theirs in zip(two[0][2], whole[0][2]):  # of rank 0
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert not os.path.exists(folder)  # fit() has ended
+
+
+def expected(kind, often, stop):
+    """The step at which the second job begins."""
+    epoch = {"endless": STEPS - 3, "long epochs": STEPS // 2}.get(kind, STEPS)
+    if often == "epoch":
+        return stop // epoch * epoch
+    if kind == "together":  # the first even number of steps that is enough
+        often += often % 2
+    last = stop // often * often
+    if kind == "unknown" and last == stop and last % epoch:
+        return last - often  # the set waits for the next step
+    return last
+
+
+def test_sets_are_made_kept_and_removed(hvdata, comm, folder):
+    """A second fit() in the same program begins anew, and one without the callback doesn't save."""
+    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2, delete_checkpoint=False, keep=3)
+    results(comm, lambda: fit(channel(hvdata, "known"), [backup], epochs=1))
+    assert sorted(os.listdir(folder)) == [f"set-0000000{number}" for number in (3, 4, 5)]
+    parts = [f"part-{rank}" for rank in range(comm.size)]
+    assert sorted(os.listdir(f"{folder}/set-00000005")) == [*parts, "set.json"]
+    comm.barrier()
+    numbers = results(comm, lambda: fit(channel(hvdata, "known"), [backup], epochs=2))[0][0]
+    assert numbers == [(1, batch) for batch in range(STEPS)]
+    again = hvdata.callbacks.BackupAndRestore(folder)
+    numbers = results(comm, lambda: fit(channel(hvdata, "known"), [again], epochs=2))[0][0]
+    assert numbers == [] and not os.path.exists(folder)
+
+
+def test_random_ops_behind_the_channel(hvdata, comm, folder):
+    """Their state can't be saved. Rows are unchanged."""
+    augmented = lambda: channel(hvdata, "known").map(lambda x, y: (x, y + tf.random.uniform(tf.shape(y))))
+    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
+    one = results(comm, lambda: fit(augmented(), [backup()], stop=7, epochs=1))
+    two = results(comm, lambda: fit(augmented(), [backup()], epochs=1))
+    rows = sum((step for rank in range(comm.size) for step in one[rank][1][:6] + two[rank][1]), [])
+    assert sorted(rows) == list(range(STEPS * ROWS))
+
+
+@pytest.mark.parametrize("rank", ["first", "last"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"),
+                                   tf.errors.ResourceExhaustedError(None, None, "No space left on device")])  # fmt: skip
+def test_a_disk_that_is_full(hvdata, comm, folder, monkeypatch, capfd, rank, error):
+    """The set is not used, and a log line says so. The job goes on, and a later set is saved."""
+    from horovod_data.backup.sets import Sets
+
+    real = Sets.sync
+
+    def full(self, number, part):
+        if number == 2 and part == (0 if rank == "first" else comm.size - 1):
+            raise error
+        return real(self, number, part)
+
+    monkeypatch.setattr(Sets, "sync", full)
+    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2)
+    rows = results(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=5)[1])
+    assert all(len(of_rank) == 5 for of_rank in rows)
+    assert os.listdir(folder) == ["set-00000001"]
+    text = written(comm, capfd, "no set was saved, and the job goes on with the set before")
+    assert text.count("BackupAndRestore: no set was saved") == 1 and "No space left on device" in text
+    results(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=4))  # steps 3 to 6
+    assert sorted(os.listdir(folder)) == ["set-00000001", "set-00000003"]
+
+
+@pytest.mark.world(np=2)
+def test_a_directory_that_can_only_be_read(hvdata, comm, folder, monkeypatch, capfd):
+    """The job trains all the same."""
+    from horovod_data.backup import together
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(together, "open", refuse, raising=False)
+    monkeypatch.setattr(together.Sets, "folder", refuse)
+    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=5)
+    rows = results(comm, lambda: fit(channel(hvdata, "known"), [backup], epochs=1)[1])
+    assert all(len(of_rank) == STEPS for of_rank in rows)
+    text = written(comm, capfd, "no set was saved")
+    assert "no set can be saved in" in text and "Read-only file system" in text
+
+
+class Other(tf.keras.Model):
+    """Has another variable than Model."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = tf.keras.layers.Dense(1, name="other")
+
+    def call(self, x):
+        return self.other(x)
+
+
+@pytest.mark.world(np=2)
+def test_errors_of_a_fit(hvdata, comm, folder, several):
+    """All ranks raise the error of one."""
+    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=3)
+    results(comm, lambda: fit(channel(hvdata, "known"), [backup()], stop=7))
+
+    def other():
+        model = Other()
+        model.compile("sgd", "mse")
+        model.fit(channel(hvdata, "known"), callbacks=[backup()], verbose=0)
+
+    raises_everywhere(comm, other, ValueError, "has restored another model than this one: .*Use the same model")
+
+    def steps_differ():
+        mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2 + comm.rank)
+        fit(channel(hvdata, "known"), [mine], epochs=1)
+
+    raises_everywhere(comm, steps_differ, ValueError, "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at")
+
+    def not_shared():
+        mine = hvdata.callbacks.BackupAndRestore(f"{folder}-of-{comm.rank}")
+        fit(channel(hvdata, "known"), [mine], epochs=1)
+
+    raises_everywhere(
+        comm, not_shared, RuntimeError, "rank 1 does not see the directory .*-of-0 of rank 0. .*that all ranks share"
+    )
+
+    def mixed():
+        source = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64))
+        both = tf.data.Dataset.zip((channel(hvdata, "known"), source)).map(lambda pair, _: pair)
+        fit(both, [hvdata.callbacks.BackupAndRestore(folder + "-mixed", save_freq=2)], epochs=1)
+
+    raises_everywhere(comm, mixed, tf.errors.FailedPreconditionError, "BackupAndRestore failed|stateful")
+
+
+@pytest.mark.world(np=1)
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("arguments, text", [
+    ({"directory": "x", "save_freq": 0}, 'save_freq must be "epoch" or a number of steps, not 0'),
+    ({"directory": "x", "save_freq": "batch"}, "not 'batch'"),
+    ({"directory": "x", "save_freq": True}, "not True"),
+    ({"directory": "x", "keep": 0}, "keep must be a number of sets of 1 or more, not 0"),
+    ({"directory": ""}, "was given no directory"),
+    ({}, "Pass a directory that all ranks share, or set HOROVOD_DATA_STATE"),
+])  # fmt: skip
+def test_wrong_arguments(hvdata, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        hvdata.callbacks.BackupAndRestore(**arguments)
+
+
+@pytest.mark.world(np=2)
+def test_the_directory_of_the_environment(hvdata, comm, folder, monkeypatch):
+    monkeypatch.setenv("HOROVOD_DATA_STATE", folder)
+    backup = hvdata.callbacks.BackupAndRestore(save_freq=5)
+    got = outcomes(comm, lambda: fit(channel(hvdata, "known"), [backup], stop=6))
+    assert all(isinstance(one, tuple) and len(one[1]) == 6 for one in got), got
+    assert os.listdir(folder) == ["set-00000001"]
