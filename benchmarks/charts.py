@@ -17,7 +17,11 @@ from typing import Any
 
 from page import DOCS, LIMIT, OURS, RIVAL, put
 
-PAGES = {"performance.md": DOCS / "performance.md", "README.md": DOCS.parent / "README.md"}
+PAGES = {
+    "even-steps.md": DOCS / "even-steps.md",
+    "performance.md": DOCS / "performance.md",
+    "README.md": DOCS.parent / "README.md",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +135,25 @@ def memory() -> list[Panel]:
     return [Panel("The reader, 4 ranks, steps of 16 MiB", "MiB", bars)]
 
 
+def even() -> list[Panel]:
+    names = {
+        "even_batches, max_cost": ("even_batches,\nmax_cost", OURS),
+        "even_batches, batch_size": ("even_batches,\nbatch_size", OURS),
+        "buckets by length": ("buckets by length", RIVAL),
+        "plain batches": ("plain batches", RIVAL),
+    }
+    panels = []
+    for sigma in (1.0, 0.6):
+        results = {result["name"]: result for result in told("even")["results"] if _is(result, sigma, ranks=8)}
+        bars = [Bar(name, 100 / results[way]["faster"], colour) for way, (name, colour) in names.items()]
+        panels.append(Panel(f"8 ranks, log-normal lengths, sigma {sigma:g}", "% of the epoch with plain batches", bars))
+    return panels
+
+
+def _is(result: dict[str, Any], sigma: float, ranks: int) -> bool:
+    return bool(result["sigma"] == sigma and result["ranks"] == ranks)
+
+
 # By chart: the panels, and the pages that show the chart.
 CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "alternatives": (alternatives, ("README.md", "performance.md")),
@@ -138,6 +161,7 @@ CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "scaling": (scaling, ("performance.md",)),
     "proof": (proof, ("performance.md",)),
     "memory": (memory, ("performance.md",)),
+    "even": (even, ("even-steps.md",)),
 }
 
 

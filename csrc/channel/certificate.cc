@@ -168,15 +168,17 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
 std::string Certificate::Line() const {
   uint64_t handed_out = 0;
   for (const uint64_t of_rank : rows) handed_out += of_rank;
+  const std::string each =
+      std::string(" that the ") + (readers > 1 ? "readers" : "reader") + " yielded, each delivered once";
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
   const std::string why =
       all.why.substr(0, all.why.find('\n'));  // without the traceback of a Python error, which is in the record
   if (!all.finding.empty())
     line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
   else if (all.complete)
-    line += ": " + Rows(all.delivered.rows) + ", each delivered once";
+    line += ": " + Rows(all.delivered.rows) + each;
   else
-    line += ", not complete (" + why + "): " + Rows(handed_out) + ", each delivered once";
+    line += ", not complete (" + why + "): " + Rows(handed_out) + each;
   line += "; " + Grouped(all.lost) + " lost, " + Grouped(all.twice) + " twice, " + Grouped(all.altered) + " altered";
   if (all.dropped > 0) line += ", " + Grouped(all.dropped) + " dropped (remainder=\"" + Remainder(all) + "\")";
   if (!note.empty()) line += "; " + note;

@@ -16,7 +16,7 @@ struct Certificate {
   // `reports`: by reader index. Not empty.
   explicit Certificate(const std::map<int, proof::Report>& reports);
 
-  // "channel train, epoch 3: 50,000 rows, each delivered once; 0 lost, ..."
+  // "channel train, epoch 3: 50,000 rows that the reader yielded, each delivered once; ..."
   std::string Line() const;
   // One line of JSON. `with_elements`: it contains the digest of each element.
   std::string Record(bool with_elements) const;

@@ -25,6 +25,7 @@ namespace hvdata {
   FIELD(bool, has_costs, false)             /* weighed: the last component of an element is the costs of its rows */  \
   FIELD(bool, add_weight, false)            /* append a float32 to a share for each row: 0 for filler rows, else 1 */ \
   FIELD(bool, verify, false)                /* hash every row, and certify every epoch */                             \
+  FIELD(bool, divided, false)               /* several readers divide one pipeline (shard="auto") */                  \
   FIELD(bool, is_source, false)             /* this process is a reader of the channel */                             \
   FIELD(int64_t, elements, -2)              /* on a reader, of its dataset; -1: infinite, -2: unknown */
 

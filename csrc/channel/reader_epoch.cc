@@ -176,7 +176,7 @@ int64_t ReaderEpoch::NotDealt() const {
 // ---- The dealer's calls.
 
 // True if the dealer need not pull any more. The lanes of a coordinated reader may end later than its input.
-bool ReaderEpoch::Pulled() const { return Over() || lanes_->finished() || input_over_; }
+bool ReaderEpoch::StopsPulling() const { return Over() || lanes_->finished() || input_over_; }
 
 void ReaderEpoch::WantEnough() {
   pulling_ = false;
@@ -186,7 +186,7 @@ void ReaderEpoch::WantEnough() {
 // If there are several readers, each holds its next step back until there is credit for it. So their pipelines run at
 // the same time, even if the window has few steps.
 std::optional<ReaderEpoch::Task> ReaderEpoch::Next(bool save) {
-  if (Pulled()) return Task::kStop;
+  if (StopsPulling()) return Task::kStop;
   if (save) return Task::kSave;
   if (held_back_ && lanes_->HasCredit(wanted_)) DealNow(*std::exchange(held_back_, std::nullopt));
   if (!held_back_ && (takes_turns() || lanes_->HasCredit(wanted_) || lanes_->AllClosed())) return Task::kPull;
@@ -208,7 +208,7 @@ void ReaderEpoch::Pull() {
 
 void ReaderEpoch::Deal(Step step) {
   pulling_ = false;
-  if (Pulled()) {
+  if (StopsPulling()) {
     ++undealt_;
     FreeAfterUnlock(std::move(step));
   } else if (takes_turns() && !lanes_->HasCredit(1)) {
@@ -248,6 +248,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const uint64_t steps_before = history_->last_steps;
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
+  SendPulled(wire::Pulled::Progress::kLeft);
   const DealtStep steps = Dealt();
   if (!outcome.ok()) why_ = outcome.message;
   if (!outcome.ok()) outcome.message = Here() + outcome.message;
@@ -283,7 +284,35 @@ void ReaderEpoch::End() {
   LogCutShort();
   Report(true);
   SendReady(Progress::kLeft, Dealt());
+  SendPulled(wire::Pulled::Progress::kLeft);
   SendDropped();
+}
+
+// ---- The comparison of readers that divide one pipeline.
+
+void ReaderEpoch::Pulled(uint64_t first, std::vector<uint64_t> hashes) {
+  constexpr size_t kBunch = 64;
+  if (pulled_.hashes.empty()) pulled_.first = first;
+  pulled_.hashes.insert(pulled_.hashes.end(), hashes.begin(), hashes.end());
+  if (pulled_.hashes.size() >= kBunch) SendPulled(wire::Pulled::Progress::kGoesOn);
+}
+
+void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
+  using Progress = wire::Pulled::Progress;
+  if (!config_.divided || pulled_.progress == Progress::kLeft) return;
+  if (progress == Progress::kGoesOn && pulled_.hashes.empty()) return;
+  pulled_.progress = progress;
+  send_(world_.readers[0], pulled_, nullptr);
+  pulled_.first += pulled_.hashes.size();
+  pulled_.hashes.clear();
+}
+
+void ReaderEpoch::OnAlike(const wire::Alike& alike) {
+  if (alike.code == kOk) alike_ = true;
+  if (alike.code == kOk || lanes_->finished() || input_over_) return;
+  if (!account_) return Finish({alike.code, alike.text});
+  account_->Find({alike.text});
+  EndWith(alike.text);
 }
 
 // ---- Lines for the log.
@@ -346,6 +375,8 @@ std::string ReaderEpoch::Explain(int trainer) const {
            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(waited).count()) +
            " s (a Python generator that sleeps can't be interrupted)";
   }
+  if (pulled_.progress == wire::Pulled::Progress::kEnded && !alike_ && !input_over_)
+    return "the pipeline of " + me + " has ended, and waits until those of all readers have (shard=\"auto\")";
   std::vector<std::string> slow;
   for (const int t : lanes_->WaitsFor(trainer))
     slow.push_back(world_.AudienceName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));

@@ -98,6 +98,15 @@ class ReaderEpoch : private LaneOutput {
   // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: the user's pipeline has
   // failed. With on_reader_error="continue" the other readers then continue, if there are any.
   void Finish(Outcome outcome, bool of_pipeline = false);
+
+  // Readers that divide one pipeline compare its elements (channel/stream_comparer.h). Pulled: hashes of elements from
+  // number `first` on, also of those that other readers deal. They are sent in bunches, and at a SendPulled.
+  void Pulled(uint64_t first, std::vector<uint64_t> hashes);
+  void SendPulled(wire::Pulled::Progress progress);
+  // All readers have had the same elements, or the epoch has ended otherwise.
+  bool Compared() const { return alike_ || StopsPulling(); }
+  void OnAlike(const wire::Alike& alike);
+
   // True if no trainer needs the epoch any more.
   bool Over() const;
   void End();
@@ -166,7 +175,7 @@ class ReaderEpoch : private LaneOutput {
   bool takes_turns() const { return world_.source_count() > 1; }
 
   void DealNow(Step step);
-  bool Pulled() const;
+  bool StopsPulling() const;
   bool OnlyItsEndIsLeft() const;
   bool CountsSteps() const;
   int64_t Group() const;
@@ -180,6 +189,7 @@ class ReaderEpoch : private LaneOutput {
   void Missing(int trainer, int64_t shares);
   void Settle();
   void Find(int trainer, const proof::Difference& what);
+  void EndWith(const std::string& text);
   void Report(bool over);
   void SendReport(const proof::Report& report) const;
 
@@ -224,6 +234,9 @@ class ReaderEpoch : private LaneOutput {
 
   std::map<int, EpochStep> whys_;  // by trainer that has asked while another reader is behind: its step
   std::string held_by_;            // the name of that reader, and its reason, if this reader knows them
+
+  wire::Pulled pulled_;  // hashes that are not sent yet, and the progress that was sent last
+  bool alike_ = false;   // all readers have had the same elements
 
   std::unique_ptr<proof::Account> account_;  // verified channels
   bool accounted_before_ = false;            // an earlier run has accounted for the whole epoch

@@ -77,14 +77,18 @@ void ReaderEpoch::Settle() {
   const uint64_t untaken = lanes_->FirstUntaken();
   account_->Fold(leftovers_.empty() ? untaken : std::min(untaken, leftovers_.front().share.first));
   if (!finding_.empty()) {
-    const std::string text = "verify: " + std::exchange(finding_, "");
-    proof::Report report;
-    report.finding = Here() + text;
-    SendReport(report);  // sent at once, for trainers that wait at the end
-    Finish({kDataLoss, text});
-    why_ = text;
+    EndWith("verify: " + std::exchange(finding_, ""));
   }
   Report(false);
+}
+
+// Ends the epoch with a finding.
+void ReaderEpoch::EndWith(const std::string& text) {
+  proof::Report report;
+  report.finding = Here() + text;
+  SendReport(report);  // sent at once, for trainers that wait at the end
+  Finish({kDataLoss, text});
+  why_ = text;
 }
 
 void ReaderEpoch::SendReport(const proof::Report& report) const {

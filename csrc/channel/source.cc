@@ -108,7 +108,10 @@ Source::Task Source::Await() {
     mu_.AssertHeld();
     task = epoch_->Next(SaveIsWanted());
     if (task) return true;
-    if (!std::exchange(waits, true)) clock.TurnTo(ReaderDoes::kHasNoRoom);
+    if (!std::exchange(waits, true)) {
+      clock.TurnTo(ReaderDoes::kHasNoRoom);
+      epoch_->SendPulled(wire::Pulled::Progress::kGoesOn);
+    }
     const auto [trainer, limit] = epoch_->WaitsForCreditOf();
     if (trainer >= 0) slowest = trainer;
     changed_.Attend(trainer < 0 ? Doorbell::kEverybody : world_->audience[static_cast<size_t>(trainer)], limit);
@@ -141,6 +144,20 @@ void Source::Finish(Outcome outcome, bool of_pipeline) {
   MutexLock lock(&mu_);
   epoch_->Finish(std::move(outcome), of_pipeline);
   changed_.NotifyAll();
+}
+
+Source::Task Source::AwaitAlike() {
+  changed_.Fetch();  // messages of reader 0 to itself
+  MutexLock lock(&mu_);
+  epoch_->SendPulled(wire::Pulled::Progress::kEnded);
+  const auto ready = [this] {
+    mu_.AssertHeld();
+    changed_.Attend(Doorbell::kEverybody, LaneStep(0));
+    return epoch_->Compared() || SaveIsWanted();
+  };
+  while (!changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
+  }
+  return epoch_->Compared() ? Task::kStop : Task::kSave;
 }
 
 Source::Task Source::Linger() {
@@ -263,6 +280,10 @@ void Source::Handle(int member, const wire::Header& header) {
     if (member == world_->readers[0]) OnGo(header.epoch, *go);
     return;
   }
+  if (const auto* alike = std::get_if<wire::Alike>(&header.message)) {
+    if (member == world_->readers[0] && Deals(header.epoch)) epoch_->OnAlike(*alike), changed_.NotifyAll();
+    return;
+  }
   const int trainer = world_->AudienceIndex(member);
   if (trainer >= 0) On(trainer, header.epoch, header.message);
 }
@@ -334,6 +355,7 @@ void Source::OnDeparted(int trainer) {
     const int first = world_->readers[0];
     if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kLeftForGood, Turn(), kOk, ""});
     if (config_.verify) SendTo(first, begun_, wire::Report());
+    if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kLeftForGood});
   }
   if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);
   CancelIfOver();

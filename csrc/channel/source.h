@@ -87,6 +87,9 @@ class Source {
   void Deal(Step step);
   bool shares_tail() const { return SharesTail(config_, *world_); }
   bool sends_fillers() const { return SendsFillers(config_, *world_); }
+  // The input of a divided channel has ended. Waits until all readers have compared their elements, or the epoch is
+  // over (kStop), or a trainer wants a state (kSave).
+  Task AwaitAlike();
   void Finish(Outcome outcome, bool of_pipeline = false);
   // After Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();

@@ -162,9 +162,9 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     r.progress = progress;
     r.outcome = given;
   }
-  uint64_t latest = 0;  // from this step on, every reader has said its cost
+  uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
   for (const Reader& one : epoch.readers)
-    if (one.progress != Progress::kLeft) latest = std::max(latest, one.from);
+    if (one.progress != Progress::kLeft && !one.resumes.empty()) latest = std::max(latest, one.from);
   if (!epoch.costs.empty() && epoch.costs.begin()->first < latest && r.progress == Progress::kHas) {
     r.progress = Progress::kFailed;
     r.steps = epoch.allowed;

@@ -150,6 +150,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       exchange_(std::make_unique<Exchange>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
       certifier_(std::make_unique<Certifier>(&world_, MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"))),
+      comparer_(std::make_unique<StreamComparer>(&world_, MakeSend())),
       timeline_(settings.timeline ? std::make_unique<Timeline>(&world_, MakeSend(), FileIn("HOROVOD_DATA_TIMELINE"),
                                                                settings.timeline_bytes)
                                   : nullptr),
@@ -183,6 +184,8 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (std::holds_alternative<wire::Report>(header.message)) {
     return certifier_->OnReport(world_.members[static_cast<size_t>(member)].reader, header);
   }
+  if (std::holds_alternative<wire::Pulled>(header.message))
+    return comparer_->OnPulled(world_.members[static_cast<size_t>(member)].reader, header);
   if (header.channel > 0 && !std::holds_alternative<wire::Ready>(header.message)) {
     return channels_.Deliver(member, std::move(header), std::move(bundle));
   }

@@ -26,6 +26,7 @@
 #include "channel/certifier.h"
 #include "channel/channels.h"
 #include "channel/step_coordinator.h"
+#include "channel/stream_comparer.h"
 #include "mail/post.h"
 #include "meeting/agreements.h"
 #include "meeting/exchange.h"
@@ -133,6 +134,7 @@ class Engine {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
   std::unique_ptr<Certifier> certifier_;
+  std::unique_ptr<StreamComparer> comparer_;
   std::unique_ptr<Timeline> timeline_;  // may be null
   std::unique_ptr<Post> post_;
   Channels channels_{&world_};

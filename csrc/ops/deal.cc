@@ -58,6 +58,7 @@ class Dealer {
       }
       bool end = false;
       const absl::Status status = Caught([&] { return DealOne(&end); });
+      CompareWithReaders(status.ok() && end);
       if (!status.ok() || end) {
         Finish(status);
         break;
@@ -81,6 +82,16 @@ class Dealer {
     absl::Status status = input_->Next(element, end);
     source_->clock.TurnTo(ReaderDoes::kDeals);
     return status.ok() && !*end ? cutter_.CheckCostsOf(*element) : status;
+  }
+
+  // Gives the hashes of all pulled elements to the comparison of the readers that divide them. At the end it waits for
+  // the result. An error has then ended the epoch, so that Finish does nothing.
+  void CompareWithReaders(bool end) {
+    uint64_t first = 0;
+    std::vector<uint64_t> hashes = input_->TakeHashes(&first);
+    if (!hashes.empty()) source_->Epoch()->Pulled(first, std::move(hashes));
+    while (end && input_->divides() && input_->yielded_any() && source_->AwaitAlike() == Source::Task::kSave)
+      checkpoint_->AnswerSaves();
   }
 
   // Pulls the elements of one step, and deals them.
@@ -194,11 +205,16 @@ class Dealer {
   const Prover prover_;
 };
 
-void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
+void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew, Division division) {
+  division.whole = source->config().verify;
+  if (division.divides) {
+    division.reader = static_cast<uint64_t>(source->world().me().reader);
+    division.readers = source->world().readers.size();
+  }
   if (anew) source->inputs_made = 0;
   std::unique_ptr<Input> made;  // its constructor calls TensorFlow, too
   const absl::Status ready = Caught([&] {
-    made = std::make_unique<Input>(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
+    made = std::make_unique<Input>(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made, division);
     return absl::OkStatus();
   });
   if (!ready.ok()) return source->FailEpoch(number, ToOutcome(ready));
@@ -215,6 +231,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   restores.clear();  // the state of each rank may be as large as a shuffle's buffer
   if (!status.ok()) past = {};
   source->Start(resumption, past);
+  if (!division.divides) source->Epoch()->SendPulled(wire::Pulled::Progress::kFiles);
   Dealer dealer(source, &input, &checkpoint, post);
   if (!status.ok() && !resumes)
     dealer.Finish(status);
@@ -228,7 +245,11 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
 
 class DealOp : public AsyncOpKernel {
  public:
-  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_)); }
+  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("divides", &division_.divides));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("varies", &division_.varies));
+  }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
@@ -237,20 +258,22 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->channels().FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {
-      const Outcome thrown =
-          Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
-      if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
-        Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
-        Abort(1);
-      }
-      done();
-    });
+    const bool runs =
+        RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_, done] {
+          const Outcome thrown =
+              Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
+          if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
+            Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
+            Abort(1);
+          }
+          done();
+        });
     OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
 
  private:
   bool anew_ = false;
+  Division division_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataDeal").Device(tensorflow::DEVICE_CPU), DealOp);

@@ -24,11 +24,15 @@ REGISTER_OP("HorovodDataReceiver")
 // Runs one epoch of a channel on its reader: iterates over the input dataset once, and deals its elements to all
 // trainers. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers. `epoch`:
 // from 1. `anew`: the dataset was made for this epoch, so no earlier epoch has changed the order of its shuffles.
+// `divides`: several readers have this dataset, and each deals one element in so many (channel/stream_comparer.h).
+// `varies`: the elements have random numbers of each reader's own, so only their number is compared.
 REGISTER_OP("HorovodDataDeal")
     .Input("input_dataset: variant")
     .Input("channel: int64")
     .Input("epoch: int64")
     .Attr("anew: bool = false")
+    .Attr("divides: bool = false")
+    .Attr("varies: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 

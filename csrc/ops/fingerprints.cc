@@ -37,10 +37,6 @@ Fingerprint HashSpec(const Tensor& tensor, int from, Fingerprint seed) {
   return seed;
 }
 
-Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
-  return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
-}
-
 // Each of these functions adds a leaf to the hashes of rows `first`, `first` + 1, ...
 void AddDense(const Tensor& tensor, int64_t first, std::vector<Fingerprint>* rows) {
   const Fingerprint spec = HashSpec(tensor, 1, 0);
@@ -108,6 +104,10 @@ void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* row
 constexpr int64_t kSparsePiece = 1 << 22;
 
 }  // namespace
+
+Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
+  return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
+}
 
 Fingerprints::Fingerprints(const ChannelConfig& config) : leaves_(LeavesOf(config)), width_(config.empty_rules.size()) {
   const bool sparse =

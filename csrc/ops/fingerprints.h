@@ -14,6 +14,9 @@ namespace hvdata {
 
 // The rows of an element are the rows along axis 0, if all its leaves have the same number. Otherwise the element is
 // one row. Examples are scalars, and leaves of different lengths.
+// The hash of a whole tensor: its type, its shape and its elements.
+proof::Fingerprint HashWhole(const tensorflow::Tensor& tensor, proof::Fingerprint seed);
+
 class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);

@@ -6,10 +6,13 @@
 #include <cstring>
 #include <string_view>
 
+#include "ops/fingerprints.h"
 #include "ops/status.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/data/serialization_utils.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
+#include "tensorflow/core/kernels/data/random_seed_ops.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/hash.h"
 
@@ -102,11 +105,13 @@ bool IsReadyMade(const DatasetBase& dataset) { return Passes(dataset, false, tru
 
 }  // namespace
 
-Input::Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made)
+Input::Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made,
+             const Division& division)
     : ctx_(ctx),
       allocator_(allocator),
       cancellation_(std::make_shared<tensorflow::CancellationManager>()),
-      made_(made) {}
+      made_(made),
+      division_(division) {}
 
 Input::~Input() {
   (void)Caught([this] { return Close(), absl::OkStatus(); });
@@ -147,9 +152,35 @@ absl::Status Input::MakeUpTo(uint64_t number) {
     if (cancelled()) return absl::CancelledError("the input was cancelled before it began");
     iterator_.reset();
     number_ = (*made_)++;
+    if (division_.divides && *made_ == number) TF_RETURN_IF_ERROR(SetSeeds(number_));
     status = dataset_->MakeIterator(iterator_ctx_.get(), /*parent=*/nullptr, kPrefix, &iterator_);
   }
   return status;
+}
+
+// A seeded shuffle draws two seeds for each iterator of its dataset object. Makes it draw those of iterator `number`,
+// however often this process has iterated over the object, or parts of it, before.
+absl::Status Input::SetSeeds(uint64_t number) {
+  DatasetBase* dataset = nullptr;
+  TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));
+  std::vector<std::pair<std::string, tensorflow::Tensor>> tensors;
+  tensorflow::GraphDef graph;
+  std::string node_name;
+  TF_RETURN_IF_ERROR(tensorflow::data::AsGraphDefForRewrite(ctx_, dataset, &tensors, &graph, &node_name));
+  for (const tensorflow::NodeDef& node : graph.node()) {
+    const auto value = node.attr().find("value");
+    tensorflow::Tensor tensor;
+    if (value == node.attr().end() || value->second.tensor().dtype() != tensorflow::DT_RESOURCE) continue;
+    if (!tensor.FromProto(value->second.tensor()) || tensor.NumElements() != 1) continue;
+    const auto& handle = tensor.flat<tensorflow::ResourceHandle>()(0);
+    tensorflow::core::RefCountPtr<tensorflow::data::SeedGeneratorManager> manager;
+    tensorflow::data::SeedGeneratorManager* found = nullptr;
+    if (!ctx_->resource_manager()->Lookup(handle.container(), handle.name(), &found).ok()) continue;
+    manager.reset(found);
+    manager->get()->set_num_random_samples(static_cast<int64_t>(2 * number));
+    manager->get()->Reset();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Input::Start(uint64_t number) { return MakeUpTo(std::max(number, *made_) + 1); }
@@ -166,6 +197,8 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t nu
   tensorflow::data::VariantTensorDataReader reader(views);
   check_ = std::move(check);
   position_ = pulled_ = position;
+  // A state is saved behind an own element, or at the end, behind which no element comes.
+  yielded_ = position == 0 ? 0 : (position - 1) * division_.readers + division_.reader + 1;
   number_ = number;
   *made_ = number + 1;
   const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
@@ -197,11 +230,40 @@ absl::Status Input::Next(Tensors* element, bool* end) {
     absl::Status status = iterator_->GetNext(iterator_ctx_.get(), element, end);
     if (status.ok() && !*end && check_) status = check_(*element);
     if (!status.ok() || *end) return status;
+    yielded_any_ = true;
+    if (division_.divides) hashes_.push_back(HashOf(*element));
+    if (yielded_++ % division_.readers != division_.reader) {
+      if (cancelled()) return absl::CancelledError("the input was cancelled");
+      continue;
+    }
     position_ = ++pulled_;
     fingerprint_ = Fingerprint(*element, fingerprint_);
     if (skip_.erase(pulled_ - 1) == 0) return absl::OkStatus();
     passed_(pulled_ - 1, *element);
   }
+}
+
+std::vector<uint64_t> Input::TakeHashes(uint64_t* first) {
+  *first = yielded_ - hashes_.size();
+  return std::exchange(hashes_, {});
+}
+
+// Floating-point numbers may differ in their last bits between processors of different kinds. So samples leave them
+// out, unless there is nothing else.
+uint64_t Input::HashOf(const Tensors& element) const {
+  if (division_.varies) return 0;
+  uint64_t hash = 0;
+  if (division_.whole) {
+    for (const tensorflow::Tensor& tensor : element) hash = HashWhole(tensor, hash);
+    return hash;
+  }
+  Tensors exact;
+  for (const tensorflow::Tensor& tensor : element) {
+    const bool inexact =
+        tensorflow::DataTypeIsFloating(tensor.dtype()) || tensorflow::DataTypeIsComplex(tensor.dtype());
+    if (!inexact && tensor.NumElements() > 0) exact.push_back(tensor);
+  }
+  return Fingerprint(exact.empty() ? element : exact, 0);
 }
 
 absl::Status Input::Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved) {

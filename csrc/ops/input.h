@@ -21,12 +21,23 @@
 
 namespace hvdata {
 
+// How several readers divide the elements of one dataset: each pulls all, and Next returns one in `readers`. All
+// elements are hashed, so that the readers can compare them.
+struct Division {
+  bool divides = false;
+  uint64_t reader = 0, readers = 1;
+  bool whole =
+      false;  // hash every byte. Otherwise samples, without floating-point numbers if there is another component
+  bool varies = false;  // the elements differ from reader to reader, so don't hash them
+};
+
 class Input {
  public:
   // The dataset is input 0 of `ctx`, which must outlive this object. `allocator`: for its elements, if the pipeline
   // accepts an allocator; may be null. `made` counts the iterators that were made of the dataset. It must outlive this
   // object, too.
-  Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made);
+  Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made,
+        const Division& division = {});
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
@@ -53,12 +64,18 @@ class Input {
   absl::Status Next(Tensors* element, bool* end);
   // Elements of the epoch up to and including the last element that Next returned.
   uint64_t position() const { return position_; }
-  // Elements that the iterator has yielded.
+  // Elements that the iterator has yielded, as the functions above count them: without elements of other readers.
   uint64_t pulled() const { return pulled_; }
   // The number of this iterator among the iterators of the dataset.
   uint64_t number() const { return number_; }
   // A hash of the elements that the iterator has yielded, in order. Of a large element it hashes only samples.
   uint64_t fingerprint() const { return fingerprint_; }
+  // If the readers divide the elements: the hashes of those that the iterator has yielded since the last call. `*first`:
+  // the number of the first one among all elements.
+  std::vector<uint64_t> TakeHashes(uint64_t* first);
+  bool divides() const { return division_.divides; }
+  // True if the iterator has yielded an element since it was made. An iterator that was saved at its end yields none.
+  bool yielded_any() const { return yielded_any_; }
   // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
@@ -77,6 +94,8 @@ class Input {
  private:
   absl::Status Finalize();
   absl::Status MakeUpTo(uint64_t number);
+  absl::Status SetSeeds(uint64_t number);
+  uint64_t HashOf(const Tensors& element) const;
 
   tensorflow::OpKernelContext* const ctx_;
   tensorflow::Allocator* const allocator_;
@@ -92,6 +111,10 @@ class Input {
   std::function<void(uint64_t, const Tensors&)> passed_;
   Check check_;  // may be null
   uint64_t* const made_;
+  const Division division_;
+  std::vector<uint64_t> hashes_;  // not taken yet
+  uint64_t yielded_ = 0;          // elements of all readers
+  bool yielded_any_ = false;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
   bool keeps_tensors_ = false;
 };

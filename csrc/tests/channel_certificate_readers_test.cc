@@ -52,7 +52,7 @@ TEST(CertificateOfReaders, CountsBeyondTheList) {
   const proof::Digest whole = Of({kEven, kOdd}, 2).all.delivered;
   EXPECT_EQ(whole.rows, 9u);
   const std::string line = Of({kEven, kOdd}, 2).Line();
-  EXPECT_NE(line.find(": 9 rows, each delivered once"), std::string::npos) << line;
+  EXPECT_NE(line.find(": 9 rows that the readers yielded, each delivered once"), std::string::npos) << line;
   EXPECT_EQ(Of({kEven, kOdd}, 2).all.delivered, whole);
   const proof::Digest altered = Of({{20, 22, 24, 26, 29}, kOdd}, 2).all.delivered;
   EXPECT_NE(altered.order, whole.order);

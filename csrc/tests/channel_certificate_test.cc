@@ -241,7 +241,8 @@ class CertifierTest : public testing::Test {
 TEST(Certificate, IsOneLine) {
   const Certificate certificate({{0, OfReader(0, "ValueError: bad row\nTraceback (most recent call last):\n  ...")}});
   EXPECT_EQ(certificate.Line(),
-            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
+            "channel train, epoch 2, not complete (ValueError: bad row): 1 row that the reader yielded, each delivered "
+            "once; 0 lost, 0 twice, "
             "0 altered");
   const std::string record = certificate.Record(true);
   EXPECT_NE(record.find("Traceback"), std::string::npos) << record;

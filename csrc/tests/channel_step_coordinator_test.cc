@@ -140,6 +140,25 @@ TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
   EXPECT_EQ(last.front(), (std::vector<double>{5}));
 }
 
+TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
+  for (const int first : {1, 0}) {
+    const auto epoch = 1 + static_cast<uint64_t>(first);
+    const auto goes_on = [&](int reader, uint64_t steps) {
+      Ready({reader, Progress::kGoesOn, steps, {kOk, "[r" + std::to_string(reader) + "] "}}, epoch);
+    };
+    const auto has = [&] {
+      in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), kOk, "", 2}));
+    };
+    goes_on(0, 3), goes_on(2, 3);
+    if (first == 0) has();
+    goes_on(1, 5);
+    if (first == 1) has();
+    const Texts gos = Gos();
+    ASSERT_FALSE(gos.empty());
+    EXPECT_NE(gos.back().find("weigh=: the hosts saved this epoch at different steps"), std::string::npos);
+  }
+}
+
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   const auto goes_on = [](int reader, uint64_t steps) {
     return Word{reader, Progress::kGoesOn, steps, {kOk, "[r" + std::to_string(reader) + "] "}};

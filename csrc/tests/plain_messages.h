@@ -51,6 +51,10 @@ struct PlainVisitor {
   P operator()(const wire::State& m) { return {0, m.request, m.code, m.text}; }
   P operator()(const wire::Numbered& m) { return {0, I(m.number), 0, ""}; }
   P operator()(const wire::Ready& m) { return {m.steps.n, I(static_cast<uint64_t>(m.progress)), m.code, m.text}; }
+  P operator()(const wire::Pulled& m) {
+    return {m.first, I(static_cast<uint64_t>(m.progress)), I(m.hashes.size()), ""};
+  }
+  P operator()(const wire::Alike& m) { return {0, 0, m.code, m.text}; }
   P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
   template <typename Other>
   P operator()(const Other&) {

@@ -27,7 +27,7 @@ void Field(Codec* codec, const char* name, T& value) {
     codec->Enum(name, value, Plain{}, Plain::kLast);
   else if constexpr (std::is_same_v<Plain, std::string>)
     codec->Text(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>>)
+  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>> || std::is_same_v<Plain, std::vector<uint64_t>>)
     codec->Ints(name, value);
   else if constexpr (std::is_same_v<Plain, std::vector<double>>)
     codec->Reals(name, value);
@@ -204,6 +204,28 @@ struct Go {
   HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text) F(costs))
 };
 
+// ---- Between readers that divide the elements of one pipeline (channel/stream_comparer.h).
+
+struct Pulled {  // reader -> reader 0: hashes of the next elements that its pipeline has yielded
+  enum class Progress : uint8_t {
+    kGoesOn,       // there may be more
+    kEnded,        // the pipeline has ended behind them, and the reader waits for ALIKE
+    kFiles,        // the reader divides files in this epoch, and sends no hashes
+    kLeft,         // the epoch is over on this reader
+    kLeftForGood,  // and so is every later one
+    kLast = kLeftForGood,
+  };
+  uint64_t first = 0;  // the number of the first of these elements among all elements of the pipeline
+  std::vector<uint64_t> hashes = {};
+  Progress progress = Progress::kGoesOn;
+  HVDATA_MESSAGE("PULLED", F(first) F(hashes) F(progress))
+};
+struct Alike {  // reader 0 -> every reader: all have had the same elements; or the first difference
+  int32_t code = 0;
+  std::string text = {};
+  HVDATA_MESSAGE("ALIKE", F(code) F(text))
+};
+
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
 struct Report {  // the result for the reader's rows (proof/report.h). Empty: the reader deals no later epoch.
@@ -286,7 +308,7 @@ struct Bye {                  // the sender has departed
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong>;
+                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

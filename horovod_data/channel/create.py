@@ -158,6 +158,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
         has_costs=options.has_costs,
         add_weight=options.weighs and not options.has_costs,
         verify=options.verify,
+        divided=reading is not None and reading.part is not None,
         is_source=reading is not None,
         elements=_UNKNOWN if reading is None else reading.count,
     )

@@ -131,7 +131,10 @@ def _with_context(
 
 @dataclasses.dataclass
 class _Prepared:
-    """A dataset that was checked. `flat` yields the same elements as plain tensors."""
+    """A dataset that was checked. `flat` yields its elements as plain tensors.
+
+    If several readers divide the elements, `flat` yields all of them, and `count` counts this reader's own.
+    """
 
     dataset: tf.data.Dataset
     flat: tf.data.Dataset
@@ -152,7 +155,11 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     if rules.shard:
         with _mode(graph), tf.device("/CPU:0"):
             part = part_of(dataset, rules.reader, rules.readers)
-    whole, dataset = dataset, part.dataset if part is not None else dataset
+    whole, own = dataset, dataset if part is None else part.dataset
+    if (
+        part is not None and not part.divides_elements
+    ):  # else the core skips elements, which it compares between readers
+        dataset = own
     spec = dataset.element_spec
     elements.check_types(spec)
     if rules.options.batch == "global":
@@ -165,7 +172,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         flat = dataset
         if elements.has_composites(spec):
             flat = dataset.map(elements.take_apart)
-        return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)
+        return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(own), part)
 
 
 def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
@@ -247,7 +254,15 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
             held.clear()
         # `made` keeps alive the Python parts of the pipeline: generators, bodies of py_function.
         with private.eager_mode(), private.at_once(), tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)
+            part = made.part
+            loader.load().ops.horovod_data_deal(
+                private.variant(made.flat),
+                channel,
+                epoch,
+                anew=anew is not None,
+                divides=part is not None and part.divides_elements,
+                varies=part is not None and part.varies,
+            )
 
     del first
     return deal

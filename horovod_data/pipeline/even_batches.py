@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """even_batches: batches of nearly equal cost for the ranks of a step, as stages of tf.data.
 
-A stage of rows becomes a stage of windows: each component of a row becomes a scalar tensor of lists (a variant), whatever its
-shape. So tf.data can gather rows in any order, and saves them in its checkpoints.
+Each component of a row becomes a list of one tensor, which is a scalar variant for every shape and dtype. So tf.data can batch
+a window of any rows, gather them in any order, and save them in its checkpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def even_batches(
     All ranks of a step wait for the rank with the most work. This stage collects a window of rows, sorts them by cost and
     gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step
     wait for the next window. So only the last step of the data may be uneven. It has fewer batches if
-    there are fewer rows left than ranks. The order depends only on the rows and the seed. The steps of a window
+    fewer rows are left than ranks. The order depends only on the rows, the arguments and the seed. The steps of a window
     are shuffled, and the heaviest batch of a step goes to each rank in turn. Local, not collective.
 
     Args:
@@ -46,7 +46,7 @@ def even_batches(
         with `max_cost` more than 0.
       ranks: the number of ranks that share a step, 1 or more: `context.num_replicas_in_sync` of the dataset function.
       window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds the
-        rows of one window, and fewer rows than one step needs from the window before.
+        rows of one window, and of up to two while it collects the next one. Rows that wait are fewer than those of a step.
       max_cost: the budget of a batch: its rows times its heaviest row cost at most that much. A batch has as many rows as
         fit.
       batch_size: the rows of each batch, instead of `max_cost`. The sums of costs are balanced. Only the batches of the

@@ -132,10 +132,12 @@ JOBS = {
     ("several_readers", 2, 2): [r"2 reader\(s\); lines on each rank: .* once"],
     **{("scatter_op", np, 0): ["{np} ranks: equal shares, splits .* are right"] for np in (1, 3)},
     **{("keras3_train_step", np, 0): [r"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+"] for np in (1, 2)},
+    **{("token_batches", np, 0): [r"{np} ranks made \d+ steps; loss 3\.\d+ to [12]\.\d+, at each step as in one process"]
+       for np in (1, 3)},
     **{("predict_in_order", np, 0): [r"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%"]
        for np in (1, 3)},
 }  # fmt: skip
-IN_COMMIT = {("custom_loop", 2, 0), ("scatter_op", 3, 0), ("predict_in_order", 3, 0)}
+IN_COMMIT = {("custom_loop", 2, 0), ("scatter_op", 3, 0), ("predict_in_order", 3, 0), ("token_batches", 3, 0)}
 
 
 @pytest.mark.parametrize("job", [

@@ -35,7 +35,7 @@ for _ in range(2):
 """, 2)  # fmt: skip
     (line,) = [line for line in job.stderr[0].splitlines() if "channel train, epoch 2:" in line]
     assert re.fullmatch(
-        r"horovod_data: \[reader 0 on \S+\] channel train, epoch 2: 52 rows, each delivered once; "
+        r"horovod_data: \[reader 0 on \S+\] channel train, epoch 2: 52 rows that the readers? yielded, each delivered once; "
         r'0 lost, 0 twice, 0 altered, 13 dropped \(remainder="drop"\)',
         line,
     ), job.describe()
@@ -78,7 +78,7 @@ def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
         words = ["-np", str(ranks), "--certificate", file, sys.executable, str(script), str(seed)]
         job = run_launcher(*words, timeout=100)
         assert job.returncode == 0, job.output
-        assert job.output.count("100 rows, each delivered once; 0 lost, 0 twice, 0 altered") == 2, job.output
+        assert job.output.count("100 rows that the reader yielded, each delivered once; 0 lost, 0 twice, 0 altered") == 2, job.output
         return file
 
     first, again, other = run("a.json", 1, 5), run("b.json", 2, 5), run("c.json", 2, 6)

@@ -237,10 +237,11 @@ def test_an_epoch_of_a_small_net_is_that_of_one_process(hvdata, comm):
 def test_keras_makes_the_step_of_one_process(hvdata, comm, remainder):
     hvd = pytest.importorskip("horovod.tensorflow.keras")
     if int(getattr(tf.keras, "__version__", "2").split(".")[0]) > 2:  # Horovod's optimizer doesn't know Keras 3
+        from horovod.tensorflow import allreduce
 
         class Averaging(tf.keras.optimizers.SGD):
             def apply(self, grads, trainable_variables=None):
-                super().apply([hvd.allreduce(gradient) for gradient in grads], trainable_variables)
+                super().apply([allreduce(gradient) for gradient in grads], trainable_variables)
 
         optimizer = Averaging
     else:

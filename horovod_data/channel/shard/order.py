@@ -37,6 +37,20 @@ def outline_of(chain: Iterable[tf.data.Dataset]) -> tuple[str, str]:
     return kinds.hexdigest(), seeds.hexdigest()
 
 
+def varies(chain: Iterable[tf.data.Dataset]) -> bool:
+    """Says whether a stage's function draws random numbers, or changes a variable.
+
+    Then the values of an element differ from reader to reader, although the order may be the same.
+    """
+
+    def changes(node: Any) -> bool:
+        return "Assign" in node.op and "Variable" in node.op
+
+    return any(
+        next(_random(stage), None) is not None or any(map(changes, private.function_nodes(stage))) for stage in chain
+    )
+
+
 def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yields the reasons why the elements, or their order, may differ from reader to reader.
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from ...errors import explained
 from ...native import tensorflow_private as private
 from ..receiver import stages
-from .order import outline_of, unordered
+from .order import outline_of, unordered, varies
 
 # Stages that give the same result for a part of the files as for all files: the names of their classes without
 # `Dataset`.
@@ -49,6 +49,12 @@ class ReaderPart:
     dataset: tf.data.Dataset
     summary: PartSummary
     what: str  # what each reader reads, for people
+    varies: bool = False  # the elements have random numbers of each reader's own
+
+    @property
+    def divides_elements(self) -> bool:
+        """This reader pulls all elements, and delivers the elements of `dataset`."""
+        return self.summary.kind == "elements"
 
 
 def _digest(names: Sequence[bytes]) -> str:
@@ -84,7 +90,10 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
         )
     kinds, seeds = outline_of(chain)
     what = f"reads everything and delivers one element in {readers} ({why})"
-    return ReaderPart(dataset.shard(readers, reader), PartSummary("elements", kinds=kinds, seeds=seeds), what)
+    differ = varies(chain)
+    if differ:
+        what += "; the values of elements aren't compared, because a function in the pipeline draws random numbers"
+    return ReaderPart(dataset.shard(readers, reader), PartSummary("elements", kinds=kinds, seeds=seeds), what, differ)
 
 
 def check_parts(

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the streams of readers that divide the elements of one pipeline (shard="auto"). Every reader pulls all
+// elements, and sends a hash of each (PULLED). The first difference ends the epoch on every reader (ALIKE with an
+// error). A reader ends its epoch when all readers had the same elements (ALIKE). It runs on reader 0, for all channels.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/world.h"
+#include "mail/share.h"
+#include "wire/header.h"
+
+namespace hvdata {
+
+class StreamComparer {
+ public:
+  StreamComparer(const World* world, Send send) : world_(world), send_(std::move(send)) {}
+
+  // `reader`: the sender's reader index in the job.
+  void OnPulled(int reader, const wire::Header& header);
+
+  // The number of epochs and channels that it stores: only those that have not ended.
+  size_t kept() const;
+
+ private:
+  using Progress = wire::Pulled::Progress;
+  struct Reader {
+    Progress progress = Progress::kGoesOn;
+    bool begun = false, divides_files = false;
+    bool told = false;    // it has got the result
+    uint64_t pulled = 0;  // the number of its next element
+  };
+  struct Hash {
+    uint64_t hash = 0;
+    int reader = -1;  // that sent it first; -1: no reader has sent it
+  };
+  struct Epoch {
+    std::vector<Reader> readers;
+    uint64_t first = 0;       // the number of hashes[0]
+    std::deque<Hash> hashes;  // of elements that some reader has not pulled
+    std::string difference;   // the first one
+  };
+  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+
+  void Note(const Key& key, int reader, const wire::Pulled& pulled) REQUIRES(mu_);
+  std::string CompareHashes(Epoch* epoch, int reader, const wire::Pulled& pulled) const;
+  std::string CompareEnds(const Epoch& epoch) const;
+  static void Forget(Epoch* epoch);
+  void Tell(const Key& key, Epoch* epoch) const;
+  std::string Differ(int reader, int other, const std::string& what) const;
+
+  const World* const world_;
+  const Send send_;
+
+  mutable Mutex mu_;
+  std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
+  // By channel: readers that have departed from it. Dropped when the last reader departs.
+  std::map<uint32_t, std::set<int>> departed_ GUARDED_BY(mu_);
+};
+
+}  // namespace hvdata
