@@ -140,10 +140,11 @@ bool Arena::ReserveLocked(uint64_t end) {
   return false;
 }
 
-std::shared_ptr<ArenaView> ArenaView::Attach(int64_t pid, int fd, const Segment& segment, std::string* why) {
+std::shared_ptr<ArenaView> ArenaView::Attach(Descriptor fd, const Segment& segment, std::string* why) {
   // Another process sent these sizes, so their sum may overflow.
   const bool wraps = segment.Size() < segment.arena;
-  std::shared_ptr<Region> region = Region::Attach(pid, fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
+  std::shared_ptr<Region> region =
+      Region::Attach(std::move(fd), wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
   if (!region) return nullptr;
   return std::shared_ptr<ArenaView>(new ArenaView(segment, std::move(region)));
 }

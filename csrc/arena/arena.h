@@ -93,8 +93,8 @@ class Arena {
 // A trainer's end: it maps the arena of another process.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
-  // Maps descriptor `fd` of process `pid`. If the memory can't be mapped, returns null and says why.
-  static std::shared_ptr<ArenaView> Attach(int64_t pid, int fd, const Segment& segment, std::string* why);
+  // If the memory can't be mapped, returns null and says why.
+  static std::shared_ptr<ArenaView> Attach(Descriptor fd, const Segment& segment, std::string* why);
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 

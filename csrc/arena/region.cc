@@ -62,23 +62,17 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
   return region;
 }
 
-std::shared_ptr<Region> Region::Attach(int64_t pid, int its, uint64_t bytes, uint64_t read_only_from,
-                                       std::string* why) {
+std::shared_ptr<Region> Region::Attach(Descriptor fd, uint64_t bytes, uint64_t read_only_from, std::string* why) {
   WatchForks(InChild);
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(its);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return Refused(fd, "opening it", why);
   struct stat status;
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) != bytes || seals < 0 ||
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0) {
-    *why = "what was opened is not the memory that was announced";
-    close(fd);
+    *why = "it has handed over other memory than it announced";
     return nullptr;
   }
-  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return Refused(fd, "mmap", why);
-  close(fd);
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return Refused(-1, "mmap", why);
   if (read_only_from < bytes) {
     mprotect(static_cast<char*>(data) + read_only_from, bytes - read_only_from, PROT_READ);
   }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that processes of one user and host share: a memfd. It has no name, so no file is left behind. Another process
-// opens it by the number of its descriptor (/proc/PID/fd). The kernel frees it when the last process has closed it.
+// gets its descriptor (arena/handover.h). The kernel frees the memory when the last process has closed it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+
+#include "base/descriptors.h"
 
 namespace hvdata {
 
@@ -14,8 +16,8 @@ class Region {
   // Makes `bytes` zeros, of fixed size. If the system refuses, returns null and says why. A page takes memory only
   // after Reserve or after a write.
   static std::shared_ptr<Region> Create(const char* purpose, uint64_t bytes, std::string* why);
-  // Maps the region that is descriptor `fd` of process `pid`. From `read_only_from` on the memory is read-only.
-  static std::shared_ptr<Region> Attach(int64_t pid, int fd, uint64_t bytes, uint64_t read_only_from, std::string* why);
+  // Maps the region of another process. From `read_only_from` on the memory is read-only.
+  static std::shared_ptr<Region> Attach(Descriptor fd, uint64_t bytes, uint64_t read_only_from, std::string* why);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

@@ -1,13 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices when the program closes file descriptors that it has not opened. A program that makes itself a daemon closes
-// all descriptors from 3 on. It also closes MPI's descriptors. MPI may then wait for ever.
+// A file descriptor with an owner, and a watch over the program's descriptors.
 #pragma once
 
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace hvdata {
+
+// Closes a file descriptor at its end. -1: it has none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// Notices when the program closes file descriptors that it has not opened. A program that makes itself a daemon closes
+// all descriptors from 3 on. It also closes MPI's descriptors. MPI may then wait for ever.
+//
 
 // Holds a file of its own. If the file's descriptor is closed, the program has closed descriptors that are not its own.
 class DescriptorWatch {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/host_links.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
+#include "arena/handover.h"
 #include "arena/region.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -17,10 +17,9 @@ namespace {
 
 // Each rank sends it to all others. Its bytes are sent as they are. So it has no gaps.
 struct Offer {
-  int64_t pid;
-  uint64_t token;        // in its bells
-  int32_t bells, arena;  // descriptors of this process; -1: none
-  Segment segment;
+  uint64_t name;    // of its socket
+  uint64_t token;   // in its bells, and in each greeting that it receives
+  Segment segment;  // without peers: it lends nothing
 };
 static_assert(std::has_unique_object_representations_v<Offer>, "no gaps");
 
@@ -28,15 +27,20 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
 }
 
-// Connects with a peer. `own`: the arena that this process lends to the peer; null: the peer lends its arena. The peer
-// is the borrower with this `number`, or this process is. Null: `*why` gets the reason.
-std::unique_ptr<HostLink> Connect(const Offer& peer, const std::shared_ptr<Arena>& own, uint32_t number,
-                                  std::string* why) {
-  const std::shared_ptr<Region> region = Region::Attach(peer.pid, peer.bells, sizeof(Bells), sizeof(Bells), why);
+// A listener's backlog may be too short for all calls, and the system limits the descriptors on the way. Then ranks
+// call again, up to this number of times.
+constexpr int kMostRounds = 64;
+
+// Connects with a peer that has handed over its bells. `own`: the arena that this process lends to the peer; null: the
+// peer has handed over its `arena`. The peer is the borrower with this `number`, or this process is. Null: `*why` gets
+// the reason.
+std::unique_ptr<HostLink> Connect(const Offer& peer, Descriptor bells_fd, Descriptor arena,
+                                  const std::shared_ptr<Arena>& own, uint32_t number, std::string* why) {
+  const std::shared_ptr<Region> region = Region::Attach(std::move(bells_fd), sizeof(Bells), sizeof(Bells), why);
   if (!region) return nullptr;
   std::shared_ptr<Bells> bells = BellsIn(region);
   if (bells->token != peer.token) {
-    *why = "its process number means another process here";
+    *why = "the memory is another process's";
     return nullptr;
   }
   if (own) {
@@ -46,7 +50,7 @@ std::unique_ptr<HostLink> Connect(const Offer& peer, const std::shared_ptr<Arena
     *why = "it is for fewer ranks";
     return nullptr;
   }
-  std::shared_ptr<ArenaView> view = ArenaView::Attach(peer.pid, peer.arena, peer.segment, why);
+  std::shared_ptr<ArenaView> view = ArenaView::Attach(std::move(arena), peer.segment, why);
   if (!view) return nullptr;
   std::shared_ptr<RingPair> rings(view, view->Rings(number));
   return std::make_unique<HostLink>(std::move(rings), std::move(bells), std::move(view));
@@ -108,35 +112,93 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     for (int m = 0; m < member; ++m) number += lends(lender, m);
     return number;
   };
+  const uint64_t name = RandomNumber();
+  Descriptor listener;
   std::shared_ptr<Arena> own;
   if (const uint32_t peers = borrowers_before(world.self, count)) {
     // A porter that is no reader needs only rings.
     if (region) own = Arena::Create(world.me().reads() ? arena_bytes : 0, peers, &no_memory);
+    if (own && !(listener = Listen(name))) {
+      no_memory = std::string("listening failed: ") + std::strerror(errno);
+      own = nullptr;
+    }
     if (!own)
       Log(world.Here() + "no shared memory for the ranks of this host (" + no_memory +
           "): their batches travel as messages");
   }
 
-  const Offer mine{getpid(), bells->token, region ? region->fd() : -1, own ? own->fd() : -1,
-                   own ? own->segment() : Segment()};
-  const std::vector<std::string> offers = gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
+  const Offer mine{name, bells->token, own ? own->segment() : Segment()};
+  std::vector<Offer> offers(world.members.size());
   std::map<int, std::string> refused;           // by lender: why this process can't use its memory
-  std::string have(world.members.size(), 'n');  // by member: 'y' if this end of the link is there
+  std::string have(world.members.size(), 'n');  // by member: 'y' if this end of the link is there, 'w': it may come
+  const std::vector<std::string> texts = gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
   for (int m = 0; m < count; ++m) {
-    Offer offer;
-    std::memcpy(&offer, offers[static_cast<size_t>(m)].data(), sizeof offer);
-    const bool lent = own && lends(world.self, m);
-    if (!lent && (offer.arena < 0 || !lends(m, world.self))) continue;
-    std::string why = no_memory;
-    std::unique_ptr<HostLink> link;
-    if (region && lent) link = Connect(offer, own, borrowers_before(world.self, m), &why);
-    if (region && !lent) link = Connect(offer, nullptr, borrowers_before(m, world.self), &why);
-    if (link) have[static_cast<size_t>(m)] = 'y';
-    if (!lent) refused[m] = why.empty() ? "it can't use this rank's" : why;
-    if (link) links[m] = std::move(link);
+    const auto i = static_cast<size_t>(m);
+    std::memcpy(&offers[i], texts[i].data(), sizeof(Offer));
+    if (offers[i].segment.peers == 0 || !lends(m, world.self)) continue;
+    refused[m] = no_memory;
+    if (region) have[i] = 'w';
+  }
+
+  // Borrowers call, then lenders answer, then borrowers look for the answer. Between these steps all ranks meet in
+  // `gather`. So nothing waits for a process, and a caller that is silent when a lender looks is a stranger.
+  std::map<int, Descriptor> calls;  // by lender
+  const auto borrow = [&](int m) {
+    const Offer& offer = offers[static_cast<size_t>(m)];
+    char& state = have[static_cast<size_t>(m)];
+    const Descriptor call = std::move(calls[m]);
+    Greeting reply{};
+    Descriptor fds[2];
+    if (!call) {
+      Descriptor made = Call(offer.name);
+      if (made && HandOver(made, {offer.token, static_cast<uint64_t>(world.self)}, {region->fd()})) {
+        calls[m] = std::move(made);
+      } else {
+        const int error = errno;
+        refused[m] = std::string("connecting failed: ") + std::strerror(error);
+        if (error != EAGAIN && error != ETOOMANYREFS) state = 'n';
+      }
+    } else if (!TakeOver(call, &reply, fds, 2) || reply.token != bells->token) {
+      refused[m] = "it has not answered";
+    } else {
+      const uint32_t number = borrowers_before(m, world.self);
+      std::unique_ptr<HostLink> link =
+          Connect(offer, std::move(fds[0]), std::move(fds[1]), nullptr, number, &refused[m]);
+      state = link ? 'y' : 'n';
+      if (link) links[m] = std::move(link);
+    }
+  };
+  const auto serve = [&](const Descriptor& caller) {
+    Greeting greeting{};
+    Descriptor its_bells;
+    if (!TakeOver(caller, &greeting, &its_bells, 1) || greeting.token != bells->token) return;
+    const auto m = static_cast<int>(greeting.member);
+    if (greeting.member >= offers.size() || !lends(world.self, m)) return;
+    std::string why;
+    const Offer& offer = offers[greeting.member];
+    const uint32_t number = borrowers_before(world.self, m);
+    std::unique_ptr<HostLink> link = Connect(offer, std::move(its_bells), Descriptor(), own, number, &why);
+    const Greeting reply{offer.token, static_cast<uint64_t>(world.self)};
+    if (!link || !HandOver(caller, reply, {region->fd(), own->fd()})) return;
+    links[m] = std::move(link);
+    have[greeting.member] = 'y';
+  };
+  std::vector<std::string> theirs;
+  for (int round = 0;; ++round) {
+    for (int m = 0; m < count; ++m) {
+      if (have[static_cast<size_t>(m)] == 'w') borrow(m);
+    }
+    theirs = gather(have);
+    const auto waits = [](const std::string& rank) { return rank.find('w') != std::string::npos; };
+    if (round == kMostRounds || std::none_of(theirs.begin(), theirs.end(), waits)) break;
+    for (int callers = 0; own && callers < kBacklog; ++callers) {
+      const Descriptor caller = Accept(listener);
+      if (!caller) break;
+      serve(caller);
+    }
+    gather("n");
   }
   // A link is used only if both ends have it.
-  const std::vector<std::string> theirs = gather(have);
   for (int m = 0; m < count; ++m) {
     if (theirs[static_cast<size_t>(m)][static_cast<size_t>(world.self)] != 'y') links.erase(m);
     // A lender without shared memory has logged the reason itself.

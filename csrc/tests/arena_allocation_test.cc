@@ -43,7 +43,7 @@ class ArenaTest : public testing::Test {
   }
   std::shared_ptr<ArenaView> View() const {
     std::string why;
-    auto view = ArenaView::Attach(getpid(), arena_->fd(), arena_->segment(), &why);
+    auto view = ArenaView::Attach(Descriptor(dup(arena_->fd())), arena_->segment(), &why);
     EXPECT_TRUE(view) << why;
     return view;
   }
@@ -172,14 +172,14 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   Segment segment = arena_->segment();
   segment.peers = 200;
   std::string why;
-  EXPECT_FALSE(ArenaView::Attach(getpid(), arena_->fd(), segment, &why));
+  EXPECT_FALSE(ArenaView::Attach(Descriptor(dup(arena_->fd())), segment, &why));
   EXPECT_NE(std::exchange(why, ""), "");
   // The sum of the announced sizes wraps, and is then the size of the memory that is handed over.
   segment.peers = 2;
   segment.arena = ~uint64_t{0} - segment.ArenaAt() + 1 + 4096;
   ASSERT_EQ(segment.Size(), 4096u);
   const auto region = Region::Create("hvdata_test", 4096, &why);
-  EXPECT_FALSE(ArenaView::Attach(getpid(), region->fd(), segment, &why));
+  EXPECT_FALSE(ArenaView::Attach(Descriptor(dup(region->fd())), segment, &why));
   EXPECT_NE(why, "");
 }
 

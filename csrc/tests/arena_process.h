@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -62,6 +64,15 @@ class Process {
  private:
   pid_t pid_;
 };
+
+// From now on at most this many callers wait at a listener of this process. False: that needs root.
+inline bool ShortBacklog(int callers) {
+  if (unshare(CLONE_NEWNET) != 0) return false;
+  std::ofstream somaxconn("/proc/sys/net/core/somaxconn");  // of the network namespace
+  somaxconn << callers;
+  somaxconn.close();
+  return !somaxconn.fail();
+}
 
 // The number of open descriptors of this process.
 inline int OpenFds() {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "arena/region.h"
+#include "base/descriptors.h"
 #include "base/fork.h"
 #include "tests/arena_process.h"
 
@@ -26,7 +27,7 @@ std::shared_ptr<Region> Make(uint64_t bytes = kSize) {
 
 std::shared_ptr<Region> AttachTo(const Region& region, uint64_t read_only_from = kSize) {
   std::string why;
-  auto attached = Region::Attach(getpid(), region.fd(), region.size(), read_only_from, &why);
+  auto attached = Region::Attach(Descriptor(dup(region.fd())), region.size(), read_only_from, &why);
   EXPECT_TRUE(attached) << why;
   return attached;
 }
@@ -71,7 +72,7 @@ TEST(Region, AttachesNothingElse) {
   const auto refused = [](int fd, uint64_t size) {
     std::string why;
     const int open = OpenFds();
-    EXPECT_FALSE(Region::Attach(getpid(), fd, size, size, &why));
+    EXPECT_FALSE(Region::Attach(Descriptor(fd >= 0 ? dup(fd) : -1), size, size, &why));
     EXPECT_NE(why, "");
     EXPECT_EQ(OpenFds(), open) << "it is still open";
   };
@@ -165,6 +166,35 @@ TEST(RegionBetweenProcesses, NoOtherUserCanOpenIt) {
       EXPECT_EQ(errno, EACCES) << p;
     }
   });
+}
+
+// The descriptor that the next file will get.
+int NextDescriptor() {
+  const int fd = dup(0);
+  close(fd);
+  return fd;
+}
+
+TEST(DescriptorWatch, ItsFileIsForThisUserAlone) {
+  const int fd = NextDescriptor();
+  const DescriptorWatch watch;
+  EXPECT_TRUE(watch.Intact());
+  struct stat file;
+  ASSERT_EQ(fstat(fd, &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+}
+
+TEST(DescriptorWatch, SeesAnotherFileInItsPlaceAndLeavesItAlone) {
+  const int fd = NextDescriptor();
+  {
+    const DescriptorWatch watch;
+    close(fd);
+    EXPECT_FALSE(watch.Intact());
+    ASSERT_EQ(open("/dev/null", O_RDONLY), fd);
+    EXPECT_FALSE(watch.Intact());
+  }
+  EXPECT_GE(fcntl(fd, F_GETFD), 0);
+  close(fd);
 }
 
 TEST(RegionBetweenProcesses, OnlyForkedChildrenAreForked) {

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
+#include "arena/handover.h"
 #include "mail/host_links.h"
 #include "tests/arena_process.h"
 #include "tests/captured_lines.h"
@@ -103,15 +109,14 @@ TEST(HostLinks, ChannelsShareTheBells) {
   EXPECT_EQ(links[0]->bells->Of(true, 7)->rung, 1u);
 }
 
-// As between two processes that don't see each other's numbers.
+// As from another network namespace, where no process listens under the reader's name.
 TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
   CaptureLines();
   const auto links = Connect(members, Payload::kAuto, kArenaBytes, {1, 0, std::string(64, '0')});
   EXPECT_EQ(CapturedLines(),
-            "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (opening it failed: No such file "
-            "or directory): batches "
-            "travel as messages\n");
+            "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting failed: Connection "
+            "refused): batches travel as messages\n");
   EXPECT_EQ(Pairs(links), "0-2");
   EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "still"), "still");
   const auto none = Connect({members[0], members[1]}, Payload::kAuto, kArenaBytes, {1, 0, std::string(64, '0')});
@@ -119,15 +124,97 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   EXPECT_EQ(none[0]->arena, nullptr);
 }
 
-// Two machines of one name may give their processes, and these their descriptors, the same numbers.
-TEST(HostLinks, AnotherProcessOfTheSameNumberIsRefused) {
-  const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
-  Lie lie{1, 0, ""};
-  lie.alter = [](std::string* offer) { ++(*offer)[sizeof(int64_t)]; };
-  CaptureLines();
-  const auto links = Connect(members, Payload::kAuto, kArenaBytes, lie);
-  EXPECT_NE(CapturedLines().find("(its process number means another process here)"), std::string::npos);
-  EXPECT_EQ(Pairs(links), "");
+// An offer is: name, token, segment.
+constexpr size_t kTokenAt = sizeof(uint64_t), kSegmentAt = 2 * sizeof(uint64_t);
+
+TEST(HostLinks, NoneWithAProcessThatHandsOverOtherThanItOffered) {
+  const struct {
+    int by, of;
+    size_t altered;
+    const char* said;
+  } cases[] = {
+      {1, 0, kTokenAt, "(it has not answered)"},  // the caller doesn't know the token
+      {0, 1, kTokenAt, "(it has not answered)"},  // the caller's bells are of another process
+      {1, 0, kSegmentAt + offsetof(Segment, arena), "(it has handed over other memory than it announced)"},
+  };
+  for (const auto& [by, of, altered, said] : cases) {
+    Lie lie{by, of, ""};
+    lie.alter = [at = altered](std::string* offer) { ++(*offer)[at]; };
+    const int open = OpenFds();
+    {
+      CaptureLines();
+      const auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, lie);
+      EXPECT_NE(CapturedLines().find(said), std::string::npos) << said;
+      EXPECT_EQ(Pairs(links), "");
+    }
+    EXPECT_EQ(OpenFds(), open) << said;
+  }
+}
+
+// As other processes of this user may do, because they see the name: they call before the trainers.
+TEST(HostLinks, StrangersThatCallGetNothing) {
+  std::vector<Descriptor> strangers;
+  const int null = open("/dev/null", O_RDONLY);
+  Lie call{1, 0, ""};
+  call.alter = [&](std::string* offer) {
+    uint64_t name = 0, token = 0;
+    std::memcpy(&name, offer->data(), sizeof name);
+    std::memcpy(&token, offer->data() + kTokenAt, sizeof token);
+    for (int i = 0; i < 5; ++i) strangers.push_back(Call(name));
+    EXPECT_TRUE(HandOver(strangers[1], {token + 1, 1}, {null}));
+    EXPECT_TRUE(HandOver(strangers[2], {token, 77}, {null}));
+    EXPECT_TRUE(HandOver(strangers[3], {token, 1}, {null})) << "its bells are no memory";
+    EXPECT_EQ(send(strangers[4].get(), "garbage", 7, 0), 7);
+  };
+  const auto links = Connect({Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)}, Payload::kAuto, kArenaBytes, call);
+  EXPECT_EQ(Pairs(links), "0-1 0-2");
+  ASSERT_EQ(strangers.size(), 5u);
+  for (const Descriptor& stranger : strangers) {
+    Greeting greeting;
+    Descriptor fds[2];
+    EXPECT_FALSE(TakeOver(stranger, &greeting, fds, 2));
+    char byte;
+    EXPECT_LE(recv(stranger.get(), &byte, 1, 0), 0) << "it was not closed";
+    EXPECT_NE(errno, EAGAIN) << "it was not closed";
+  }
+  close(null);
+}
+
+// As on systems where at most 128 callers wait, whatever the listener asks for. Strangers are there first.
+TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root has a network of its own";
+  Process host([] {
+    ASSERT_TRUE(ShortBacklog(4));
+    std::vector<Member> members{Rank("a", 0, 0)};
+    for (int t = 1; t < 20; ++t) members.push_back(Rank("a", t));
+    std::vector<Descriptor> strangers;
+    Lie call{1, 0, ""};
+    call.alter = [&](std::string* offer) {
+      uint64_t name = 0;
+      std::memcpy(&name, offer->data(), sizeof name);
+      do {
+        strangers.push_back(Call(name));
+      } while (strangers.back());
+      EXPECT_EQ(errno, EAGAIN);
+    };
+    EXPECT_EQ(Connect(members, Payload::kAuto, kArenaBytes, call)[0]->links.size(), 19u);
+  });
+}
+
+// The system lets a user have only as many descriptors on the way as a process may open files.
+TEST(LinksBetweenProcesses, MoreDescriptorsThanMayBeOnTheWay) {
+  if (geteuid() != 0) GTEST_SKIP() << "the test must become a user that has nothing on the way";
+  Process host([] {
+    constexpr int kRanks = 20, kLinks = kRanks * (kRanks - 1) / 2;
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    const auto most = static_cast<rlim_t>(OpenFds() + 5 * kRanks + kLinks);
+    ASSERT_LT(most, static_cast<rlim_t>(2 * kLinks)) << "lenders hand over two descriptors for each link";
+    const rlimit files{most, most};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    std::vector<Member> members;
+    for (int r = 0; r < kRanks; ++r) members.push_back(Rank("a", r, r));
+    for (const auto& one : Connect(members, Payload::kAuto, kArenaBytes)) EXPECT_EQ(one->links.size(), kRanks - 1u);
+  });
 }
 
 uint64_t MappedBytes() {

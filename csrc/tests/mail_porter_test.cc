@@ -48,8 +48,8 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
                              {2, 1, std::string(64, '0')});
   EXPECT_EQ(
       CapturedLines(),
-      "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (opening it failed: No such file or "
-      "directory): batches travel as messages\n");
+      "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting failed: Connection "
+      "refused): batches travel as messages\n");
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared memory that is refused, too small, or short for a while; and how it is given back."""
 
+import subprocess
+
 import pytest
 from jobs import run_program
 
@@ -76,6 +78,25 @@ say("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena
         " KiB in use, 0 KiB set aside by the system): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size. "
         "The system has no more memory: give this host's processes, or their container, more"
     ), line
+
+
+NAMESPACE = """#!/bin/sh
+[ "$HVDATA_TEST_RANK" != 1 ] || exec unshare --user --map-current-user "$@"
+exec "$@"
+"""
+
+
+@pytest.mark.commit
+def test_a_rank_in_a_user_namespace_shares_it(tmp_path):
+    """As each rank is in a container that a user without root starts: `mpirun -np 4 apptainer exec image python train.py`."""
+    if subprocess.run(["unshare", "--user", "--map-current-user", "true"], capture_output=True).returncode:
+        pytest.skip("this system makes no user namespaces")
+    wrapper = tmp_path / "namespace.sh"
+    wrapper.write_text(NAMESPACE)
+    wrapper.chmod(0o755)
+    job = run_program(EPOCH, 3, env={"HVDATA_TEST_PRELOAD": str(wrapper)})
+    assert job.stdout[0] == f"arena {2 * ROWS} message 0\n", job.describe()
+    assert "shared memory" not in "".join(job.stderr), job.describe()
 
 
 @pytest.mark.commit

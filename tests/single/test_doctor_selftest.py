@@ -157,7 +157,7 @@ def test_shared_memory_that_is_not_used():
     ranks = job()
     for one in ranks:
         one["lanes"][0] |= {"arena": 0, "message": 9}
-    why = "horovod_data: [rank 1 on vm] can't use the shared memory of rank 0 on vm (opening it failed: Permission denied)"
+    why = "horovod_data: [rank 1 on vm] can't use the shared memory of rank 0 on vm (connecting failed: Connection refused)"
     found = judge(ranks, stderr=f"noise\n{why}\n")
     assert problems(found) == {"this job.shared memory"} and why in found["this job.shared memory"].value
     assert "seccomp" in found["this job.shared memory"].advice
