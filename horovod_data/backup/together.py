@@ -103,7 +103,7 @@ class JobSets:
 
         Raises:
           ValueError: the ranks differ in `about`.
-          Errors of `write` that don't concern the disk, on every rank.
+          Exception: `write` raised an error that does not concern the disk. Every rank raises it.
         """
         number = self._number
         self._number += 1

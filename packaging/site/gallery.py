@@ -118,6 +118,12 @@ ENTRIES = [
         "mpirun -np 3 python examples/speech_generator.py",
     ),
     Entry(
+        "Even batches of tokens",
+        "[token_batches.py](../examples/token_batches.py) gives all ranks nearly the same work in each step, and each row the "
+        "weight of its tokens.",
+        "mpirun -np 4 python examples/token_batches.py",
+    ),
+    Entry(
         "RETURNN",
         "[returnn_training.py](../examples/returnn_training.py) trains with RETURNN's own `tf.data` pipeline, with one reader.",
         "mpirun -np 4 python examples/returnn_training.py",
