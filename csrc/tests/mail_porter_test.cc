@@ -46,10 +46,9 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
-  EXPECT_EQ(
-      CapturedLines(),
-      "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting failed: Connection "
-      "refused): batches travel as messages\n");
+  EXPECT_EQ(CapturedLines(),
+            "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting failed: Connection "
+            "refused): batches travel as messages\n");
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
 
