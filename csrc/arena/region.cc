@@ -57,7 +57,7 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
   }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return Refused(fd, "mmap", why);
-  const std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, fd));
+  std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, fd));
   Replace(nullptr, region.get());
   return region;
 }

@@ -227,7 +227,7 @@ void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
     lane.sent_limit = limit;
     wire::Taken taken{LaneStep(lane.taken - (r == unacknowledged_ ? 1 : 0)), LaneStep(limit)};
     if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
-    send_(r, std::move(taken));
+    send_(r, taken);
   }
 }
 

@@ -299,8 +299,8 @@ void Exchange::EndWaitsForDeparted() {
 std::string Exchange::Missing(const Key& key, const Call& call) const {
   const std::string& name = key.name;
   const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
-  const std::string not_sent = world_->TrainerName(call.root) +
-                               (IsGather(name) ? ", which has not got all parts" : ", which has not sent its part");
+  std::string not_sent = world_->TrainerName(call.root) +
+                         (IsGather(name) ? ", which has not got all parts" : ", which has not sent its part");
   if (key.giver >= 0) return not_sent;
   if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
