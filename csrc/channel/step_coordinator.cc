@@ -163,15 +163,20 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     r.outcome = given;
   }
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
-  for (const Reader& one : epoch.readers)
-    if (one.progress != Progress::kLeft && !one.resumes.empty()) latest = std::max(latest, one.from);
+  std::string place;
+  for (const Reader& one : epoch.readers) {
+    if (one.progress == Progress::kLeft || one.resumes.empty() || one.from < latest) continue;
+    latest = one.from;
+    place = one.resumes;
+  }
   if (!epoch.costs.empty() && epoch.costs.begin()->first < latest && r.progress == Progress::kHas) {
     r.progress = Progress::kFailed;
     r.steps = epoch.allowed;
     r.outcome = {
         kFailedPrecondition,
-        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
-        "Save without a buffering stage behind distribute_dataset"};
+        place +
+            "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+            "Save without a buffering stage behind distribute_dataset"};
   }
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {

@@ -41,6 +41,17 @@ def check_steps(steps, weighs):
         assert abs(mean_of_means(shares) - right) < 1e-5 * max(right, 1), (step, shares)
 
 
+def check_steps_of_readers(steps, weighs):
+    """As check_steps, for rows whose costs came with them."""
+    for shares in steps:
+        everything = {
+            float(x): float(cost) for xs, cost_of_rows, _ in shares for x, cost in zip(xs, cost_of_rows) if x % 1000
+        }
+        costs = np.array([1.0 if weighs == "rows" else cost for cost in everything.values()])
+        right = np.sum(np.array(list(everything)) * costs) / np.sum(costs)
+        assert abs(mean_of_means(shares) - right) < 1e-5 * right, shares
+
+
 def steps_of(hvdata, comm, dataset):
     """The shares of all trainers, step by step."""
     got = results(comm, lambda: local(dataset) if hvdata.is_trainer() else None)
@@ -85,13 +96,7 @@ def test_several_readers_and_the_steps_of_their_leftovers(hvdata, comm, remainde
 
     steps = weighed(hvdata, comm, make, weighs, batch="per_rank", remainder=remainder, verify=True)
     assert steps
-    for shares in steps:
-        everything = {
-            float(x): float(cost) for xs, cost_of_rows, _ in shares for x, cost in zip(xs, cost_of_rows) if x % 1000
-        }
-        costs = np.array([1.0 if weighs == "rows" else cost for cost in everything.values()])
-        right = np.sum(np.array(list(everything)) * costs) / np.sum(costs)
-        assert abs(mean_of_means(shares) - right) < 1e-5 * right, shares
+    check_steps_of_readers(steps, weighs)
 
 
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
@@ -110,13 +115,7 @@ def test_a_reader_per_host(hvdata, comm, remainder, weighs):
     ds = hvdata.distribute_dataset(make, weigh=cost, batch="global", remainder=remainder, verify=True)
     steps = steps_of(hvdata, comm, ds)
     assert len(steps) >= 3
-    for shares in steps:
-        everything = {
-            float(x): float(cost) for xs, cost_of_rows, _ in shares for x, cost in zip(xs, cost_of_rows) if x % 1000
-        }
-        costs = np.array([1.0 if weighs == "rows" else cost for cost in everything.values()])
-        right = np.sum(np.array(list(everything)) * costs) / np.sum(costs)
-        assert abs(mean_of_means(shares) - right) < 1e-5 * right, shares
+    check_steps_of_readers(steps, weighs)
 
 
 @pytest.mark.world(np=2)
