@@ -7,7 +7,15 @@ import json
 import pytest
 from jobs import run_program
 
-BUFFER, INTO, N, TYPE, OP, COMM, MANY = "const void *", "void *", "int ", "MPI_Datatype ", "MPI_Op ", "MPI_Comm ", "const int *"
+BUFFER, INTO, N, TYPE, OP, COMM, MANY = (
+    "const void *",
+    "void *",
+    "int ",
+    "MPI_Datatype ",
+    "MPI_Op ",
+    "MPI_Comm ",
+    "const int *",
+)
 COLLECTIVES = {
     "Barrier": [COMM],
     "Bcast": [INTO, N, TYPE, N, COMM],
@@ -36,7 +44,9 @@ def counter():
             declared = ", ".join(f"{kind}a{i}" for i, kind in enumerate(its))
             given = ", ".join(f"a{i}" for i in range(len(its)))
             functions.append(f"int MPI_{name}({declared}) {{ ++calls; return PMPI_{name}({given}); }}")
-    return "\n".join(["#include <mpi.h>", "static _Atomic long calls;", "long collectives(void) { return calls; }", *functions])
+    return "\n".join(
+        ["#include <mpi.h>", "static _Atomic long calls;", "long collectives(void) { return calls; }", *functions]
+    )
 
 
 BARE = 'sys.modules["horovod"] = None  # Horovod has collectives of its own, all the time'

@@ -99,5 +99,5 @@ model.evaluate(valid, verbose=0)
     for rank, channel, epoch, why in (0, "train", 3, dealt), (2, "train", 3, dealt), (1, "valid", 1, absent):
         at = place.format(rank, channel, epoch)
         job.assert_said(rf"^horovod_data: \[{at} has waited \d+ s for step \d+ from reader 0 on {HOST}: {why}", rank)
-    job.assert_said(rf"DeadlineExceededError[^\0]*waited 1\d s for step")
+    job.assert_said(r"DeadlineExceededError[^\0]*waited 1\d s for step")
     assert 12 < job.seconds < 60, job.describe()
