@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/descriptors.h"
 
@@ -24,7 +25,7 @@ class Region {
 
   char* data() const { return data_; }
   uint64_t size() const { return size_; }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
   // Makes the kernel set the pages of a range aside, so that a later write can't fail with SIGBUS. False: the kernel
   // has no memory. Only the creator may call it.
@@ -34,10 +35,10 @@ class Region {
   void Release(uint64_t offset, uint64_t bytes) const;
 
  private:
-  Region(char* data, uint64_t size, int fd) : data_(data), size_(size), fd_(fd) {}
+  Region(char* data, uint64_t size, Descriptor fd) : data_(data), size_(size), fd_(std::move(fd)) {}
   char* const data_;
   const uint64_t size_;
-  const int fd_;  // -1: another process has created the region
+  const Descriptor fd_;  // none: another process has created the region
 };
 
 }  // namespace hvdata

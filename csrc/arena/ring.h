@@ -80,5 +80,6 @@ class Ring {
   alignas(64) std::atomic<uint64_t> end_;
   alignas(64) char bytes_[kBytes];
 };
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
 
 }  // namespace hvdata

@@ -46,7 +46,9 @@ inline void CheckLocks(bool, const char*) {}
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
   // A thread that holds a lock may take only locks of a later order. Tests check this rule with CheckLocks().
-  enum Order : unsigned { kState, kMail, kLast };
+  // Except: kBefore has no place in the order. Its holder may wait and handle messages, and AfterUnlock does not wait
+  // for it.
+  enum Order : unsigned { kState, kMail, kLast, kBefore };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
@@ -81,26 +83,6 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
  private:
   Mutex* const mutex_;
   bool held_ = true;
-};
-
-// A lock for a thread that waits while it holds the lock. It is not one of the locks above and has no place in their
-// order. Its holder handles messages, and AfterUnlock does not wait for it.
-class HVDATA_THREADS(capability("mutex")) OneAtATime {
- public:
-  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
-
- private:
-  friend class OneAtATimeLock;
-  std::mutex mu_;
-};
-
-class HVDATA_THREADS(scoped_lockable) OneAtATimeLock {
- public:
-  explicit OneAtATimeLock(OneAtATime* turn) HVDATA_THREADS(acquire_capability(turn)) : lock_(turn->mu_) {}
-  ~OneAtATimeLock() HVDATA_THREADS(release_capability()) {}
-
- private:
-  const std::lock_guard<std::mutex> lock_;
 };
 
 class CondVar {

@@ -15,9 +15,6 @@ enum class Batch : uint8_t {
 enum class Schedule : uint8_t { kStatic = 0, kDynamic = 1 };
 enum class Remainder : uint8_t { kDrop = 0, kPartial = 1, kPad = 2, kRepeat = 3 };
 
-// True if a trainer without enough rows gets filler rows: zeros, or copies of rows of the same step.
-inline bool FillsUp(Remainder remainder) { return remainder == Remainder::kPad || remainder == Remainder::kRepeat; }
-
 // One trainer's rows of a global batch: rows [begin, begin + count), then `padding` filler rows.
 struct Rows {
   int64_t begin = 0;
