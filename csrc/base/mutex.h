@@ -22,8 +22,7 @@
 
 namespace hvdata {
 
-// Runs `what` now if this thread holds none of our locks. Otherwise runs it as soon as the thread has released its last
-// lock.
+// Runs `what` as soon as this thread holds none of our locks.
 void AfterUnlock(std::function<void()> what);
 
 // Frees `trash` at the same moment.

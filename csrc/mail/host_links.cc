@@ -65,21 +65,21 @@ bool ReadsAfar(const World& world, int from, int to) {
 }
 
 std::vector<int> Porters(const World& world) {
-  const auto count = static_cast<int>(world.members.size());
+  const std::vector<int>&readers = world.readers, &trainers = world.trainers;
   std::vector<int> porters(world.members.size(), -1);
-  for (const int trainer : world.trainers) {
+  for (const int trainer : trainers) {
     const Member& me = world.members[static_cast<size_t>(trainer)];
-    int reader = -1, first = -1, trainers = 0;  // of its group, on its host
-    bool from_afar = false;
-    for (int m = 0; m < count; ++m) {
-      const Member& member = world.members[static_cast<size_t>(m)];
-      from_afar = from_afar || ReadsAfar(world, m, trainer);
-      if (member.group != me.group || member.host != me.host) continue;
-      if (member.reads() && reader < 0) reader = m;
-      if (member.trains() && trainers++ == 0) first = m;
-    }
+    const auto from_afar = [&](int reader) { return ReadsAfar(world, reader, trainer); };
+    const auto beside = [&](int other) {
+      const Member& member = world.members[static_cast<size_t>(other)];
+      return member.group == me.group && member.host == me.host;
+    };
+    if (std::none_of(readers.begin(), readers.end(), from_afar)) continue;
+    if (std::count_if(trainers.begin(), trainers.end(), beside) == 1) continue;
     // A reader of the host already has links with the trainers.
-    if (from_afar && trainers > 1) porters[static_cast<size_t>(trainer)] = reader >= 0 ? reader : first;
+    const auto reader = std::find_if(readers.begin(), readers.end(), beside);
+    porters[static_cast<size_t>(trainer)] =
+        reader != readers.end() ? *reader : *std::find_if(trainers.begin(), trainers.end(), beside);
   }
   return porters;
 }

@@ -37,9 +37,8 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Sets `where` and `bytes` of every component. A payload that is in shared memory stays there. Otherwise a small
-// payload goes inline, and a large one as a message. `shared`: the memory that the receiver maps, too; null: there is
-// none. A payload there is kept until the receiver gives it back.
+// Sets `where` and `bytes` of every component. `shared`: the memory that the receiver maps, too; null: there is none.
+// A payload there stays there, until the receiver gives it back. Other payloads go inline if small, or as messages.
 inline void PlacePayloads(Packet* packet, Arena* shared) {
   InlineBudget budget;
   for (size_t i = 0; i < packet->header.components.size(); ++i) {

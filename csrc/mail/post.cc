@@ -42,8 +42,7 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)) {
   by_member_.resize(world->members.size());
   const auto add = [this](int member, HostLink* link) {
-    routes_.push_back(std::make_unique<Route>(member, link));
-    return by_member_[static_cast<size_t>(member)] = routes_.back().get();
+    return (by_member_[static_cast<size_t>(member)] = std::make_unique<Route>(member, link)).get();
   };
   for (const auto& [member, link] : links_->links) linked_.push_back(add(member, link.get()));
   const int mine = links_->porters[static_cast<size_t>(world->self)];
@@ -180,17 +179,15 @@ void Post::LogFull(uint64_t bytes) {
                              : ""));
 }
 
-std::string Post::Name(int member) const {
-  const bool known = member >= 0 && static_cast<size_t>(member) < world_->members.size();
-  return known ? world_->Name(member) : "process " + std::to_string(member);
-}
-
 void Post::Break(const std::string& what) {
   if (broken_.exchange(true)) return;
   ways_.broken(what + ". No more batches can be moved: look for the first error that any rank printed");
 }
 
-Post::Route* Post::RouteTo(int member) const { return member < 0 ? nullptr : by_member_[static_cast<size_t>(member)]; }
+Post::Route* Post::RouteTo(int member) const {
+  const auto i = static_cast<size_t>(member);
+  return i < by_member_.size() ? by_member_[i].get() : nullptr;
+}
 
 HostLink* Post::LinkTo(int member) const {
   Route* const route = RouteTo(member);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Incoming messages, from rings, MPI and this process itself. One thread at a time delivers them, in each sender's
-// order.
+// Incoming messages. One thread at a time delivers them, in each sender's order.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -163,8 +162,7 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
   }
 }
 
-// ---- The porter. It receives an envelope from another host. It passes each rank of its own host the messages for that
-// rank.
+// ---- The porter receives envelopes from other hosts. It passes each rank of its host the messages for that rank.
 
 void Post::TakeEnvelope(Route* route, std::string_view record) {
   const auto refuse = [&](const std::string& why) {
@@ -175,7 +173,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
   if (!wire::OpenEnvelope(record, &messages, &error)) return refuse(error);
   for (const wire::Enclosed& one : messages) {
     const auto source = static_cast<int>(one.member);
-    if (one.member >= by_member_.size() || RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
+    if (RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
       return refuse("it is from member " + std::to_string(one.member) + ", who does not send this way");
     }
     TakeMessage(source, one.message);
@@ -183,8 +181,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
 }
 
 void Post::PassOn(int source, int member, wire::Envelope envelope) {
-  const bool known = member >= 0 && static_cast<size_t>(member) < by_member_.size();
-  HostLink* const link = known ? LinkTo(member) : nullptr;
+  HostLink* const link = LinkTo(member);
   if (link == nullptr || !link->lends() || envelope.bytes() > link->Most()) {
     return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
                  ", but can't be passed on");

@@ -61,10 +61,12 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIt
   EXPECT_EQ(links[0]->arena->segment().peers, 2u);
   EXPECT_GE(links[0]->arena->segment().arena, kArenaBytes);
   for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
-  EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "to 2"), "to 2");
-  EXPECT_EQ(Through(To(*links[0], 3), To(*links[3], 0), "to 3"), "to 3");
-  EXPECT_EQ(Through(To(*links[2], 0), To(*links[0], 2), "from 2"), "from 2");
-  EXPECT_EQ(Through(To(*links[3], 0), To(*links[0], 3), "from 3"), "from 3");
+  for (const int trainer : {2, 3}) {
+    HostLink* const there = To(*links[0], trainer);
+    HostLink* const back = To(*links[static_cast<size_t>(trainer)], 0);
+    EXPECT_EQ(Through(there, back, "to " + std::to_string(trainer)), "to " + std::to_string(trainer));
+    EXPECT_EQ(Through(back, there, "from " + std::to_string(trainer)), "from " + std::to_string(trainer));
+  }
 }
 
 TEST(HostLinks, BetweenReadersAndTheirTrainers) {
