@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the other members on this host. It notices the death of such a process at once. MPI reports the death much
-// later.
+// Notices the death of other members on this host at once. MPI reports it much later.
 #pragma once
 
 #include <poll.h>

@@ -90,22 +90,21 @@ void Post::Send(int member, Header header, const Share* share) {
   PlacePayloads(&packet, link != nullptr && link->lends() ? arena().get() : nullptr);
   Header& h = packet.header;
   CountPlaces(h);
-  // Messages of no channel go by MPI. No thread waits for them at a ring, so the communication thread would find them
-  // there later. They need no order among the messages of the ring. Except: BYE comes after everything.
+  // Messages of no channel go by MPI, and need no order among the others: no thread waits for them at a ring, so the
+  // communication thread would find them there later. Except: BYE comes after everything.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // BYE and BECAUSE avoid the porter. BYE takes the same way as the messages of no channel, because it must arrive
-  // after them. BECAUSE says why a step does not come. A stopped porter may hold that step.
+  // BYE avoids the porter, because it must arrive after the messages of no channel. So does BECAUSE, which says why a
+  // step does not come: a stopped porter may hold that step.
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  // A state may have gigabytes. Such a state does not fit into the ring. So no state is encoded for the ring under a
-  // lock.
+  // A state may have gigabytes, which must not be encoded under a lock for a ring that can't take them.
   bool all_here =
-      link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(packet);
+      link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(h.components);
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
   const uint64_t limit = link != nullptr && link->lends() ? kAlways : LimitIn(h.message);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Incoming messages. One thread at a time delivers them, in each sender's order.
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "base/counters.h"
 #include "base/exceptions.h"
+#include "mail/placement.h"
 #include "mail/post.h"
 
 namespace hvdata {
@@ -105,25 +105,10 @@ bool Post::DeliverQueue() {
 // Takes a message whose payloads are all inline or in the arena.
 void Post::TakeMessage(int member, std::string_view message) {
   Header header;
-  std::string_view payload;
-  std::string error;
-  if (!wire::Decode(message, &header, &payload, &error)) {
-    Break("a record from " + world_->Name(member) + " can't be read: " + error);
-    return;
-  }
   Destination destination;
-  if (!header.components.empty()) {
-    destination = DestinationFor(member, header);
-    if (destination.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
-    for (size_t i = 0; i < header.components.size(); ++i) {
-      if (header.components[i].where == Where::kMessage)
-        return Break("a share from " + world_->Name(member) + " is not all here");
-      if (header.components[i].where != Where::kInline) continue;
-      const uint64_t bytes = header.components[i].bytes;
-      if (bytes > 0) std::memcpy(destination.places[i], payload.data(), bytes);
-      payload.remove_prefix(bytes);
-    }
-  }
+  std::string why = Open(this, member, message, &header, &destination);
+  if (why.empty() && HasMessages(header.components)) why = "some payloads are not in it";
+  if (!why.empty()) return Break("a record from " + world_->Name(member) + " can't be read: " + why);
   InOrder(member, std::move(header), std::move(destination.owner));
 }
 

@@ -70,18 +70,6 @@ TEST(Heap, DoesWhatANaiveOneDoes) {
   }
 }
 
-TEST(Heap, BatchesOfOneSizeStayAtTheFront) {
-  Heap heap(100 * kUnit);
-  std::vector<uint64_t> window;
-  for (uint64_t i = 0; i < 3; ++i) window.push_back(*heap.Take(4 * kUnit));
-  for (int step = 0; step < 1000; ++step) {
-    heap.Give(window.front(), 4 * kUnit);
-    window.erase(window.begin());
-    window.push_back(*heap.Take(4 * kUnit));
-    ASSERT_LT(window.back(), 12 * kUnit);
-  }
-}
-
 TEST(Heap, WhatIsLessThanAUnitIsNotThere) {
   EXPECT_EQ(Heap::Rounded(1), kUnit);
   EXPECT_EQ(Heap::Rounded(kUnit), kUnit);

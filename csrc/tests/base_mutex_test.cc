@@ -99,24 +99,6 @@ TEST(Mutexes, HoldsLocksCountsThoseOfThisThread) {
   EXPECT_FALSE(HoldsLocks());
 }
 
-TEST(Mutexes, AConditionIsLookedAtUnderTheLock) {
-  Mutex mutex;
-  CondVar changed;
-  bool ready = false;
-  std::thread other([&] {
-    const MutexLock lock(&mutex);
-    ready = true;
-    changed.NotifyAll();
-  });
-  {
-    const MutexLock lock(&mutex);
-    EXPECT_TRUE(changed.WaitFor(&mutex, std::chrono::seconds(60), [&] { return ready; }));
-    EXPECT_TRUE(HoldsLocks()) << "it is held again behind the wait";
-    EXPECT_FALSE(changed.WaitFor(&mutex, std::chrono::milliseconds(1), [] { return false; }));
-  }
-  other.join();
-}
-
 TEST(MutexDeathTest, LocksAreTakenInOneOrder) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Mutex state, other, mail(Mutex::kMail), last(Mutex::kLast);

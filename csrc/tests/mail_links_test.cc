@@ -58,6 +58,7 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIt
   const auto links =
       Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArenaBytes);
   EXPECT_EQ(Pairs(links), "0-2 0-3 1-4");
+  for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, -1, 1}));
   EXPECT_EQ(links[0]->arena->segment().peers, 2u);
   EXPECT_GE(links[0]->arena->segment().arena, kArenaBytes);
   for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
@@ -83,8 +84,10 @@ TEST(HostLinks, BetweenReadersAndTheirTrainers) {
 
 TEST(HostLinks, NoneWithoutSharedMemory) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
-  EXPECT_EQ(Pairs(Connect(members, Payload::kMessage, kArenaBytes)), "");
   EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArenaBytes)), "");
+  const auto by_mpi = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2)}, Payload::kMessage, kArenaBytes);
+  EXPECT_EQ(Pairs(by_mpi), "");
+  for (const auto& one : by_mpi) EXPECT_EQ(one->porters, std::vector<int>(3, -1));
   CaptureLines();
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
   const std::string said = CapturedLines();

@@ -28,17 +28,6 @@ TEST(Porters, AReaderOfTheHostOrElseItsFirstRank) {
       << "each host has its own reader";
 }
 
-TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
-  const std::vector<Member> members = {Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)};
-  const auto links = Connect(members, Payload::kAuto, 64 << 20);
-  for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, 1, 1}));
-  EXPECT_EQ(links[1]->links.size(), 2u);
-  EXPECT_EQ(links[1]->arena, nullptr) << "it reads for nobody";
-  for (const int self : {2, 3}) EXPECT_EQ(links[static_cast<size_t>(self)]->links.size(), 1u);
-  for (const auto& one : Connect(members, Payload::kMessage, 64 << 20))
-    EXPECT_EQ(one->porters, (std::vector<int>(4, -1)));
-}
-
 TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,

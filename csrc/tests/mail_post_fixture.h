@@ -19,7 +19,8 @@
 #include "base/counters.h"
 #include "base/mutex.h"
 #include "mail/post.h"
-#include "tests/arena_checksum.h"
+#include "plain_messages.h"
+#include "tests/filled_packet.h"
 #include "tests/mail_links_job.h"
 
 namespace hvdata {
@@ -44,7 +45,7 @@ inline Destination DestinationFor(const std::vector<wire::Component>& components
   for (size_t i = 0; i < blocks->size(); ++i) {
     Block& block = (*blocks)[i];
     if (components[i].where != wire::Where::kArena) {
-      std::shared_ptr<char> memory(new char[components[i].bytes], std::default_delete<char[]>());
+      const std::shared_ptr<char> memory = NewMemory(components[i].bytes);
       block = {memory.get(), components[i].bytes, memory};
     }
     destination.places.push_back(const_cast<char*>(block.data));
@@ -121,23 +122,8 @@ class PostJob : public testing::Test {
     return numbers;
   }
 
-  // The component's dimension is the checksum.
-  static int64_t Sum(const char* data, size_t size) { return static_cast<int64_t>(Checksum(data, size) >> 1); }
-
   static Packet Make(uint64_t number, const std::vector<size_t>& sizes = {}) {
-    Packet packet;
-    wire::Data data;
-    data.step = LaneStep(number);
-    packet.header = MakeHeader(kChannel, 0, data);
-    for (const size_t size : sizes) {
-      std::shared_ptr<char> memory(new char[size], std::default_delete<char[]>());
-      Fill(memory.get(), size, number);
-      wire::Component component;
-      component.dims = {Sum(memory.get(), size)};
-      packet.header.components.push_back(component);
-      packet.blocks.push_back({memory.get(), size, memory});
-    }
-    return packet;
+    return FilledPacket(DataAt(number), kChannel, number, sizes);
   }
   void Send(int from, int to, Packet packet) {
     post(from).MoveToArena(to, &packet.blocks);
@@ -161,8 +147,7 @@ class PostJob : public testing::Test {
       const wire::Component& component = got.header.components[i];
       const Block& block = (*got.blocks)[i];
       ASSERT_EQ(block.size, component.bytes);
-      ASSERT_EQ(Sum(block.data, block.size), component.dims[0])
-          << "packet " << Number(got.header) << ", component " << i;
+      ASSERT_TRUE(IsWhole(component, block.data)) << "packet " << Number(got.header) << ", component " << i;
     }
   }
 

@@ -98,7 +98,7 @@ class Figures {
   void Add(const std::string& name, const Usage& usage) {
     double values[kUsageFigures];
     std::memcpy(values, &usage, sizeof values);
-    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "switches", "anon", "shared", "pss", "fds"};
+    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "anon", "shared", "pss", "fds"};
     static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
     for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
   }
@@ -131,8 +131,7 @@ class Process {
   Process(Options options, int rank, int processes)
       : options_(std::move(options)), rank_(rank), processes_(processes) {}
 
-  bool Run(double began, double initialized) {
-    figures_.Add("main", began - options_.launched);
+  bool Run(double initialized) {
     figures_.Add("mpi", initialized - options_.launched);
     ConnectMpi();
     Together();
@@ -141,7 +140,6 @@ class Process {
     engine_ = Engine::Current();
     figures_.Add("engine", Now() - start_);
     if (!Join()) return false;
-    figures_.Add("joined", Now() - start_);
     if (engine_->world().me().reads()) {
       for (const uint32_t channel : {kPlain, kVerified}) Serve(channel);
     }
@@ -150,8 +148,7 @@ class Process {
     for (int64_t round = 0; round < options_.rounds; ++round) Epoch("verified" + std::to_string(round), kVerified, 0);
     if (options_.paced_steps > 0) Epoch("paced", kPlain, options_.pace_ms);
     Idle();
-    const uint64_t rows = rows_seen_;
-    figures_.Add("rows", static_cast<double>(rows));
+    figures_.Add("rows", static_cast<double>(rows_seen_));
     figures_.Add("wrong", static_cast<double>(wrong_));
     Leave();
     for (int64_t round = 0; round < options_.by_mpi; ++round) ByMpi("mpi" + std::to_string(round));
@@ -343,7 +340,6 @@ class Process {
 
 int main(int argc, char** argv) {
   using namespace hvdata;  // NOLINT(google-build-using-namespace): this is the program
-  const double began = Now();
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string given = argv[i];
@@ -366,7 +362,7 @@ int main(int argc, char** argv) {
   const double initialized = Now();
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
-  const bool right = Process(options, rank, processes).Run(began, initialized);
+  const bool right = Process(options, rank, processes).Run(initialized);
   if (!right) Log("scale_job: process " + std::to_string(rank) + " has found something wrong: see above");
   MPI_Finalize();
   return right ? 0 : 1;

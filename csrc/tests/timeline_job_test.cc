@@ -5,15 +5,55 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "tests/timeline_blocks.h"
+#include "base/log.h"
 #include "timeline/timeline.h"
 
 namespace hvdata {
 namespace {
+
+// What a process has written (timeline/file.h).
+struct Blocks {
+  std::vector<std::pair<std::string, std::string>> all;  // kind, payload
+
+  explicit Blocks(const std::string& path) {
+    EXPECT_TRUE(FileWriter().Flush(std::chrono::seconds(60)));
+    std::ostringstream read;
+    read << std::ifstream(path).rdbuf();
+    const std::string text = read.str();
+    for (size_t at = 0; at + 8 <= text.size();) {
+      uint32_t size;
+      std::memcpy(&size, text.data() + at + 4, sizeof size);
+      all.emplace_back(text.substr(at, 4), text.substr(at + 8, size));
+      at += 8 + size;
+    }
+  }
+
+  template <typename T>
+  std::vector<T> Of(const std::string& kind) const {
+    std::vector<T> found;
+    for (const auto& [its, payload] : all) {
+      if (its != kind) continue;
+      for (size_t at = 0; at + sizeof(T) <= payload.size(); at += sizeof(T)) {
+        found.emplace_back();
+        std::memcpy(&found.back(), payload.data() + at, sizeof(T));
+      }
+    }
+    return found;
+  }
+  std::string Text(const std::string& kind) const {
+    for (const auto& [its, payload] : all)
+      if (its == kind) return payload;
+    return "";
+  }
+};
 
 class TimelineJob : public testing::Test {
  protected:
@@ -29,13 +69,7 @@ class TimelineJob : public testing::Test {
 
   void Make(uint64_t most_bytes, size_t most_events) {
     for (int self = 0; self < 2; ++self) {
-      std::vector<Member> members(2);
-      for (int i = 0; i < 2; ++i) {
-        members[static_cast<size_t>(i)].host = "node" + std::to_string(i);
-        members[static_cast<size_t>(i)].trainer = i;
-      }
-      members[0].reader = 0;
-      worlds_[self] = World::Of(self, std::move(members));
+      worlds_[self] = World::Of(self, {{"node0", 0, 0, 0, 0}, {"node1", 0, 0, -1, 1}});
       const Send send = [this, self](int member, wire::Header header, const Share*) {
         asked_ += std::holds_alternative<wire::Ping>(header.message);
         if (deaf_) return;

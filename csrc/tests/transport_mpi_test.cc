@@ -153,7 +153,7 @@ void TestPorter() {
           std::string_view payload;
           EXPECT(messages[m].member == 0, std::to_string(messages[m].member));
           EXPECT(wire::Decode(messages[m].message, &header, &payload, &error) && StepOf(header) == m, error);
-          EXPECT(payload.size() == 100 && IsFilled(3, payload.data(), 100));
+          EXPECT(payload.size() == 100 && IsWhole(header.components.at(0), payload.data()));
         }
       }
     } else if (rank == 0) {
@@ -271,7 +271,7 @@ void TestOvertaking() {
     send(1, 10);
     send(2, 10);
     MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    MPI_Send(Filled(5, 1000).data, 1000, MPI_BYTE, 0, kPayloadTag, pair);
+    MPI_Send(FilledPacket(DataAt(0), 1, 5, {1000}).blocks[0].data, 1000, MPI_BYTE, 0, kPayloadTag, pair);
     // The transport must still wait for messages that come after the barrier.
     const uint64_t sent[2] = {4, 0};
     uint64_t expected = 0;
@@ -374,8 +374,7 @@ void TestBrokenInAllWays() {
   outer.Add(right, 1)->append(inner.Take());
   const std::string nested = outer.Take();
   for (const std::string& unreadable : {std::string("nonsense"), std::string(), nested, nested.substr(0, 30)}) {
-    TestBroken("cannot be read",
-               [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, unreadable, kHeaderTag); });
+    TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, unreadable, kHeaderTag); });
   }
   TestBroken("MPI_Isend with process 99 failed", [](MPI_Comm, Mailbox*, Transport* transport) {
     transport->Send(99, FilledPacket(wire::Bye(), 0, 0, {}));

@@ -44,7 +44,7 @@ void Transport::Pack(int dest, Packet packet) {
   std::string front = wire::Encode(packet.header);
   const std::vector<std::string_view> parts = InlineParts(packet);
   const uint64_t needed = wire::Envelope::kLabelBytes + front.size() + BytesOf(parts);
-  const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet);
+  const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet.header.components);
   const bool by_porter = packet.porter >= 0 && !alone;
   const int to = by_porter ? packet.porter : dest;
   wire::Envelope& envelope = envelopes_[to];

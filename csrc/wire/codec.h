@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both
-// directions.
+// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both.
 #pragma once
 
 #include <cstddef>
@@ -136,8 +135,7 @@ class Reader {
     std::memcpy(&value, &bits, sizeof value);
   }
 
-  // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message. So the message's
-  // length bounds the list's size.
+  // Resizes the list to the size in the message. Each item takes at least `item_bytes` there, which bounds the size.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
