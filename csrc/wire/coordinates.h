@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch (drawn in docs/maps.md). Every count begins at 0. When the epoch resumes from a
+// The ways to count within an epoch (drawn in docs/messages.md). Every count begins at 0. When the epoch resumes from a
 // checkpoint, Turn continues. DealtStep begins again at 0 where the slowest rank resumes, and LaneStep where its own
 // trainer resumes.
 #pragma once
