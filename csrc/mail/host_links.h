@@ -32,7 +32,6 @@ enum class Payload : int {
 // The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share a bell.
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
-  uint64_t token;  // a random number: a peer that finds it has opened the right memory
   Bell sinks[kEach], sources[kEach];
   // The bell of the thread that waits for this channel: the dealer's, or a trainer's.
   Bell* Of(bool for_reader, uint32_t channel) { return (for_reader ? &sources[0] : &sinks[0]) + channel % kEach; }
