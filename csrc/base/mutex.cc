@@ -17,7 +17,7 @@ namespace {
 using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
-thread_local const Mutex* holds[Mutex::kBefore + 1] = {};  // by Mutex::Order
+thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
 thread_local Pending* pending = nullptr;  // has no destructor: no thread ends while it holds one of our locks
 
 void RunPending() {
@@ -55,21 +55,21 @@ void CheckLocks(bool holds, const char* what) {
 #endif
 
 void Mutex::Lock() UNCHECKED {
-  if (order_ != kBefore) {
-    CheckLocks(std::all_of(holds + order_, holds + kBefore, [](const Mutex* one) { return one == nullptr; }),
-               "a lock is taken by a thread that holds one behind it, or of the same kind");
-  }
+  if (order_ == kBefore) return mu_.lock();
+  CheckLocks(std::all_of(holds + order_, std::end(holds), [](const Mutex* held_one) { return held_one == nullptr; }),
+             "a lock is taken by a thread that holds one behind it, or of the same kind");
   mu_.lock();
   holds[order_] = this;
-  if (order_ != kBefore) ++held;
+  ++held;
 }
 
 void Mutex::Unlock() UNCHECKED {
+  if (order_ == kBefore) return mu_.unlock();
   holds[order_] = nullptr;
   mu_.unlock();
-  if (order_ != kBefore && --held == 0 && pending != nullptr) RunPending();
+  if (--held == 0 && pending != nullptr) RunPending();
 }
 
-bool Mutex::IsHeld() const { return holds[order_] == this; }
+bool Mutex::IsHeld() const { return order_ == kBefore || holds[order_] == this; }
 
 }  // namespace hvdata
