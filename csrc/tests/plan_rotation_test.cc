@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -65,37 +66,6 @@ int64_t CountAhead(Rotation rotation, int reader, int64_t window) {
   return count;
 }
 
-void ExpectAheadAgrees(const Rotation& rotation, int readers) {
-  for (int64_t window = 0; window <= 3 * readers + 2; ++window) {
-    int64_t sum = 0;
-    for (int reader = 0; reader < readers; ++reader) {
-      const int64_t ahead = rotation.Ahead(reader, window);
-      ASSERT_EQ(ahead, CountAhead(rotation, reader, window)) << "reader " << reader << ", window " << window;
-      sum += ahead;
-    }
-    ASSERT_EQ(sum, rotation.Done() ? 0 : window) << "readers together use the window, no more and no less";
-  }
-}
-
-TEST(Ahead, AgreesWithWalkingAtEveryStep) {
-  for (int readers = 1; readers <= 5; ++readers) {
-    ForAllTuples<int>(readers, 2, [readers](std::vector<int> steps) {
-      Rotation rotation(readers);
-      while (!rotation.Done()) {
-        ExpectAheadAgrees(rotation, readers);
-        if (testing::Test::HasFatalFailure()) return;
-        const int reader = rotation.Reader();
-        if (steps[reader]-- > 0) {
-          rotation.Advance(reader);
-        } else {
-          rotation.Retire(reader);
-        }
-      }
-      ExpectAheadAgrees(rotation, readers);
-    });
-  }
-}
-
 // A reader may end before its turn comes: the others are not moved by it.
 TEST(Rotation, WhoRetiresOutOfTurnMovesNobody) {
   for (int gone = 0; gone < 3; ++gone) {
@@ -137,28 +107,31 @@ TEST(Forward, GoesOnWhereAnotherStood) {
   }
 }
 
-// Readers in rounds far apart: no reader is granted more than it deals among the next steps, so that all together keep
+// In rounds in which readers without a checkpoint are, the grants agree with walking, and use the window, no more and no
+// less. In rounds far apart no reader is granted more than it deals among the next steps, so that all together keep
 // within the window, and the one at hand is always granted something, so that the epoch moves.
-TEST(Ahead, InUnevenRoundsNeverTooMuchAndNeverNothingForTheReaderAtHand) {
-  for (int readers = 1; readers <= 4; ++readers) {
-    ForAllTuples<int>(readers, 4, [readers](const std::vector<int>& rounds) {
+TEST(Ahead, NeverTooMuchAndNeverNothingForTheReaderAtHand) {
+  for (int readers = 1; readers <= 5; ++readers) {
+    ForAllTuples<int>(readers, readers < 5 ? 4 : 2, [readers](const std::vector<int>& rounds) {
       for (int gone = 0; gone < 1 << readers; ++gone) {
         Rotation rotation(readers);
+        std::vector<int> running;
         for (int r = 0; r < readers; ++r) {
           rotation.Forward(r, rounds[r]);
-          if (gone >> r & 1) rotation.Retire(r);
+          gone >> r & 1 ? rotation.Retire(r) : running.push_back(rounds[r]);
         }
-        if (rotation.Done()) continue;
-        for (int64_t window = 0; window <= 2 * readers + 1; ++window) {
+        const bool even = rotation.Done() ||
+                          (std::is_sorted(running.rbegin(), running.rend()) && running.front() - running.back() <= 1);
+        for (int64_t window = 0; window <= 3 * readers + 2; ++window) {
           int64_t sum = 0;
           for (int r = 0; r < readers; ++r) {
-            const int64_t ahead = rotation.Ahead(r, window);
-            ASSERT_GE(ahead, 0);
-            ASSERT_LE(ahead, CountAhead(rotation, r, window)) << testing::PrintToString(rounds) << " reader " << r;
+            const int64_t ahead = rotation.Ahead(r, window), walked = CountAhead(rotation, r, window);
+            ASSERT_GE(ahead, even ? walked : 0) << testing::PrintToString(rounds) << " reader " << r;
+            ASSERT_LE(ahead, walked) << testing::PrintToString(rounds) << " reader " << r;
             sum += ahead;
           }
           ASSERT_LE(sum, window);
-          if (window == 0) continue;
+          if (rotation.Done() || window == 0) continue;
           ASSERT_GE(rotation.Ahead(rotation.Reader(), window), 1) << testing::PrintToString(rounds);
         }
       }
