@@ -71,7 +71,7 @@ class Channels {
 
   const World* const world_;
 
-  OneAtATime looking_;  // held for a look at all sinks and sources, under whose locks nobody looks
+  Mutex looking_{Mutex::kBefore};  // held for a look at all sinks and sources, under whose locks nobody looks
   mutable Mutex mu_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // by channel that is not made yet
