@@ -3,7 +3,7 @@
 // belongs to the k-th scatter of that name on all other ranks. So does the k-th gather. The gradient of a call is a call
 // of the reverse kind, with a name of its own.
 //
-// docs/maps.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
+// docs/messages.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
 // checks the parts of all ranks. Then it ends the call on all ranks, perhaps with an error.
 #pragma once
 
