@@ -18,7 +18,7 @@ from typing import Any, Sequence
 import numpy as np
 import tensorflow as tf
 
-from ..collectives import exchange
+from ..native import loader
 
 Array = Any
 _ADDED = r"^\{\{function_node [^}]*\}\} |\s*\[Op:.*$"  # the parts that TensorFlow adds to the core's text
@@ -62,8 +62,11 @@ class Exchange:
         value = mine if root == self.rank else mine[:0]
         splits = tf.constant(rows if root == self.rank else 0, tf.int64)
         try:
-            # A name that begins with these characters makes the core's texts name the audit (csrc/meeting/exchange.h).
-            part, _ = exchange.run("scatter", [tf.constant(value), splits], f"\0A{self.label}", root)
+            with tf.device("/CPU:0"):
+                # A label that begins with these characters makes the core's texts name the audit
+                # (csrc/meeting/exchange.h).
+                label = f"\0A{self.label}"
+                part, _ = loader.load().ops.horovod_data_scatter(tf.constant(value), splits, label, [], root=root)
         except tf.errors.OpError as error:
             raise type(error)(None, None, re.sub(_ADDED, "", error.message)) from None
         return part.numpy()
