@@ -160,7 +160,7 @@ class ReceiverOp : public DatasetOpKernel {
       // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -174,7 +174,7 @@ class ReceiverOp : public DatasetOpKernel {
         return Caught([&] {
           if (Engine::State() == EngineState::kForked)
             return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
-          const OneAtATimeLock lock(&mu_);
+          const MutexLock lock(&mu_);
           if (sink()) return body();
           return absl::FailedPreconditionError(
               "channel '" + dataset()->arguments_.channel_name +
@@ -301,7 +301,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       Sink* sink() const { return dataset()->sink_.get(); }
 
-      mutable OneAtATime mu_;  // one GetNext at a time
+      mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
     };
