@@ -13,6 +13,7 @@ import os
 import sys
 from typing import Any, Callable
 
+from ..job import unaveraged
 from ..native import bindings, loader
 from . import children
 
@@ -60,7 +61,12 @@ def look_at_horovod() -> None:
     except ImportError:
         children.say(installed=False)
         return
-    children.say(installed=True, version=str(horovod.__version__), step="import horovod.tensorflow")
+    children.say(
+        installed=True,
+        version=str(horovod.__version__),
+        keras=unaveraged.keras_3_without_patch(os.path.dirname(horovod.__file__)),
+        step="import horovod.tensorflow",
+    )
     try:
         import horovod.tensorflow as hvd
     except Exception as failure:
