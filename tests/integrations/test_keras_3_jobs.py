@@ -73,7 +73,10 @@ def test_weights_are_those_of_one_process(horovod, tmp_path, module, patched):  
     for ranks in ended[2], ended[4]:
         assert ranks[0][1] != ranks[1][1]  # the first weights
         for mean_losses, _, mine in ranks:
-            assert mine == ranks[0][2] and np.allclose(mean_losses, losses, rtol=0, atol=1e-5)
+            assert mine == ranks[0][2]
+            assert np.allclose(
+                mean_losses, losses, rtol=0, atol=1e-3
+            )  # the last batch has filler rows, which Keras counts
             assert all(np.allclose(one, other, rtol=0, atol=1e-5) for one, other in zip(mine, weights))
 
 
@@ -113,9 +116,16 @@ def test_horovod_as_it_is(horovod, tmp_path, script, np_):  # noqa: F811
         assert "horovod_data.integrations.keras" in text and "TF_USE_LEGACY_KERAS=1 with the package tf_keras" in text
 
 
-def test_another_backend_is_refused():
-    job = run_job("import horovod_data.integrations.keras", 1, env={"KERAS_BACKEND": "numpy"})
-    assert job.returncode != 0
-    job.assert_said(
-        "ImportError: horovod_data.integrations.keras needs Keras' backend tensorflow, and this is numpy", 0
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ('keras.backend.backend = lambda: "jax"', "needs Keras' backend tensorflow, and this is jax"),
+        ('keras.__version__ = "2.15.0"', "is for Keras 3, and this is Keras 2.15.0. Import horovod.tensorflow.keras."),
+    ],
+    ids=["backend", "Keras 2"],
+)
+def test_another_keras_is_refused(change, text):
+    job = run_job(f"import tensorflow, keras\n{change}\nimport horovod_data.integrations.keras", 1)
+    assert job.returncode != 0 and f"ImportError: horovod_data.integrations.keras {text}" in job.stderr[0], (
+        job.describe()
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import horovod.tensorflow as _horovod
 import keras as _keras
 
 from ...errors import explained as _explained
@@ -21,6 +20,8 @@ if _keras.__version__.startswith("2."):
 if _keras.backend.backend() != "tensorflow":
     _what = f"horovod_data.integrations.keras needs Keras' backend tensorflow, and this is {_keras.backend.backend()}"
     raise _explained(ImportError, _what, "Set KERAS_BACKEND=tensorflow, or train without Horovod's optimizer")
+
+import horovod.tensorflow as _horovod  # noqa: E402
 
 from . import callbacks  # noqa: E402
 from .loading import load_model  # noqa: E402
