@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how long a thread does each activity. Every moment counts for exactly one activity. So the sums add up to
-// the elapsed time.
+// Measures how long a thread does each activity. Every moment counts for one activity, so the sums add up.
 #pragma once
 
 #include <array>
@@ -17,8 +16,7 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Any thread may call
-// it.
+// `What`: an enum of activities from 0 to kCount. Any thread may call these functions.
 template <typename What>
 class Stopwatch {
  public:

@@ -170,7 +170,7 @@ class ReceiverOp : public DatasetOpKernel {
       // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -183,7 +183,7 @@ class ReceiverOp : public DatasetOpKernel {
         Arrival arrival;  // declared first, so that tensors are freed without the mutex
         if (Engine::State() == EngineState::kForked)
           return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
@@ -231,7 +231,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status Write(IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         SinkState state;
         const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
@@ -268,7 +268,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status Read(IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         absl::Status status;
         const auto get = [&](const std::string& key) {
@@ -314,7 +314,7 @@ class ReceiverOp : public DatasetOpKernel {
             "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
-      mutable OneAtATime mu_;  // one GetNext at a time
+      mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
     };

@@ -5,35 +5,13 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "wire/codec.h"
 #include "wire/coordinates.h"
 
 namespace hvdata::wire {
-
-// One field, by its type.
-template <typename Codec, typename T>
-void Field(Codec* codec, const char* name, T& value) {
-  using Plain = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<Plain, bool>)
-    codec->Flag(name, value);
-  else if constexpr (std::is_integral_v<Plain>)
-    codec->Int(name, value);
-  else if constexpr (std::is_floating_point_v<Plain>)
-    codec->Real(name, value);
-  else if constexpr (std::is_enum_v<Plain>)
-    codec->Enum(name, value, Plain{}, Plain::kLast);
-  else if constexpr (std::is_same_v<Plain, std::string>)
-    codec->Text(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>> || std::is_same_v<Plain, std::vector<uint64_t>>)
-    codec->Ints(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<double>>)
-    codec->Reals(name, value);
-  else
-    codec->Int(name, value.n);
-}
 
 #define F(field) Field(codec, #field, m.field);
 #define HVDATA_MESSAGE(name, fields)                                         \

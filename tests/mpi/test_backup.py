@@ -110,14 +110,13 @@ def test_every_row_is_trained_once(hvdata, comm, folder, kind, often, stop):
         stop -= stop % 2
     elif kind == "long epochs":  # two epochs are all data
         stop = min(stop, 9)
-    options = KINDS[kind]
-    if not hvdata.is_trainer():
-        for _ in range(3):
-            channel(hvdata, kind)
-    whole = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [], **options))
-    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=often)
-    one = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], stop=stop, **options))
-    two = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], **options))
+
+    def job(backs_up=True, stop=None):
+        ds = channel(hvdata, kind)  # also on a dedicated reader
+        backup = lambda: [hvdata.callbacks.BackupAndRestore(folder, save_freq=often)] if backs_up else []
+        return on_trainers(hvdata, comm, lambda: fit(ds, backup(), stop=stop, **KINDS[kind]))
+
+    whole, one, two = job(backs_up=False), job(stop=stop), job()
     begun = len(whole[0][1]) - len(two[0][1])
     for rank in range(len(whole)):
         assert one[rank][1] == whole[rank][1][:stop]
@@ -234,11 +233,22 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
 
     raises_everywhere(comm, other, ValueError, "has restored another model than this one: .*Use the same model")
 
-    def steps_differ():
+    def arguments_differ():
         mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2 + comm.rank)
         fit(channel(hvdata, "known"), [mine], epochs=1)
 
-    raises_everywhere(comm, steps_differ, ValueError, "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at")
+    disagree = (
+        r"the ranks disagree in BackupAndRestore\(\): keep 2, save_freq 2, .* on rank 0; .*save_freq 3, .* on rank 1"
+    )
+    raises_everywhere(comm, arguments_differ, ValueError, disagree, "Pass the same arguments on every rank")
+
+    def steps_differ():
+        mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2)
+        first = 1 if comm.rank == 1 else 0
+        fit(channel(hvdata, "known"), [mine], epochs=2, initial_epoch=first)
+
+    steps = "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at epoch 1, step 2"
+    raises_everywhere(comm, steps_differ, ValueError, steps)
 
     def not_shared():
         mine = hvdata.callbacks.BackupAndRestore(f"{folder}-of-{comm.rank}")
