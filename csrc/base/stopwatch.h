@@ -46,11 +46,13 @@ class Stopwatch {
     return {doing_, since_, SteadyNow()};
   }
 
-  // The sums up to now.
-  Sums Read() const {
+  // The sums up to now. `reset`: they begin again at zero, also that of the current lap.
+  Sums Read(bool reset = false) {
     const std::lock_guard<std::mutex> lock(mu_);
+    const int64_t lap = SteadyNow() - since_;
     Sums sums = sums_;
-    sums[static_cast<size_t>(doing_)] += SteadyNow() - since_;
+    sums[static_cast<size_t>(doing_)] += lap;
+    if (reset) sums_ = {}, sums_[static_cast<size_t>(doing_)] = -lap;
     return sums;
   }
 

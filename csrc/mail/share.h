@@ -74,7 +74,7 @@ struct Share {
   std::vector<Block> blocks;
   BundlePtr bundle;
   uint64_t rows = 0;   // without padding
-  uint64_t hash = 0;   // verified channels (proof/share_hash.h)
+  uint64_t hash = 0;   // verified channels (proof/report.h)
   uint64_t bytes = 0;  // of its tensors
 };
 

@@ -108,7 +108,7 @@ struct Data {  // one share: components and payload
   Turn turn;
   Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
-  uint64_t hash = 0;  // verified channels (proof/share_hash.h)
+  uint64_t hash = 0;  // verified channels (proof/report.h)
   double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
   HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash) F(cost))
 };
@@ -153,18 +153,17 @@ struct Ready {
     kLeft,         // all of its trainers have closed this epoch
     kLeftForGood,  // all of its trainers have closed this epoch and every later one
     kAsks,         // it has so many steps, and asks which reader it waits for
-    kGoesOn,       // it resumes from a checkpoint with this step. The text is the reader's place for an error.
+    kBegins,       // it begins with this step. If it resumes from a checkpoint, the text is its place for an error.
     kExplains,     // the text says why its next step does not come
-    kLostEnds,     // as kEnded, but because of the given error (on_reader_error="continue")
-    kLostFills,    // as kFills, but because of the given error. Without running readers all end with it.
-    kLast = kLostFills,
+    kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
   int32_t code = 0;
   std::string text;
-  double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost))
+  double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
+  bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost) F(lost))
 };
 struct Go {
   enum class Notice : uint8_t {
