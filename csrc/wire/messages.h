@@ -215,11 +215,9 @@ struct Verified {  // all readers have reported. Either every row came once, or 
   HVDATA_MESSAGE("VERIFIED", F(code) F(text))
 };
 
-// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts the calls with one
-// name.
+// ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct
-    Scatter {  // the root's part for this trainer, as a share. With a code: the root's error, as a share or in `text`.
+struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. With a code: an error.
   std::string name;
   uint64_t call = 0;
   int32_t root = 0, code = 0;
