@@ -68,7 +68,11 @@ class JobSets:
                     what = f"the ranks disagree in {self._what}(): {_shown(said[0])} on rank 0; "
                     what += f"{_shown(arguments)} on rank {rank}"
                     raise explained(ValueError, what, "Pass the same arguments on every rank")
-            found, skipped = self._sets.newest()
+            try:
+                found, skipped = self._sets.newest()
+            except OSError as error:
+                what = f"{self._what} can't read the directory {self._sets.directory}: {text_of(error)}"
+                raise explained(OSError, what, "Use a directory of its own") from None
             number = self._sets.next_number()
             for name in skipped:
                 self._say(f"the set {name} is not whole, so it is not used")

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import weakref
+import zlib
 from typing import Any, Callable, Iterator, Optional, Union
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from ..native import tensorflow_private as private
 
 _VARIABLE = "HOROVOD_DATA_STATE"
 _ITERATOR, _MODEL = "iterator", "model"
+_CHECKSUM = 4  # bytes in front of an iterator's state
 # Stages that hold no element back between two calls of the iterator.
 _HOLD_NOTHING = ("Map", "Filter", "Options", "Typed", "Zip", "Enumerate", "Take", "Skip", "Repeat")
 
@@ -45,7 +47,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     Raises, in fit():
       RuntimeError: before init(), on a dedicated reader, with another backend of Keras 3, in a TF1 graph, or the ranks
         don't share the directory.
-      ValueError: the ranks have other arguments, or save at different steps. Or the model is not built (Keras 3), or is
+      OSError: rank 0 can't read the directory.
+      ValueError: a set is damaged. Or the ranks have other arguments, or save at different steps. Or the model is not built (Keras 3), or is
         not the one that was saved. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
       TypeError: fit() does not iterate over a tf.data.Dataset in this process.
       tf.errors.OpError: an iterator can't be saved or restored (docs/checkpoints.md).
@@ -69,7 +72,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
           keep: the number of sets to keep. 1 or more.
 
         Raises:
-          ValueError: an argument has another value, or directory is None and HOROVOD_DATA_STATE is not set.
+          TypeError, ValueError: an argument has another value, or directory is None and HOROVOD_DATA_STATE is not set.
         """
         super().__init__()
         every = None if save_freq == "epoch" else whole(save_freq) or 0
@@ -78,7 +81,11 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         kept = whole(keep) or 0
         if kept <= 0:
             raise explained(ValueError, f"keep must be a number of sets of 1 or more, not {keep!r}")
-        directory = os.environ.get(_VARIABLE, "").strip() if directory is None else os.fspath(directory)
+        if directory is None:
+            directory = os.environ.get(_VARIABLE, "").strip()
+        elif not isinstance(directory, (str, os.PathLike)):
+            raise explained(TypeError, f"directory must be a path, not {directory!r}")
+        directory = os.fspath(directory)
         if not directory:
             to_do = f"Pass a directory that all ranks share, or set {_VARIABLE}"
             raise explained(ValueError, "BackupAndRestore() was given no directory", to_do)
@@ -220,8 +227,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         no_other = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
 
         def write(folder: str) -> None:
-            state = private.state_of(iterator, ignores_external_state=no_other)
-            tf.io.write_file(os.path.join(folder, _ITERATOR), state)
+            state = private.state_of(iterator, ignores_external_state=no_other).numpy()
+            tf.io.write_file(os.path.join(folder, _ITERATOR), _checksum(state) + state)
             if self._sets.rank == 0:
                 self._checkpoint.write(os.path.join(folder, _MODEL))
 
@@ -246,7 +253,10 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         optimizer = self.model.optimizer
         if getattr(optimizer, "built", True) is False and self.model.built:
             optimizer.build(self.model.trainable_variables)
-        status = self._checkpoint.read(os.path.join(found.part(0), _MODEL))
+        try:
+            status = self._checkpoint.read(os.path.join(found.part(0), _MODEL))
+        except ValueError as error:  # another shape
+            raise _other_model(error) from None
         status.expect_partial()  # a checkpoint has more than fit() needs
         self._matches = status.assert_existing_objects_matched
 
@@ -263,7 +273,13 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 )
         # At the same step all ranks have the same position.
         part = found.part(self._sets.rank % found.parts)
-        private.restore_state(iterator, tf.io.read_file(os.path.join(part, _ITERATOR)))
+        path = os.path.join(part, _ITERATOR)
+        content = tf.io.read_file(path).numpy()
+        state = content[_CHECKSUM:]
+        if content[:_CHECKSUM] != _checksum(state):  # TensorFlow may crash with it
+            what = f"BackupAndRestore can't restore from {path}, which is damaged"
+            raise explained(ValueError, what, "Remove this set. Then the set before it is used")
+        private.restore_state(iterator, tf.constant(state))
 
 
 class _TrainFunction:
@@ -369,6 +385,13 @@ def _check_model(matches: Callable[[], Any]) -> None:
     try:
         matches()
     except AssertionError as error:
-        to_do = "Use the same model and optimizer, or another directory"
-        what = f"BackupAndRestore has restored another model than this one: {str(error).strip()}"
-        raise explained(ValueError, what, to_do) from None
+        raise _other_model(error) from None
+
+
+def _other_model(error: Exception) -> Exception:
+    what = f"BackupAndRestore has restored another model than this one: {str(error).strip()}"
+    return explained(ValueError, what, "Use the same model and optimizer, or another directory")
+
+
+def _checksum(state: bytes) -> bytes:
+    return zlib.crc32(state).to_bytes(_CHECKSUM, "little")

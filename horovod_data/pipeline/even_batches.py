@@ -90,6 +90,8 @@ class _Options:
         self.ranks = _count("ranks", ranks)
         self.window = _count("window", window)
         self.seed = 0 if seed is None else _whole("seed", seed)
+        if not -(2**63) <= self.seed < 2**63:
+            raise explained(ValueError, f"seed={seed!r} has more than 64 bits")
         if (max_cost is None) == (batch_size is None):
             both = "neither of them" if max_cost is None else "both"
             raise explained(
@@ -134,6 +136,9 @@ class _Rows:
 
     def __init__(self, spec: Any, cost: Callable[..., Any]):
         elements.check_types(spec)
+        if any(elements.is_none(leaf) for leaf in tf.nest.flatten(spec)):
+            what = "even_batches was given rows with None, which padded_batch() does not take"
+            raise explained(TypeError, what, "Leave None out of the rows, and add it by map() behind even_batches")
         # A row of a ragged tensor is a plain tensor in functions of stages.
         plain = [
             tf.TensorSpec(leaf.shape, leaf.dtype)

@@ -258,6 +258,39 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
         comm, not_shared, RuntimeError, "rank 1 does not see the directory .*-of-0 of rank 0. .*that all ranks share"
     )
 
+    def damaged():
+        fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(folder + "-damaged", save_freq=2)])
+
+    kept = hvdata.callbacks.BackupAndRestore(folder + "-damaged", save_freq=4, delete_checkpoint=False)
+    results(comm, lambda: fit(channel(hvdata, "known"), [kept], stop=5))
+    comm.barrier()
+    if comm.rank == 0:
+        path = Path(folder + "-damaged", "set-00000001", "part-0", "iterator")
+        state = bytearray(path.read_bytes())
+        state[len(state) // 2] ^= 0x55
+        path.write_bytes(state)
+    comm.barrier()
+    raises_everywhere(comm, damaged, ValueError, "part-0/iterator, which is damaged. Remove this set")
+
+    def a_file():
+        fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(__file__)])
+
+    raises_everywhere(
+        comm, a_file, OSError, "can't read the directory .*test_backup.py: .*Not a directory. Use a directory of"
+    )
+
+    def another_shape():
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1, use_bias=False)])
+        model.compile("sgd", "mse")
+        wide = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(2, use_bias=False)])
+        wide.compile("sgd", "mse")
+        ds, name = channel(hvdata, "known"), folder + "-shape"
+        model.fit(ds, verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(name, delete_checkpoint=False)])
+        comm.barrier()
+        wide.fit(ds, verbose=0, epochs=2, callbacks=[hvdata.callbacks.BackupAndRestore(name)])
+
+    raises_everywhere(comm, another_shape, ValueError, "has restored another model than this one: .*Use the same model")
+
     def mixed():
         source = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64))
         both = tf.data.Dataset.zip((channel(hvdata, "known"), source)).map(lambda pair, _: pair)
@@ -291,10 +324,11 @@ def test_a_stage_that_buffers_and_other_ranks(hvdata, comm, folder):
     ({"directory": "x", "save_freq": True}, "not True"),
     ({"directory": "x", "keep": 0}, "keep must be a number of sets of 1 or more, not 0"),
     ({"directory": ""}, "was given no directory"),
+    ({"directory": 3}, "directory must be a path, not 3"),
     ({}, "Pass a directory that all ranks share, or set HOROVOD_DATA_STATE"),
 ])  # fmt: skip
 def test_wrong_arguments(hvdata, arguments, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((TypeError, ValueError), match=text):
         hvdata.callbacks.BackupAndRestore(**arguments)
 
 

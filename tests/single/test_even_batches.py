@@ -358,6 +358,7 @@ def test_costs_that_are_refused(cost, how, text):
     ({"max_cost": 1, "ranks": 0}, ValueError, "ranks=0 is less than 1"),
     ({"max_cost": 1, "window": True}, TypeError, "window=True is not a whole number"),
     ({"max_cost": 1, "seed": 0.5}, TypeError, "seed=0.5 is not a whole number"),
+    ({"max_cost": 1, "seed": 2**63}, ValueError, "seed=9223372036854775808 has more than 64 bits"),
     ({"batch_size": 5}, ValueError, "window=8 is less than 10 rows, which is a step of 2 batches of 5"),
     ({"max_cost": 1, "cost": 3}, TypeError, "cost=3 is not a function"),
     ({"max_cost": 1, "cost": lambda x: x[None]}, ValueError, r"cost= returned a tensor of shape \(1,\)"),
@@ -370,3 +371,11 @@ def test_arguments_that_are_refused(arguments, kind, text):
     given = {"cost": lambda x: x, "ranks": 2, "window": 8, **arguments}
     with pytest.raises(kind, match=text):
         tf.data.Dataset.range(3).apply(even_batches(given.pop("cost"), **given))
+
+
+def test_rows_with_none_are_refused():
+    rows = tf.data.Dataset.range(3).map(lambda i: (i, None))
+    with pytest.raises(
+        TypeError, match="rows with None, which padded_batch.* does not take. Leave None out of the rows"
+    ):
+        rows.apply(even_batches(lambda i, _: i, ranks=1, window=2, batch_size=1))

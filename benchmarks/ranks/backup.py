@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fit() with steps of a given time, with callbacks.BackupAndRestore and without, in turns.
+
+Settings: mib (a list: of the model and its optimizer), milliseconds (of a step), often (steps from one save to the next),
+saves (of a round). The step is a sleep, because a step on a GPU leaves the processor free.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+import horovod_data as hvdata
+from ranks.setting import Batch
+from ranks.start import meet, start, tell
+
+
+class Sleeping(tf.keras.Model):
+    """Has variables, and takes the time of a step."""
+
+    def __init__(self, mib: int, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        # One part is the model's, and one the momentum of the optimizer. Layers are of 1 MiB.
+        self.parts = [self.add_weight(name=f"part{i}", shape=[1 << 18], initializer="zeros") for i in range(mib // 2)]
+        self.built = True
+
+    def train_step(self, data: Any) -> dict[str, float]:
+        time.sleep(self.seconds)
+        return {}
+
+
+class Timed(hvdata.callbacks.BackupAndRestore):
+    """Notes how long each save keeps the training."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.seconds: list[float] = []
+
+    def _save(self, *arguments: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        super()._save(*arguments, **named)
+        self.seconds.append(time.perf_counter() - began)
+
+
+def main() -> None:
+    job, given = start()
+    results = []
+    often = given["often"]
+    steps = often * given["saves"] + 1  # a save after the last step would wait for the end of the epoch
+    for mib in given["mib"]:
+        dataset = hvdata.distribute_dataset(Batch(4 << 10).own, batch="per_rank")
+        model = Sleeping(mib, given["milliseconds"] / 1e3)
+        model.compile(tf.keras.optimizers.SGD(momentum=0.9), run_eagerly=True)
+        model.optimizer.build(model.trainable_variables)
+        fits: dict[str, list[float]] = {"off": [], "on": []}
+        saves: list[float] = []
+        for turn in range(1 + given["rounds"]):  # the first warms up
+            for way in list(fits)[:: 1 if turn % 2 else -1]:
+                backup = [Timed(f"{given['directory']}/sets", save_freq=often)] if way == "on" else []
+                meet(job.comm)
+                began = time.perf_counter()
+                model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=backup)
+                took = max(job.comm.allgather(time.perf_counter() - began))
+                each = [max(seconds) for seconds in zip(*job.comm.allgather(backup[0].seconds))] if backup else []
+                if turn:
+                    fits[way].append(took / steps)
+                    saves += each
+        results.append({"ranks": job.size, "mib": mib, "often": often, **fits, "saves": saves})
+        if job.reads:
+            tell(given, results)
+        meet(job.comm)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()
