@@ -276,7 +276,7 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
         fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(__file__)])
 
     raises_everywhere(
-        comm, a_file, OSError, "can't read the directory .*test_backup.py: .*Not a directory. Use a directory of"
+        comm, a_file, OSError, "can't read the directory .*test_backup.py: .*Not a directory: .*Use a directory of"
     )
 
     def another_shape():
