@@ -168,7 +168,7 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
                 f"{getattr(error, 'strerror', None) or error}",
-                "Name a file in a folder that is there on that host",
+                "Name a file in a folder that exists on that host",
                 where="",
             )
     if said := exchange(trouble.encode())[reader].decode():

@@ -166,7 +166,7 @@ def _audited_x(arguments: Mapping[str, Any]) -> Any:
         list(made)  # Keras cuts and shuffles x, but an epoch has every row once
         made._recorder.close_for_good()
         return None
-    raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
+    raise CantBeAudited(f"{kind}, which Keras would not recognise in a wrapper. Call hvdata.audit() yourself")
 
 
 def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -> Any:

@@ -86,8 +86,8 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         array, dtype = array_of(value)
     except NoArray as error:
         what = f"{what} is a {kind}, and no array of one kind{f' ({error})' if str(error) else ''}"
-        to_do = "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several"
-        raise explained(TypeError, what, f"{to_do} values that are a key together") from None
+        to_do = "Let it be a whole number, a text, or an array (a list) with one of these for each row; join several"
+        raise explained(TypeError, what, f"{to_do} values of one key into one text") from None
     if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
         return Keys(row_digests(array))
     values = np.atleast_1d(array)

@@ -171,7 +171,7 @@ class Recorder:
         with self._lock:
             if iteration in self._older:
                 what = "two iterations go on at the same time, and the older one was asked for an element"
-                to_do = "An audit is of one iteration at a time: call audit() for each"
+                to_do = "An audit covers one iteration at a time: call audit() for each"
                 raise explained(RuntimeError, f"{self.name}: {what}", to_do)
             self._iteration = iteration
             epoch = self._open()
@@ -223,7 +223,7 @@ class Recorder:
         self._made.append(report)
         if self._over:
             what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
-            to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
+            to_do = "Iterate and call report() before shutdown(); `reports` has the epochs that ended before it"
             report.set_exception(explained(RuntimeError, f"{self.name}: {what}", to_do))
         else:
             self._ended.put((epoch, report))
@@ -247,7 +247,7 @@ class Recorder:
         with self._lock:
             self._close()
             if not self._made:
-                to_do = "Iterate first: a rank without rows does it as well"
+                to_do = "Iterate first, also on a rank without rows"
                 raise explained(RuntimeError, f"{self.name}: report() was called before the first epoch", to_do)
         return self._made[-1].result()
 

@@ -210,7 +210,9 @@ def array_of(leaf: Any) -> tuple[Array, str]:
             raise NoArray
         return array, "string"
     if array.dtype.kind == "f" and isinstance(leaf, list) and _are_integers(leaf):
-        raise NoArray("whole numbers that no one dtype of numpy's holds")  # as floats, neighbours would be the same
+        raise NoArray(
+            "whole numbers that no dtype of numpy can hold together"
+        )  # as floats, neighbours would be the same
     # in one byte order, so that the same numbers have the same bytes
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array, array.dtype.name

@@ -204,7 +204,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     if in_charge and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
-        to_do = "That is right where both are the same, as with an input_fn that is called again; for another dataset use another name"
+        to_do = "That is right if both are the same, as with an input_fn that is called again. For another dataset use another name"
         say(explain(f"{what}, and the one that is given now is ignored", to_do))
     return channel
 

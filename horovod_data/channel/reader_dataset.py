@@ -147,9 +147,9 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     if ends_of_channels(dataset):
         raise explained(
             ValueError,
-            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-            "reader would wait for itself",
-            "Distribute the dataset that it came from, and do the rest on every rank behind it",
+            "the dataset is what distribute_dataset() returned, or is made of it. It has one rank's shares, so this reader "
+            "would wait for itself",
+            "Distribute the original dataset, and put the other stages behind distribute_dataset()",
         )
     part = None
     if rules.shard:

@@ -119,7 +119,7 @@ def _rank(environ: Mapping[str, str]) -> int:
 
 
 def _me(environ: Mapping[str, str]) -> str:
-    return f"rank {_rank(environ)} on {socket.gethostname()}, by what its launcher says"
+    return f"rank {_rank(environ)} on {socket.gethostname()}, according to its launcher"
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:

@@ -150,7 +150,7 @@ class Wait:
     def __init__(self, where: str, size: int, settings: Settings, did: str = "called") -> None:
         self._where, self._settings = where, settings
         self._missing = f"not all of the {size} processes have {did} horovod_data.init()"
-        self._to_do = "Call it on every rank" if did == "called" else "Look at what the others wait for"
+        self._to_do = "Call it on every rank" if did == "called" else "Find out what the other processes wait for"
         self._began = time.monotonic()
         self._reported = False
 

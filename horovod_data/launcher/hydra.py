@@ -61,7 +61,7 @@ def warning(arrangement: Arrangement) -> str:
     if len(arrangement.hosts) == 1:
         return ""
     return explain(
-        "MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
+        "MPICH's Hydra does not watch over its hosts: if a host is lost, the job ends only when TCP or "
         "HOROVOD_DATA_TIMEOUT gives up",
         "Under Open MPI it ends within seconds",
     )

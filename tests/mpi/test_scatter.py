@@ -372,7 +372,7 @@ WRONG = [
      HERE + "x can't be made a tensor of float32: .* Pass a tensor"),
     (dict(x="\ud800"), ValueError, HERE + "x can't be made a tensor: "),
     (dict(x=None, dtype=tf.variant), TypeError, unsent("variant")),
-    (dict(dtype="numbers"), TypeError, HERE + r"dtype='numbers' is none of TensorFlow's\. Pass one, as in dtype=tf\.float32\."),
+    (dict(dtype="numbers"), TypeError, HERE + r"dtype='numbers' is no dtype of TensorFlow\. Pass one, as in dtype=tf\.float32\."),
     (dict(x=tf.constant(3.0)), (ValueError, tf.errors.OpError), "scalar|axis 0"),
 ]  # fmt: skip
 

@@ -108,7 +108,7 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     "a link that is full": (
         of_two_hosts(), FULL_LINK, "link", 10.0,
         "link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
-        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements some of it"),
+        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements a part of it"),
     "a first batch that waits for the link": (of_two_hosts(first=1.5), FULL_LINK, "link", 10.0, ""),
     # A host with two of three ranks would read two thirds of what one reader reads now.
     "a link, and then the pipelines of the hosts": (
