@@ -90,13 +90,13 @@ def distribute_dataset(
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.
-      weigh: exact weights with every share, so that unequal shares teach what one process would learn. With them
+      weigh: exact weights with every share, so unequal shares give the gradient of one process. With these weights
 
             mean over ranks of (mean over the rank's rows of weight * loss) = sum(cost * loss) / sum(cost)
 
         over all rows of a step, for every batch, remainder and number of readers. So a row of a rank with n rows weighs
         N * n * cost / (the cost of all rows of the step). No collective is needed. Not with schedule="dynamic".
-        None: no weights, but those of "pad" and "repeat".
+        None: no weights, except those of "pad" and "repeat".
         "rows": each row costs 1.
         A function: on a reader it is called with the components of an element, as in Dataset.map. It returns the cost
         of each row, for example its tokens: a vector of numbers of 0 or more, or a number if elements have no axis 0.
