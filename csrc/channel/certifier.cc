@@ -81,13 +81,13 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
   MutexLock lock(&mu_);
   if (words->words.empty()) {
     Channel& channel = channels_[key.first];
-    channel.gone[reader] = key.second;
+    channel.last_epochs[reader] = key.second;
     std::vector<uint64_t> epochs;
     for (const auto& one : channel.epochs) epochs.push_back(one.first);
     for (const uint64_t epoch : epochs) CertifyIfWhole({key.first, epoch});
     return ForgetIfOver(key.first);
   }
-  if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
+  if (!report.finding.empty()) SendVerified(key, {kDataLoss, report.finding});
   if (report.mode.size() != 3) return;  // only a finding: the report follows
   channels_[key.first].epochs[key.second][reader] = std::move(report);
   CertifyIfWhole(key);
@@ -98,8 +98,8 @@ void Certifier::CertifyIfWhole(const Key& key) {
   Channel& channel = channels_[key.first];
   const Reports& reports = channel.epochs[key.second];
   for (int reader = 0; reader < static_cast<int>(world_->readers.size()); ++reader) {
-    const auto last = channel.gone.find(reader);
-    if (reports.count(reader) == 0 && (last == channel.gone.end() || last->second >= key.second)) return;
+    const auto last = channel.last_epochs.find(reader);
+    if (reports.count(reader) == 0 && (last == channel.last_epochs.end() || last->second >= key.second)) return;
   }
   channel.certified = std::max(channel.certified, key.second);
   Certify(key, std::move(channel.epochs.extract(key.second).mapped()));
@@ -108,8 +108,8 @@ void Certifier::CertifyIfWhole(const Key& key) {
 // A reader's report on its last epoch may come after its message that it deals no more.
 void Certifier::ForgetIfOver(uint32_t number) {
   const Channel& channel = channels_[number];
-  bool over = channel.epochs.empty() && channel.gone.size() == world_->readers.size();
-  for (const auto& [reader, last] : channel.gone) over = over && last <= channel.certified;
+  bool over = channel.epochs.empty() && channel.last_epochs.size() == world_->readers.size();
+  for (const auto& [reader, last] : channel.last_epochs) over = over && last <= channel.certified;
   if (over) channels_.erase(number);
 }
 
@@ -124,7 +124,7 @@ void Certifier::Certify(const Key& key, Reports reports) {
   }
   const auto epoch = std::make_shared<Epoch>(std::move(reports));
   if (!name.empty()) Keep(key, name, epoch);
-  if (right) Tell(key, {kOk, ""});
+  if (right) SendVerified(key, {kOk, ""});
   if (name.empty()) return;
   const std::string place = Place(world_->ReaderName(0));
   const bool for_file = !file_.empty();
@@ -156,7 +156,7 @@ void Certifier::Keep(const Key& key, const std::string& name, const std::shared_
   if (key >= newest) newest = key, last = epoch;
 }
 
-void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
+void Certifier::SendVerified(const Key& key, const wire::Verified& verified) const {
   for (const int member : world_->trainers) send_(member, MakeHeader(key.first, key.second, verified), nullptr);
 }
 

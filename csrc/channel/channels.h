@@ -52,7 +52,7 @@ class Channels {
   void Deliver(int member, wire::Header header, BundlePtr bundle) EXCLUDES(mu_);
   void DeliverEarly(uint32_t number) EXCLUDES(mu_);
   // This member takes no more steps.
-  void OnGone(int member) EXCLUDES(mu_);
+  void OnDeparted(int member) EXCLUDES(mu_);
 
   // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
   // name only the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the

@@ -121,7 +121,7 @@ class Credit {
 
 inline Credit::Bounds Credit::BoundsOf(const ChannelConfig& config, const World& world) {
   Bounds bounds;
-  bounds.lanes = static_cast<size_t>(world.audience_count());
+  bounds.lanes = static_cast<size_t>(world.group_trainer_count());
   bounds.dynamic = config.schedule == plan::Schedule::kDynamic;
   bounds.readers = static_cast<uint64_t>(world.source_count());
   const bool fits_itself = config.prefetch == 0;

@@ -26,7 +26,7 @@ ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const 
   lanes_ = config.schedule == plan::Schedule::kStatic ? MakeStaticLanes(world.grouped, this, credit)
                                                       : MakeDynamicLanes(this, credit);
   if (!config.verify) return;
-  std::vector<uint64_t> ranks(world.audience_ranks.begin(), world.audience_ranks.end());
+  std::vector<uint64_t> ranks(world.group_trainer_ranks.begin(), world.group_trainer_ranks.end());
   account_ = std::make_unique<proof::Account>(std::move(ranks), config.schedule);
 }
 
@@ -38,13 +38,13 @@ std::string ReaderEpoch::Where(Turn turn) const {
 
 // ---- Messages to trainers.
 
-void ReaderEpoch::Tell(int trainer, wire::Message message) const {
-  send_(world_.audience[static_cast<size_t>(trainer)], std::move(message), nullptr);
+void ReaderEpoch::SendToTrainer(int trainer, wire::Message message) const {
+  send_(world_.group_trainers[static_cast<size_t>(trainer)], std::move(message), nullptr);
 }
 
 void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) {
   const Share& share = dealt.ShareOf(trainer);
-  send_(world_.audience[static_cast<size_t>(trainer)],
+  send_(world_.group_trainers[static_cast<size_t>(trainer)],
         wire::Data{lane_step, TurnOf(step), dealt.position(), share.rows, share.hash, CostOf(step, dealt)}, &share);
 }
 
@@ -57,14 +57,14 @@ void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcom
   for (const Leftover& leftover : leftovers_) {
     if (config_.weighed) end.costs.push_back(leftover.share.cost);
   }
-  Tell(trainer, std::move(end));
+  SendToTrainer(trainer, std::move(end));
 }
 
 // Sends the number of dropped rows also to trainers that left before the end.
 void ReaderEpoch::SendDropped() const {
   for (int t = 0; all_dropped_ > 0 && t < roster_.size(); ++t) {
     if (roster_[t].departed || roster_[t].closed < epoch_ || got_end_.count(t) > 0) continue;
-    Tell(t, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
+    SendToTrainer(t, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
   }
 }
 
@@ -83,8 +83,8 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
-    if (roster_[t].HasLeft(epoch_)) lanes_->Close(t, LaneStep(0));
-    if (roster_[t].departed) departed.push_back(world_.AudienceName(t));
+    if (roster_[t].HasClosed(epoch_)) lanes_->Close(t, LaneStep(0));
+    if (roster_[t].departed) departed.push_back(world_.GroupTrainerName(t));
   }
   if (!departed.empty() && config_.schedule == plan::Schedule::kStatic)
     Log(Where(turn_) + JoinNames(departed) + " has left this channel; its share of every step is discarded");
@@ -95,7 +95,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
 // give this reader no credit.
 void ReaderEpoch::OnOpen(int trainer) {
   if (!started_) return;
-  if (history_->earlier_epochs > 0) Tell(trainer, wire::Numbered{history_->earlier_epochs + epoch_});
+  if (history_->earlier_epochs > 0) SendToTrainer(trainer, wire::Numbered{history_->earlier_epochs + epoch_});
   const bool learns = !resumed_.empty() && resumed_.count(trainer) == 0;
   lanes_->Open(trainer, LaneStep(std::max<uint64_t>(roster_[trainer].limit.n, learns ? 1 : 0)));
 }
@@ -109,8 +109,8 @@ bool ReaderEpoch::OnTaken(int trainer, const wire::Taken& taken) {
 
 // All leftovers are here before any END is sent, and CLAIM comes after END.
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
-  if (claim.left >= leftovers_.size()) return;
-  const Leftover& leftover = leftovers_[static_cast<size_t>(claim.left)];
+  if (claim.leftover >= leftovers_.size()) return;
+  const Leftover& leftover = leftovers_[static_cast<size_t>(claim.leftover)];
   const Step& step = claim.filler ? leftover.filler : leftover.share;
   if (step.shares.empty()) return;
   if (!claim.taken_before)
@@ -162,7 +162,7 @@ bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n *
 // The elements of one step.
 int64_t ReaderEpoch::Group() const {
   const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
-  return groups ? world_.audience_count() : 1;
+  return groups ? world_.group_trainer_count() : 1;
 }
 
 // The elements of the input that are not dealt yet. Below 0: fillers have completed the last step. A restored state may
@@ -232,7 +232,7 @@ void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
   stepless_ += stepless;
 }
 
-void ReaderEpoch::Leave(std::vector<Leftover> leftovers, std::string no_filler) {
+void ReaderEpoch::SetLeftovers(std::vector<Leftover> leftovers, std::string no_filler) {
   leftovers_ = std::move(leftovers);
   no_filler_ = std::move(no_filler);
   for (const Leftover& leftover : leftovers_) {
@@ -248,7 +248,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const uint64_t steps_before = history_->last_steps;
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
-  SendPulled(wire::Pulled::Progress::kLeft);
+  SendPulled(wire::Pulled::Progress::kClosed);
   const DealtStep steps = Dealt();
   if (!outcome.ok()) why_ = outcome.message;
   if (!outcome.ok()) outcome.message = Here() + outcome.message;
@@ -283,8 +283,8 @@ void ReaderEpoch::End() {
   LogDropped();  // all trainers may have left before the end
   LogCutShort();
   Report(true);
-  SendReady(Progress::kLeft, Dealt());
-  SendPulled(wire::Pulled::Progress::kLeft);
+  SendReady(Progress::kClosed, Dealt());
+  SendPulled(wire::Pulled::Progress::kClosed);
   SendDropped();
 }
 
@@ -299,7 +299,7 @@ void ReaderEpoch::Pulled(uint64_t first, std::vector<uint64_t> hashes) {
 
 void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
   using Progress = wire::Pulled::Progress;
-  if (!config_.divided || pulled_.progress == Progress::kLeft) return;
+  if (!config_.divided || pulled_.progress == Progress::kClosed) return;
   if (progress == Progress::kGoesOn && pulled_.hashes.empty()) return;
   pulled_.progress = progress;
   send_(world_.readers[0], pulled_, nullptr);
@@ -379,7 +379,7 @@ std::string ReaderEpoch::Explain(int trainer) const {
     return "the pipeline of " + me + " has ended, and waits until those of all readers have (shard=\"auto\")";
   std::vector<std::string> slow;
   for (const int t : lanes_->WaitsFor(trainer))
-    slow.push_back(world_.AudienceName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));
+    slow.push_back(world_.GroupTrainerName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));
   if (slow.empty()) return me + " has dealt " + dealt + " steps";
   return me + " has dealt " + dealt + " steps and waits until " + JoinNames(slow) + " has taken more of them";
 }

@@ -90,7 +90,7 @@ class ReaderEpoch : private LaneOutput {
   // no step.
   void Dropped(int64_t count, uint64_t stepless);
   // Called before Finish, if SharesTail.
-  void Leave(std::vector<Leftover> leftovers, std::string no_filler);
+  void SetLeftovers(std::vector<Leftover> leftovers, std::string no_filler);
   // Called before Finish, if SendsFillers: gives the shares of steps that only other readers have, or the reason why
   // they can't be made.
   void Fill(Step step);
@@ -141,7 +141,7 @@ class ReaderEpoch : private LaneOutput {
   // ---- For the Source.
 
   // The same as Over. It may also be called before the lanes are open.
-  bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveLeft(epoch_); }
+  bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveClosed(epoch_); }
   bool started() const { return started_; }
   bool failed() const { return failed_; }
   uint64_t dealt() const { return lanes_->dealt(); }
@@ -158,12 +158,12 @@ class ReaderEpoch : private LaneOutput {
  private:
   void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) override;
   void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) override;
-  void Recall(int trainer) override { Tell(trainer, wire::Recall()); }
+  void Recall(int trainer) override { SendToTrainer(trainer, wire::Recall()); }
   void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) override;
   void PassedOver(int trainer, const Step& dealt) override;
   void LeftOut(const Step& dealt) override;
 
-  void Tell(int trainer, wire::Message message) const;
+  void SendToTrainer(int trainer, wire::Message message) const;
   void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}, double cost = -1) const;
   void LearnCosts(DealtStep end, const std::vector<double>& costs);
   double CostOf(DealtStep step, const Step& dealt) const;

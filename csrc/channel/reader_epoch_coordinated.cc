@@ -12,7 +12,7 @@ using Progress = wire::Ready::Progress;
 using Notice = wire::Go::Notice;
 
 // Hosts may resume from different steps of a checkpoint, so READY counts steps of the whole epoch. No READY comes after
-// kLeftForGood.
+// kDeparted.
 void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome, double cost) const {
   if (!coordinated() || roster_.AllDeparted()) return;
   send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome.code, outcome.message, cost}, nullptr);
@@ -67,7 +67,7 @@ void ReaderEpoch::LogCutShort() const {
 
 void ReaderEpoch::AnswerWhys() const {
   for (const auto& [trainer, step] : whys_)
-    Tell(trainer, wire::Because{Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_});
+    SendToTrainer(trainer, wire::Because{Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_});
 }
 
 // If this reader waits for other readers, it asks reader 0, and answers the trainer with what it knows. The other

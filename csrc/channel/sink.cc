@@ -20,7 +20,7 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       send_(std::move(send)),
       changed_(std::move(door)),
       window_(config_.prefetch,
-              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
+              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->group_trainer_count()), 1),
               config_.schedule == plan::Schedule::kDynamic) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
@@ -307,7 +307,7 @@ void Sink::Fail(Outcome outcome) {
   changed_.NotifyAll();
 }
 
-void Sink::Leave(Outcome outcome) {
+void Sink::Depart(Outcome outcome) {
   MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = std::move(outcome);
   if (epoch_) CloseEpoch();

@@ -97,7 +97,7 @@ class Sink {
   // Every wait, now and later, ends with this outcome.
   void Fail(Outcome outcome);
   // This rank takes no more steps: closes the epoch, and fails.
-  void Leave(Outcome outcome);
+  void Depart(Outcome outcome);
 
   // "[rank 2 on node1, channel train, epoch 2, step 17] "
   std::string Where(uint64_t epoch, EpochStep step) const;

@@ -58,7 +58,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   }
   state->epoch = iterator->epoch;
   state->number = before_ + state->epoch;
-  state->trainers = static_cast<uint64_t>(world_->audience_count());
+  state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restore would begin after a step that the iterator has not returned
@@ -102,12 +102,12 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
                                   " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
                                   ": each reader has its own place in its own data. Use as many readers"};
   }
-  if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
+  if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->group_trainer_count())) {
     return {kInvalidArgument, Here({}) +
                                   "this iterator was saved within the last steps of its epoch, which "
                                   "several readers make together for " +
                                   std::to_string(state.trainers) + " ranks, and can't go on with " +
-                                  std::to_string(world_->audience_count()) +
+                                  std::to_string(world_->group_trainer_count()) +
                                   ". Restore another checkpoint, or on as many ranks"};
   }
   if (Runs(*iterator)) CloseEpoch();

@@ -19,11 +19,11 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
-    if (r.progress != Progress::kLeft) longest = std::max(longest, r.steps);
+    if (r.progress != Progress::kClosed) longest = std::max(longest, r.steps);
     running = running || r.progress == Progress::kHas;
   }
   for (const Reader& r : epoch->readers) {
-    if (r.progress == Progress::kLeft || (r.progress == Progress::kFills && r.outcome.ok())) continue;
+    if (r.progress == Progress::kClosed || (r.progress == Progress::kFills && r.outcome.ok())) continue;
     reach = std::min(reach, r.steps);
     // A reader that can't make fillers is an error only if its fillers are needed.
     const bool fails = r.progress == Progress::kFailed || (r.progress == Progress::kFills && longest > r.steps);
@@ -92,7 +92,7 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
 void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || progress == Progress::kLeft || progress == Progress::kLeftForGood || progress == Progress::kAsks ||
+  if (r.begun || progress == Progress::kClosed || progress == Progress::kDeparted || progress == Progress::kAsks ||
       progress == Progress::kExplains)
     return;
   r.begun = true;
@@ -124,7 +124,7 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   MutexLock lock(&mu_);
   // The epoch is over: the answer of a reader to kExplain came late.
   if (ready.progress == Progress::kExplains && epochs_.count(key) == 0) return;
-  if (ready.progress != Progress::kLeftForGood) return Note(key, reader, ready);
+  if (ready.progress != Progress::kDeparted) return Note(key, reader, ready);
   std::set<int>& departed = departed_[header.channel];
   departed.insert(reader);
   for (auto next = epochs_.begin(); next != epochs_.end();) {
@@ -144,7 +144,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   Epoch& epoch = epochs_[key];
   epoch.readers.resize(world_->readers.size());
   if (const auto found = departed_.find(key.first); found != departed_.end()) {
-    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kLeft;
+    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kClosed;
   }
   Reader& r = epoch.readers[static_cast<size_t>(reader)];
   CheckBeginnings(&epoch, reader, ready);
@@ -156,7 +156,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   if ((progress == Progress::kLostEnds || progress == Progress::kLostFills) && r.progress == Progress::kHas) {
     r.progress = progress == Progress::kLostEnds ? Progress::kEnded : Progress::kFills;
     r.lost = given;
-  } else if (progress == Progress::kLeft ||
+  } else if (progress == Progress::kClosed ||
              ((progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed) &&
               r.progress == Progress::kHas)) {
     r.progress = progress;
@@ -165,7 +165,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
   std::string place;
   for (const Reader& one : epoch.readers) {
-    if (one.progress == Progress::kLeft || one.resumes.empty() || one.from < latest) continue;
+    if (one.progress == Progress::kClosed || one.resumes.empty() || one.from < latest) continue;
     latest = one.from;
     place = one.resumes;
   }
@@ -184,7 +184,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome.code,
                 outcome.message, TakeCosts(&epoch)};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
-      if (epoch.readers[to].progress != Progress::kLeft) SendGo(static_cast<int>(to), key, go);
+      if (epoch.readers[to].progress != Progress::kClosed) SendGo(static_cast<int>(to), key, go);
     }
   } else if (progress == Progress::kAsks) {
     AskThoseBehind(&epoch, key, reader);
@@ -193,7 +193,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                [](const Reader& one) { return one.progress == Progress::kLeft; });
+                                [](const Reader& one) { return one.progress == Progress::kClosed; });
   if (over) epochs_.erase(key);
 }
 

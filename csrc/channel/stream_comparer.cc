@@ -16,14 +16,14 @@ void StreamComparer::OnPulled(int reader, const wire::Header& header) {
   const auto* pulled = std::get_if<wire::Pulled>(&header.message);
   if (reader < 0 || pulled == nullptr) return;
   MutexLock lock(&mu_);
-  if (pulled->progress != Progress::kLeftForGood) return Note({header.channel, header.epoch}, reader, *pulled);
+  if (pulled->progress != Progress::kDeparted) return Note({header.channel, header.epoch}, reader, *pulled);
   std::set<int>& departed = departed_[header.channel];
   departed.insert(reader);
   std::vector<uint64_t> epochs;
   for (const auto& [key, epoch] : epochs_) {
     if (key.first == header.channel) epochs.push_back(key.second);
   }
-  for (const uint64_t epoch : epochs) Note({header.channel, epoch}, reader, {0, {}, Progress::kLeft});
+  for (const uint64_t epoch : epochs) Note({header.channel, epoch}, reader, {0, {}, Progress::kClosed});
   if (departed.size() == world_->readers.size()) departed_.erase(header.channel);
 }
 
@@ -36,22 +36,22 @@ void StreamComparer::Note(const Key& key, int reader, const wire::Pulled& pulled
   Epoch& epoch = epochs_[key];
   epoch.readers.resize(world_->readers.size());
   if (const auto found = departed_.find(key.first); found != departed_.end()) {
-    for (const int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kLeft;
+    for (const int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kClosed;
   }
   Reader& r = epoch.readers[static_cast<size_t>(reader)];
-  if (pulled.progress != Progress::kLeft && r.progress == Progress::kGoesOn) {
+  if (pulled.progress != Progress::kClosed && r.progress == Progress::kGoesOn) {
     r.divides_files = pulled.progress == Progress::kFiles;
     std::string difference = CompareHashes(&epoch, reader, pulled);
     r.progress = pulled.progress;
     if (difference.empty()) difference = CompareEnds(epoch);
     if (epoch.difference.empty()) epoch.difference = std::move(difference);
-  } else if (pulled.progress == Progress::kLeft) {
-    r.progress = Progress::kLeft;
+  } else if (pulled.progress == Progress::kClosed) {
+    r.progress = Progress::kClosed;
   }
   Forget(&epoch);
-  Tell(key, &epoch);
+  SendAlike(key, &epoch);
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                [](const Reader& one) { return one.progress == Progress::kLeft; });
+                                [](const Reader& one) { return one.progress == Progress::kClosed; });
   if (over) epochs_.erase(key);
 }
 
@@ -103,21 +103,21 @@ std::string StreamComparer::Differ(int reader, int other, const std::string& wha
 void StreamComparer::Forget(Epoch* epoch) {
   uint64_t until = ~0ull;
   for (const Reader& r : epoch->readers) {
-    if (r.progress != Progress::kLeft) until = std::min(until, r.begun ? r.pulled : 0);
+    if (r.progress != Progress::kClosed) until = std::min(until, r.begun ? r.pulled : 0);
   }
   if (!epoch->difference.empty()) epoch->hashes.clear();
   for (; !epoch->hashes.empty() && epoch->first < until; ++epoch->first) epoch->hashes.pop_front();
 }
 
 // A reader that has not begun the epoch gets the result after its first message.
-void StreamComparer::Tell(const Key& key, Epoch* epoch) const {
+void StreamComparer::SendAlike(const Key& key, Epoch* epoch) const {
   const bool ended = std::none_of(epoch->readers.begin(), epoch->readers.end(),
                                   [](const Reader& r) { return r.progress == Progress::kGoesOn; });
   if (!ended && epoch->difference.empty()) return;
   const wire::Alike alike{epoch->difference.empty() ? kOk : kDataLoss, epoch->difference};
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     Reader& r = epoch->readers[i];
-    if (r.progress == Progress::kLeft || !r.begun || std::exchange(r.told, true)) continue;
+    if (r.progress == Progress::kClosed || !r.begun || std::exchange(r.answered, true)) continue;
     send_(world_->readers[i], MakeHeader(key.first, key.second, alike), nullptr);
   }
 }

@@ -184,7 +184,7 @@ void TrainerEpoch::MakeTail() {
   std::vector<int64_t> leftovers;
   leftovers.reserve(lanes_.size());
   for (const Lane& lane : lanes_) leftovers.push_back(lane.leftovers);
-  tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.audience_count(), config_.remainder);
+  tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.group_trainer_count(), config_.remainder);
 }
 
 // The reader has no more steps. Returns true if that was the epoch's end.
@@ -270,7 +270,7 @@ Outcome TrainerEpoch::NoFiller() const {
 // The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several.
 double TrainerEpoch::TailCost(TailStep step) const {
   double cost = 0;
-  for (int t = 0; t < world_.audience_count(); ++t) {
+  for (int t = 0; t < world_.group_trainer_count(); ++t) {
     const plan::Tail::Share share = tail_->At(static_cast<int64_t>(step.n), t);
     const std::vector<double>& costs = At(share.reader).costs;
     if (!share.filler && static_cast<size_t>(share.element) < costs.size())
@@ -304,8 +304,8 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   }
   lane.no_filler = end.no_filler;
   lane.costs = end.costs;
-  const auto trainers = static_cast<uint64_t>(world_.audience_count());
-  lane.leftovers = static_cast<int64_t>(std::min(end.left, trainers));  // too few for a step
+  const auto trainers = static_cast<uint64_t>(world_.group_trainer_count());
+  lane.leftovers = static_cast<int64_t>(std::min(end.leftovers, trainers));  // too few for a step
   lane.dropped = PeersCount(end.dropped);
   tail_taken_ = std::max(tail_taken_, end.tail_taken);
   const uint64_t came = lane.taken + lane.queue.size();

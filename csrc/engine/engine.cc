@@ -236,7 +236,7 @@ void Engine::CreateChannel(const ChannelConfig& config) {
       MutexLock lock(&mu_);
       byes = byes_;
     }
-    for (const int member : byes) channels_.OnGone(member);
+    for (const int member : byes) channels_.OnDeparted(member);
   });
   post_->FetchAll();  // before the dealer looks for an epoch
 }

@@ -28,7 +28,7 @@ constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer:
 
 void Engine::LeaveChannels() {
   for (const Channel& channel : channels_.All()) {
-    if (channel.sink) channel.sink->Leave(ShutDownOutcome());
+    if (channel.sink) channel.sink->Depart(ShutDownOutcome());
   }
   post_->Fetch();
 }
@@ -43,7 +43,7 @@ void Engine::Bye() {
   if (!world_.me().reads()) EndTimeline();  // a reader's timeline ends in Stop()
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
-  for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
+  for (int32_t trainer : bye.sent_to) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
   if (world_.readers[0] != world_.self) SendTimes(world_.readers[0]);
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
@@ -88,7 +88,7 @@ void Engine::LeaveReaders() {
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
                                return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
                              });
-  for (int member : keeps_in_step ? world_.trainers : world_.audience) {
+  for (int member : keeps_in_step ? world_.trainers : world_.group_trainers) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
 }
@@ -100,9 +100,9 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
     byes_.insert(member);
     changed_.NotifyAll();
   }
-  channels_.OnGone(member);
+  channels_.OnDeparted(member);
   agreements_->OnDeparted(member);
-  exchange_->OnDeparted(member, bye.told);
+  exchange_->OnDeparted(member, bye.sent_to);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {

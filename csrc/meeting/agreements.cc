@@ -119,13 +119,13 @@ void Agreements::CompleteIfTime(int64_t number) {
     meetings_.erase(number);
     return;
   }
-  std::vector<std::string> gone;
+  std::vector<std::string> departed;
   for (int m : departed_) {
-    if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
+    if (!meeting.contributions.count(m)) departed.push_back(world_->Name(m));
   }
-  if (gone.empty()) return;
+  if (departed.empty()) return;
   Conclude(number, {kUnavailable,
-                    meeting.what + ": " + JoinNames(gone) + " has shut down and will not take part" + kSameCalls});
+                    meeting.what + ": " + JoinNames(departed) + " has shut down and will not take part" + kSameCalls});
 }
 
 void Agreements::On(int member, const wire::Hello& hello) {

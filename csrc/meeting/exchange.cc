@@ -217,14 +217,14 @@ void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callb
 void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
-  if (const auto* left = std::get_if<wire::Left>(&header.message)) {
-    for (int32_t one : left->trainers) {
+  if (const auto* departed = std::get_if<wire::Departed>(&header.message)) {
+    for (int32_t one : departed->trainers) {
       if (one >= 0 && one < world_->trainer_count()) departed_.insert(one);
     }
     return EndWaitsForDeparted();
   }
   if (trainer < 0) return;
-  if (std::holds_alternative<wire::WhoLeft>(header.message)) return AnswerWhoLeft(member, trainer);
+  if (std::holds_alternative<wire::WhoDeparted>(header.message)) return AnswerWhoDeparted(member, trainer);
   Key key;
   if (const auto* part = std::get_if<wire::Scatter>(&header.message))
     key = {part->name, part->call};
@@ -250,11 +250,11 @@ std::vector<int32_t> Exchange::SentTo() const {
   return {sent_to_.begin(), sent_to_.end()};
 }
 
-void Exchange::OnDeparted(int member, const std::vector<int32_t>& told) {
+void Exchange::OnDeparted(int member, const std::vector<int32_t>& sent_to) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (trainer < 0) return;
   MutexLock lock(&mu_);
-  left_[trainer] = told;
+  byes_[trainer] = sent_to;
   departed_.insert(trainer);
   EndWaitsForDeparted();
 }
@@ -263,10 +263,10 @@ std::string Exchange::DepartedText(const std::string& name, int trainer) const {
   return world_->TrainerName(trainer) + " has shut down and takes no part in this " + Kind(name) + ". " + Same(name);
 }
 
-void Exchange::AnswerWhoLeft(int member, int trainer) {
-  wire::Left answer;
-  for (const auto& [one, told] : left_) {
-    if (std::find(told.begin(), told.end(), trainer) == told.end()) answer.trainers.push_back(one);
+void Exchange::AnswerWhoDeparted(int member, int trainer) {
+  wire::Departed answer;
+  for (const auto& [one, sent_to] : byes_) {
+    if (std::find(sent_to.begin(), sent_to.end(), trainer) == sent_to.end()) answer.trainers.push_back(one);
   }
   if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
 }
@@ -336,7 +336,7 @@ void Exchange::Tick() {
   if (calls_.empty()) return;
   if (const auto now = Clock::now(); now - asked_ >= kAskEvery) {
     asked_ = now;
-    send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoLeft()), nullptr);
+    send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoDeparted()), nullptr);
   }
   for (auto next = calls_.begin(); next != calls_.end();) {
     auto& [at, call] = *next++;

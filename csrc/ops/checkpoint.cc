@@ -51,7 +51,7 @@ plan::Holding HoldingOf(const CheckpointState& state) {
 Checkpoint::Checkpoint(Source* source, Input* input)
     : source_(source),
       input_(input),
-      prover_(source->config(), source->world().audience_count()),
+      prover_(source->config(), source->world().group_trainer_count()),
       epoch_id_(RandomNumber()) {}
 
 std::string Checkpoint::Mode() const {
@@ -117,7 +117,7 @@ absl::Status Checkpoint::Capture(State* state) {
       [&] { return tsl::profiler::TraceMeEncode("HorovodDataSaveState", {{"channel", source_->config().name}}); });
   *state = State();
   state->epoch_id = epoch_id_;
-  state->trainers = static_cast<uint64_t>(source_->world().audience_count());
+  state->trainers = static_cast<uint64_t>(source_->world().group_trainer_count());
   state->mode = Mode();
   state->pulled = input_->pulled();
   state->number = input_->number();
@@ -170,7 +170,7 @@ void Checkpoint::KeepFinalStates() {
   state.iterator.clear();
   state.mark.clear();
   state.pulled = kAllTaken.n;  // so that no epoch resumes from it
-  for (int t = 0; t < source_->world().audience_count(); ++t) {
+  for (int t = 0; t < source_->world().group_trainer_count(); ++t) {
     std::string text;
     if (Encoded(&state, t, &text).ok()) source_->KeepState(t, std::move(text));
   }
@@ -229,7 +229,8 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
     all.push_back(std::move(one));
   }
   std::vector<std::string> names;
-  for (int t = 0; t < source_->world().audience_count(); ++t) names.push_back(source_->world().AudienceName(t));
+  for (int t = 0; t < source_->world().group_trainer_count(); ++t)
+    names.push_back(source_->world().GroupTrainerName(t));
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
   return why.empty() ? absl::OkStatus() : absl::InvalidArgumentError(why);
 }

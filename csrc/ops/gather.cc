@@ -105,7 +105,7 @@ class GatherOp : public ExchangeOp {
   }
 
   void Answer(Engine* engine, uint64_t number, const absl::Status& status) const {
-    const auto nothing = status.ok() ? MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()) : nullptr;
+    const auto nothing = status.ok() ? MakeShare({}, {true, true, Receivers::kAnybody}, &engine->post()) : nullptr;
     engine->exchange().EndGather(name_, number, ToOutcome(status), nothing.get());
     engine->post().Fetch();
   }

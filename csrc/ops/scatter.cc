@@ -81,7 +81,7 @@ class ScatterOp : public ExchangeOp {
   // The other ranks wait for their parts. They get the error instead.
   void Refuse(Engine* engine, const absl::Status& status) {
     const auto share =
-        MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
+        MakeShare({Text(std::string(status.message()))}, {false, true, Receivers::kAnybody}, &engine->post());
     engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
 };

@@ -25,7 +25,7 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   std::future<void> left;
   Texts before_bye;
   const auto leave = [&] {
-    sink_->Leave({kUnavailable, "shut down"});
+    sink_->Depart({kUnavailable, "shut down"});
     before_bye = Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
   };
   const auto data = [&] {
@@ -55,7 +55,7 @@ TEST_F(SinkTest, WhatHasArrivedIsNotTakenBehindALeave) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Data(1, 1);
   Sent();
-  sink_->Leave({kUnavailable, "shut down"});
+  sink_->Depart({kUnavailable, "shut down"});
   EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 1,0"}));
   EXPECT_EQ(Next(&iterator).code, kUnavailable);
   EXPECT_EQ(Sent(), Texts());

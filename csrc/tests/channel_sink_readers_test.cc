@@ -26,7 +26,7 @@ class ReadersSinkTest : public SinkTest {
   // `left`: its leftovers.
   void End(int reader, uint64_t step, uint64_t left = 0) {
     wire::End end = EndAt(step);
-    end.left = left;
+    end.leftovers = left;
     Say(reader, 1, std::move(end));
   }
   // Until so many of the last steps have been claimed since the last call.

@@ -18,7 +18,7 @@ class GroupedTest : public SourceTest {
     config.prefetch = prefetch;
     SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
     ASSERT_TRUE(world_.grouped);
-    ASSERT_EQ(world_.audience_count(), 2);
+    ASSERT_EQ(world_.group_trainer_count(), 2);
   }
   void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
     source_->Handle(world_.readers[0],

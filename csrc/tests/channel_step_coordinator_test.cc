@@ -96,7 +96,7 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   } cases[] = {
       {Progress::kLostEnds, {{0, Progress::kHas, 2}}, {"1 end"}},
       {Progress::kLostEnds, {{0, Progress::kEnded, 1}}, {"1 end"}},
-      {Progress::kLostEnds, {{0, Progress::kLeft, 1}}, {"1 end"}},
+      {Progress::kLostEnds, {{0, Progress::kClosed, 1}}, {"1 end"}},
       {Progress::kLostEnds, {{0, Progress::kLostEnds, 1, lost}}, {"1 end!13 [r0] lost"}},
       {Progress::kLostFills, {{0, Progress::kHas, 3}, {0, Progress::kFills, 3}}, {"3", "3 end"}},
       {Progress::kLostFills, {{0, Progress::kHas, 2}, {0, Progress::kLostFills, 2, lost}}, {"2", "2 end!13 [r0] lost"}},
@@ -109,7 +109,7 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
               Texts());
     for (size_t i = 0; i < one.words.size(); ++i) {
       Texts expected = ToAll(e + one.gos[i]);
-      if (one.words[i].progress == Progress::kLeft) expected.erase(expected.begin());
+      if (one.words[i].progress == Progress::kClosed) expected.erase(expected.begin());
       EXPECT_EQ(After({one.words[i]}, epoch), expected) << "epoch " << epoch;
     }
   }
@@ -200,12 +200,12 @@ TEST_F(StepCoordinatorTest, AnEndStandsThoughMoreWordsCome) {
 TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   const std::vector<Word> others{{0, Progress::kHas, 1}, {2, Progress::kHas, 1}};
   EXPECT_EQ(After(others), Texts());
-  EXPECT_EQ(After({{1, Progress::kLeft}}), (Texts{"r0 e1 1", "r2 e1 1"}));
+  EXPECT_EQ(After({{1, Progress::kClosed}}), (Texts{"r0 e1 1", "r2 e1 1"}));
   EXPECT_EQ(After({{0, Progress::kEnded, 1}}), (Texts{"r0 e1 1 end", "r2 e1 1 end"}));
   EXPECT_EQ(After(others, 2), Texts()) << "it has left that epoch, not this one";
   EXPECT_EQ(After({{1, Progress::kHas, 1}}, 2), ToAll("e2 1"));
   EXPECT_EQ(After(others, 3), Texts());
-  EXPECT_EQ(After({{1, Progress::kLeftForGood}}, 3), (Texts{"r0 e3 1", "r2 e3 1"}));
+  EXPECT_EQ(After({{1, Progress::kDeparted}}, 3), (Texts{"r0 e3 1", "r2 e3 1"}));
   EXPECT_EQ(After(others, 4), (Texts{"r0 e4 1", "r2 e4 1"}));
   EXPECT_EQ(After(others, 1, 8), Texts()) << "of another channel it is still there";
 }
@@ -213,11 +213,11 @@ TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
 // A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked about.
 TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   for (uint32_t channel = 1; channel <= 100; ++channel) {
-    for (const Progress progress : {Progress::kHas, Progress::kLeftForGood}) After(AllSay(progress, 1), 1, channel);
+    for (const Progress progress : {Progress::kHas, Progress::kDeparted}) After(AllSay(progress, 1), 1, channel);
   }
   EXPECT_EQ(in_step_.kept(), 0u);
   After({{0, Progress::kHas, 1}, {0, Progress::kAsks, 1}}, 1, 101);
-  After(AllSay(Progress::kLeft, 1), 1, 101);
+  After(AllSay(Progress::kClosed, 1), 1, 101);
   EXPECT_EQ(in_step_.kept(), 0u);
   EXPECT_EQ(After({{1, Progress::kExplains, 0, {kOk, "it slept"}}}, 1, 101), Texts());
   EXPECT_EQ(in_step_.kept(), 0u);
@@ -226,7 +226,7 @@ TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
 // One that goes on with fillers beside a longer one has been given those steps: they do not end before.
 TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(After({{0, Progress::kFills, 2}, {2, Progress::kFills, 1}, {1, Progress::kHas, 7}}), ToAll("e1 7"));
-  EXPECT_EQ(After({{1, Progress::kLeft, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
+  EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
 TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
@@ -346,7 +346,7 @@ TEST_P(AnyOrder, WhoeverLeaves) {
     if (gone_[r]) continue;
     if (random_() % 8 == 0) {
       gone_[r] = true;
-      Ready({static_cast<int>(r), random_() % 2 ? Progress::kLeft : Progress::kLeftForGood, said[r]});
+      Ready({static_cast<int>(r), random_() % 2 ? Progress::kClosed : Progress::kDeparted, said[r]});
     } else if (said[r] <= scripts_[r].steps) {
       Say(r, said[r]++);
     }

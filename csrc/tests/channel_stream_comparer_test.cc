@@ -24,7 +24,7 @@ class StreamComparerTest : public testing::Test {
     Pull(reader, first, std::move(hashes), Of::kEnded);
   }
   void LeaveAll() {
-    for (int reader = 0; reader < 3; ++reader) Pull(reader, 0, {}, Of::kLeft);
+    for (int reader = 0; reader < 3; ++reader) Pull(reader, 0, {}, Of::kClosed);
     EXPECT_EQ(comparer_.kept(), 0u);
   }
   // "0 alike", or "2 reader 0 on node3 and ...: the difference", since the last call.
@@ -96,19 +96,19 @@ TEST_F(StreamComparerTest, FilesAndElements) {
 
 TEST_F(StreamComparerTest, AReaderThatHasLeftIsNotWaitedFor) {
   End(0, 0, {1});
-  Pull(1, 0, {}, Of::kLeft);
+  Pull(1, 0, {}, Of::kClosed);
   EXPECT_EQ(Sent(), Texts());
-  Pull(2, 0, {}, Of::kLeftForGood);
+  Pull(2, 0, {}, Of::kDeparted);
   EXPECT_EQ(Sent(), Texts{"0 alike"});
-  Pull(0, 0, {}, Of::kLeft);
+  Pull(0, 0, {}, Of::kClosed);
   Pull(0, 0, {1}, Of::kEnded, 2);
   EXPECT_EQ(Sent(), Texts()) << "reader 1 may begin epoch 2";
   Pull(1, 0, {1}, Of::kEnded, 2);
   EXPECT_EQ(Sent(), (Texts{"0 alike", "1 alike"}));
-  Pull(0, 0, {}, Of::kLeft, 2);
-  Pull(1, 0, {}, Of::kLeft, 2);
-  Pull(0, 0, {}, Of::kLeftForGood);
-  Pull(1, 0, {}, Of::kLeftForGood);
+  Pull(0, 0, {}, Of::kClosed, 2);
+  Pull(1, 0, {}, Of::kClosed, 2);
+  Pull(0, 0, {}, Of::kDeparted);
+  Pull(1, 0, {}, Of::kDeparted);
   EXPECT_EQ(comparer_.kept(), 0u);
 }
 

@@ -245,7 +245,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
     }
     ASSERT_EQ(got.size(), sent + 1);
     EXPECT_STREQ(got.back().header.name(), "BYE") << "seed " << seed;
-    EXPECT_EQ(std::get<wire::Bye>(got.back().header.message).told, std::vector<int32_t>{1});
+    EXPECT_EQ(std::get<wire::Bye>(got.back().header.message).sent_to, std::vector<int32_t>{1});
     Stop();
   }
 }

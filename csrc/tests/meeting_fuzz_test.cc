@@ -29,9 +29,9 @@ wire::Message AnyMessage(std::mt19937_64* random) {
     case 2:
       return wire::Called{name, number(), few()};
     case 3:
-      return wire::Left{{few(), few()}};
+      return wire::Departed{{few(), few()}};
     case 4:
-      return wire::WhoLeft();
+      return wire::WhoDeparted();
     case 5:
       return wire::Hello{static_cast<int64_t>(number()), "call", name};
     default:

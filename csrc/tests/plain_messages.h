@@ -42,10 +42,10 @@ struct PlainVisitor {
   P operator()(const wire::Why& m) { return {m.step.n, 0, 0, ""}; }
   P operator()(const wire::Save& m) { return {0, m.request, 0, ""}; }
   P operator()(const wire::Restore& m) { return {m.position.n, m.request, I(m.saved_epoch), m.state}; }
-  P operator()(const wire::Claim& m) { return {m.step.n, I(m.left), m.filler, ""}; }
+  P operator()(const wire::Claim& m) { return {m.step.n, I(m.leftover), m.filler, ""}; }
   P operator()(const wire::Data& m) { return {m.step.n, I(m.position.n), I(m.turn.n), ""}; }
   P operator()(const wire::End& m) {
-    return {m.step.n, m.code, I(m.left) | (m.lost ? kLost : 0), m.code == 0 ? m.no_filler : m.text};
+    return {m.step.n, m.code, I(m.leftovers) | (m.lost ? kLost : 0), m.code == 0 ? m.no_filler : m.text};
   }
   P operator()(const wire::Because& m) { return {0, 0, 0, m.text}; }
   P operator()(const wire::State& m) { return {0, m.request, m.code, m.text}; }

@@ -268,8 +268,8 @@ class Process {
       return {kInternal, sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
                              "the share has not the size that it has to have"};
     }
-    const auto lane = static_cast<size_t>(world.AudienceIndex(world.self)),
-               lanes = static_cast<size_t>(world.audience_count());
+    const auto lane = static_cast<size_t>(world.GroupTrainerIndex(world.self)),
+               lanes = static_cast<size_t>(world.group_trainer_count());
     const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
     std::vector<proof::Fingerprint> prints;
     std::vector<char> wanted(rows_.bytes());

@@ -94,13 +94,13 @@ TEST(Header, LayoutIsFixed) {
 // The number of each kind, and its length with empty texts and lists: a field that Fields() does not list shows here.
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
-      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                  //
-      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16}, {"RELEASE", 0},                //
-      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},  {"CLAIM", 18},                 //
-      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                 //
-      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                       //
-      {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},   //
-      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},    {"PING", 8},    {"PONG", 32},  //
+      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                     //
+      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                //
+      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                 //
+      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 20},                 //
+      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                          //
+      {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4},    {"BYE", 12},   //
+      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},    {"PONG", 32},  //
       {"PULLED", 13},  {"ALIKE", 12}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
@@ -206,7 +206,7 @@ TEST(Header, RefusedForBadFields) {
        {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8), std::string(8, '\xff')})
     ExpectRefused(with(hello, kTextSizeAt, size), "ends within its call");
   const int progress = static_cast<int>(Ready::Progress::kLast) + 1;
-  ExpectRefused(with(Bye(), 27, std::string(4, '\xff')), "ends within its told");
+  ExpectRefused(with(Bye(), 27, std::string(4, '\xff')), "ends within its sent_to");
   ExpectRefused(with(Ready(), 27, byte(progress)), "unknown progress " + std::to_string(progress));
   ExpectRefused(with(Go(), 27, byte(255)), "unknown notice 255");
   ExpectRefused(with(Claim(), 43, byte(2)), "unknown filler 2");

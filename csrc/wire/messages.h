@@ -115,12 +115,12 @@ struct Restore {
 struct Withdraw {  // takes back a RESTORE
   HVDATA_MESSAGE("WITHDRAW", )
 };
-struct Claim {  // after the ends of all readers: asks for leftover `left` as the trainer's share of this tail step
+struct Claim {  // after the ends of all readers: asks for this leftover as the trainer's share of this tail step
   TailStep step;
-  uint64_t left = 0;
+  uint64_t leftover = 0;
   bool filler = false;        // asks for an empty or padding share of its shape instead
   bool taken_before = false;  // verified channels: an earlier run has sent it, so send nothing
-  HVDATA_MESSAGE("CLAIM", F(step) F(left) F(filler) F(taken_before))
+  HVDATA_MESSAGE("CLAIM", F(step) F(leftover) F(filler) F(taken_before))
 };
 
 // ---- Reader -> trainer.
@@ -136,15 +136,15 @@ struct Data {  // one share: components and payload
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;                // 0: the data is exhausted
-  std::string text;                // of an error
-  bool lost = false;               // this reader has failed, and the other readers continue
-  uint64_t left = 0;               // its leftovers
+  int32_t code = 0;   // 0: the data is exhausted
+  std::string text;   // of an error
+  bool lost = false;  // this reader has failed, and the other readers continue
+  uint64_t leftovers = 0;
   TailStep tail_taken;             // tail steps that an earlier run has taken
   std::string no_filler;           // why there is no filler for a tail step
   int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
   std::vector<double> costs = {};  // weighed channels: of each leftover
-  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
+  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(leftovers) F(dropped) F(tail_taken) F(no_filler) F(costs))
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
   HVDATA_MESSAGE("RECALL", )
@@ -168,17 +168,17 @@ struct Numbered {  // the epoch's number over all runs, if it differs from the n
 
 struct Ready {
   enum class Progress : uint8_t {
-    kHas,          // the reader has so many steps
-    kEnded,        // it has no more steps; the epoch ends for all readers (remainder="drop")
-    kFills,        // it has no more steps, but can give empty or padding shares
-    kFailed,       // its next step is an error
-    kLeft,         // all of its trainers have closed this epoch
-    kLeftForGood,  // all of its trainers have closed this epoch and every later one
-    kAsks,         // it has so many steps, and asks which reader it waits for
-    kGoesOn,       // it resumes from a checkpoint with this step. The text is the reader's place for an error.
-    kExplains,     // the text says why its next step does not come
-    kLostEnds,     // as kEnded, but because of the given error (on_reader_error="continue")
-    kLostFills,    // as kFills, but because of the given error. Without running readers all end with it.
+    kHas,        // the reader has so many steps
+    kEnded,      // it has no more steps; the epoch ends for all readers (remainder="drop")
+    kFills,      // it has no more steps, but can give empty or padding shares
+    kFailed,     // its next step is an error
+    kClosed,     // all of its trainers have closed this epoch
+    kDeparted,   // all of its trainers have closed this epoch and every later one
+    kAsks,       // it has so many steps, and asks which reader it waits for
+    kGoesOn,     // it resumes from a checkpoint with this step. The text is the reader's place for an error.
+    kExplains,   // the text says why its next step does not come
+    kLostEnds,   // as kEnded, but because of the given error (on_reader_error="continue")
+    kLostFills,  // as kFills, but because of the given error. Without running readers all end with it.
     kLast = kLostFills,
   };
   Progress progress = Progress::kHas;
@@ -208,12 +208,12 @@ struct Go {
 
 struct Pulled {  // reader -> reader 0: hashes of the next elements that its pipeline has yielded
   enum class Progress : uint8_t {
-    kGoesOn,       // there may be more
-    kEnded,        // the pipeline has ended behind them, and the reader waits for ALIKE
-    kFiles,        // the reader divides files in this epoch, and sends no hashes
-    kLeft,         // the epoch is over on this reader
-    kLeftForGood,  // and so is every later one
-    kLast = kLeftForGood,
+    kGoesOn,    // there may be more
+    kEnded,     // the pipeline has ended behind them, and the reader waits for ALIKE
+    kFiles,     // the reader divides files in this epoch, and sends no hashes
+    kClosed,    // the epoch is over on this reader
+    kDeparted,  // and so is every later one
+    kLast = kDeparted,
   };
   uint64_t first = 0;  // the number of the first of these elements among all elements of the pipeline
   std::vector<uint64_t> hashes = {};
@@ -260,12 +260,12 @@ struct Called {  // this trainer has made this call with this root
   int32_t root = 0;
   HVDATA_MESSAGE("CALLED", F(name) F(call) F(root))
 };
-struct WhoLeft {  // to a reader: which trainers have departed, except those that sent us a BYE?
-  HVDATA_MESSAGE("WHO LEFT", )
+struct WhoDeparted {  // to a reader: which trainers have departed, except those that sent us a BYE?
+  HVDATA_MESSAGE("WHO DEPARTED", )
 };
-struct Left {  // the answer
+struct Departed {  // the answer
   std::vector<int32_t> trainers;
-  HVDATA_MESSAGE("LEFT", F(trainers))
+  HVDATA_MESSAGE("DEPARTED", F(trainers))
 };
 
 // ---- Between any two members: times of their activities (engine/engine_times.cc).
@@ -297,18 +297,19 @@ struct Pong {          // the answer
 
 // ---- To every reader, and to each trainer that has got a message from the sender.
 
-struct Bye {                  // the sender has departed
-  std::vector<int32_t> told;  // trainers that get a BYE from the sender itself
-  std::string reads_no_more;  // to trainers that still need the sender's batches: why they don't get them
-  HVDATA_MESSAGE("BYE", F(told) F(reads_no_more))
+struct Bye {                     // the sender has departed
+  std::vector<int32_t> sent_to;  // trainers that get a BYE from the sender itself
+  std::string reads_no_more;     // to trainers that still need the sender's batches: why they don't get them
+  HVDATA_MESSAGE("BYE", F(sent_to) F(reads_no_more))
 };
 
 #undef HVDATA_MESSAGE
 #undef F
 
-using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
-                             Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
+using Message =
+    std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim,
+                 Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoDeparted, Departed,
+                 Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

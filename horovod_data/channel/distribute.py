@@ -211,7 +211,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
 
 def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:
     options = channel.options
-    spec = elements.share_spec(channel.spec, options, len(job.layout.audience(job.comm_rank)))
+    spec = elements.share_spec(channel.spec, options, len(job.layout.group_trainers(job.comm_rank)))
     whole = options.remainder == "partial" and options.schedule == "static"
     multiplies = options.weigh is not None or options.remainder == "repeat"
     multiplies = multiplies and elements.has_sample_weight(channel.spec[0] if options.has_costs else channel.spec)

@@ -179,7 +179,7 @@ def times_of(rank):
     channel = {"options": {"batch": 1, "schedule": 0, "prefetch": 2}, "trainer": trained}
     if rank == 0:
         channel["reader"] = read
-    process = dict(rank=rank, reader=0 if rank == 0 else -1, sources=[0], audience=list(range(100)), host=f"node{rank}")
+    process = dict(rank=rank, reader=0 if rank == 0 else -1, sources=[0], serves=list(range(100)), host=f"node{rank}")
     return {**process, "ranks": 100, "channels": {"train": channel}}
 
 
@@ -192,6 +192,6 @@ def test_a_report_of_many_ranks_is_short():
 
 
 def test_no_batch_yet():
-    begun = {"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}
+    begun = {"rank": 0, "reader": 0, "sources": [0], "serves": [0], "host": "a", "channels": {}}
     for processes in [], [begun]:
         assert str(report.make(processes)).endswith("no batch has been delivered yet, or none since stats(reset=True)")
