@@ -56,7 +56,7 @@ std::string Line(const ReaderTimes& r) {
 std::string Engine::Times(bool reset) {
   const Member& me = world_.me();
   std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
-  text += "sources" + List(world_.source_readers) + "\naudience" + List(world_.group_trainer_ranks) + "\n";
+  text += "sources" + List(world_.source_readers) + "\nserves" + List(world_.group_trainer_ranks) + "\n";
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     const ChannelOptions& options = account.options;
     const Sink::Tally& tally = account.tally;
