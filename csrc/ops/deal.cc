@@ -58,7 +58,7 @@ class Dealer {
       }
       bool end = false;
       const absl::Status status = Caught([&] { return DealOne(&end); });
-      CompareWithReaders(status.ok() && end);
+      GiveHashes();
       if (!status.ok() || end) {
         Finish(status);
         break;
@@ -73,7 +73,7 @@ class Dealer {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
       if (!made.ok()) source_->Epoch()->CannotFill(std::string(made.message()));
     }
-    source_->Finish(ToOutcome(status), !status.ok());
+    source_->Epoch()->Finish(ToOutcome(status), !status.ok());
   }
 
  private:
@@ -84,14 +84,11 @@ class Dealer {
     return status.ok() && !*end ? cutter_.CheckCostsOf(*element) : status;
   }
 
-  // Gives the hashes of all pulled elements to the comparison of the readers that divide them. At the end it waits for
-  // the result. An error has then ended the epoch, so that Finish does nothing.
-  void CompareWithReaders(bool end) {
+  // Gives the hashes of all pulled elements to the comparison of the readers that divide them.
+  void GiveHashes() {
     uint64_t first = 0;
     std::vector<uint64_t> hashes = input_->TakeHashes(&first);
     if (!hashes.empty()) source_->Epoch()->Pulled(first, std::move(hashes));
-    while (end && input_->divides() && input_->yielded_any() && source_->AwaitAlike() == Source::Task::kSave)
-      checkpoint_->AnswerSaves();
   }
 
   // Pulls the elements of one step, and deals them.
@@ -123,10 +120,13 @@ class Dealer {
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.Cut(group, &shares, &dropped));
     if (dropped > 0 || shares.empty()) source_->Epoch()->Dropped(dropped, shares.empty() ? group.size() : 0);
-    if (!shares.empty())
-      Deal(std::move(group), std::move(shares), hashed);
-    else
-      source_->Epoch()->NoStep(input_->position() - group.size(), prover_.NotDealt(hashed));
+    const uint64_t first = input_->position() - group.size();
+    if (shares.empty()) {
+      source_->Epoch()->NoStep(first, prover_.NotDealt(hashed));
+      return absl::OkStatus();
+    }
+    if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
+    source_->Deal(MakeStep(first, std::move(group), std::move(shares), hashed, dynamic));
     return absl::OkStatus();
   }
 
@@ -166,13 +166,6 @@ class Dealer {
       if (!status.ok()) return source_->Epoch()->CannotFill(std::string(status.message()));
     }
     source_->Epoch()->Fill(MakeStep(input_->position(), {}, std::move(shares), {}, false));
-  }
-
-  void Deal(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& hashed) {
-    const uint64_t first = input_->position() - elements.size();
-    if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
-    const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-    source_->Deal(MakeStep(first, std::move(elements), std::move(shares), hashed, dynamic));
   }
 
   // `hashed`: the hashes of the elements, in a verified channel. `anybody`: any trainer may take the share.
@@ -238,7 +231,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   if (!status.ok() && !resumes)
     dealer.Finish(status);
   else if (!status.ok() || resumption.over)
-    source->Finish(ToOutcome(status));
+    source->Epoch()->Finish(ToOutcome(status));
   dealer.Run();
   checkpoint.KeepFinalStates();
   input.Close();

@@ -52,43 +52,24 @@ Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& chan
   return outcome;
 }
 
-// Keeps a channel in use while a dataset object of it lives.
-class ChannelUse {
- public:
-  static absl::Status Make(const Arguments& arguments, std::unique_ptr<ChannelUse>* use) {
-    const std::shared_ptr<Engine> engine = Engine::Current();
-    if (!engine || Engine::State() != EngineState::kRunning) {
-      return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), arguments.channel_name));
-    }
-    if (static_cast<int64_t>(engine->session()) != arguments.session) {
-      return absl::FailedPreconditionError(
-          "the dataset of channel '" + arguments.channel_name +
-          "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
-    }
-    const auto channel = static_cast<uint32_t>(arguments.channel);
-    std::shared_ptr<Sink> sink = engine->channels().Use(channel);
-    if (!sink && engine->world().me().trains()) {
-      return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
-    }
-    use->reset(new ChannelUse(engine, channel, std::move(sink)));
-    return absl::OkStatus();
+// Begins a use of the channel, which the dataset object ends. `*sink`: null on a dedicated reader. Its dataset can be
+// made, but not iterated.
+absl::Status UseChannel(const Arguments& arguments, const std::shared_ptr<Engine>& engine,
+                        std::shared_ptr<Sink>* sink) {
+  if (!engine || Engine::State() != EngineState::kRunning) {
+    return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), arguments.channel_name));
   }
-  ~ChannelUse() {
-    const std::shared_ptr<Engine> engine = engine_.lock();
-    if (!engine || engine != Engine::Current()) return;  // in a forked child
-    (void)Caught([&] { return engine->UnuseChannel(channel_), absl::OkStatus(); });
+  if (static_cast<int64_t>(engine->session()) != arguments.session) {
+    return absl::FailedPreconditionError(
+        "the dataset of channel '" + arguments.channel_name +
+        "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
   }
-  // Null on a dedicated reader. Its dataset can be made, but not iterated.
-  Sink* sink() const { return sink_.get(); }
-
- private:
-  ChannelUse(const std::shared_ptr<Engine>& engine, uint32_t channel, std::shared_ptr<Sink> sink)
-      : engine_(engine), channel_(channel), sink_(std::move(sink)) {}
-
-  const std::weak_ptr<Engine> engine_;
-  const uint32_t channel_;
-  const std::shared_ptr<Sink> sink_;
-};
+  *sink = engine->channels().Use(static_cast<uint32_t>(arguments.channel));
+  if (!*sink && engine->world().me().trains()) {
+    return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
+  }
+  return absl::OkStatus();
+}
 
 class ReceiverOp : public DatasetOpKernel {
  public:
@@ -107,10 +88,11 @@ class ReceiverOp : public DatasetOpKernel {
     arguments.channel_name = name;
     arguments.types = types_;
     arguments.shapes = shapes_;
-    std::unique_ptr<ChannelUse> use;
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    std::shared_ptr<Sink> sink;
     OP_REQUIRES_OK(ctx, Caught([&] {
-                     TF_RETURN_IF_ERROR(ChannelUse::Make(arguments, &use));
-                     *output = new Dataset(ctx, std::move(arguments), std::move(use));
+                     TF_RETURN_IF_ERROR(UseChannel(arguments, engine, &sink));
+                     *output = new Dataset(ctx, std::move(arguments), engine, std::move(sink));
                      return absl::OkStatus();
                    }));
   }
@@ -118,8 +100,15 @@ class ReceiverOp : public DatasetOpKernel {
  private:
   class Dataset : public DatasetBase {
    public:
-    Dataset(OpKernelContext* ctx, Arguments arguments, std::unique_ptr<ChannelUse> use)
-        : DatasetBase(DatasetContext(ctx)), arguments_(std::move(arguments)), use_(std::move(use)) {}
+    Dataset(OpKernelContext* ctx, Arguments arguments, const std::shared_ptr<Engine>& engine,
+            std::shared_ptr<Sink> sink)
+        : DatasetBase(DatasetContext(ctx)), arguments_(std::move(arguments)), engine_(engine), sink_(std::move(sink)) {}
+    ~Dataset() override {
+      const std::shared_ptr<Engine> engine = engine_.lock();
+      if (!engine || engine != Engine::Current()) return;  // in a forked child
+      const auto channel = static_cast<uint32_t>(arguments_.channel);
+      (void)Caught([&] { return engine->UnuseChannel(channel), absl::OkStatus(); });
+    }
 
     std::unique_ptr<IteratorBase> MakeIteratorInternal(const std::string& prefix) const override {
       return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::HorovodData"});
@@ -155,22 +144,23 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
-        return Caught([&] { return Take(ctx, out, end); });
+        Arrival arrival;  // its tensors are freed without the mutex
+        return Locked([&] { return mu_.AssertHeld(), Take(ctx, &arrival, out, end); });
       }
 
      protected:
       absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
-        return Caught([&] { return Write(writer); });
+        return Locked([&] { return mu_.AssertHeld(), Write(writer); });
       }
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
-        return Caught([&] { return Read(reader); });
+        return Locked([&] { return mu_.AssertHeld(), Read(reader); });
       }
 
       // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -179,12 +169,20 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
      private:
-      absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
-        Arrival arrival;  // declared first, so that tensors are freed without the mutex
-        if (Engine::State() == EngineState::kForked)
-          return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
-        const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+      template <typename Body>
+      absl::Status Locked(Body body) {
+        return Caught([&] {
+          if (Engine::State() == EngineState::kForked)
+            return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
+          const MutexLock lock(&mu_);
+          if (sink()) return body();
+          return absl::FailedPreconditionError(
+              "channel '" + dataset()->arguments_.channel_name +
+              "' has no batches for a dedicated reader: call horovod_data.serve() there");
+        });
+      }
+
+      absl::Status Take(IteratorContext* ctx, Arrival* arrival, std::vector<Tensor>* out, bool* end) REQUIRES(mu_) {
         iterator_.cancelled = false;
         std::function<void()> deregister;
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
@@ -192,7 +190,7 @@ class ReceiverOp : public DatasetOpKernel {
         bool thrown = true;  // after an exception it is unknown if a step was taken
         const Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
-          Outcome returned = sink()->Next(&iterator_, &arrival, end);
+          Outcome returned = sink()->Next(&iterator_, arrival, end);
           thrown = false;
           return returned;
         });
@@ -200,7 +198,7 @@ class ReceiverOp : public DatasetOpKernel {
         iterator_.broken = iterator_.broken || thrown;
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
-        const absl::Status status = Caught([&] { return mu_.AssertHeld(), Receive(arrival, out); });
+        const absl::Status status = Caught([&] { return mu_.AssertHeld(), Receive(*arrival, out); });
         iterator_.broken = iterator_.broken || !status.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
         return status;
@@ -229,12 +227,9 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
       }
 
-      absl::Status Write(IteratorStateWriter* writer) {
-        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+      absl::Status Write(IteratorStateWriter* writer) REQUIRES(mu_) {
         SinkState state;
-        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
+        const Outcome outcome = Guarded([&] { return mu_.AssertHeld(), sink()->Save(&iterator_, &state); });
         if (!outcome.ok()) return Here(outcome);
         uint64_t bytes = 0;
         for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
@@ -266,10 +261,7 @@ class ReceiverOp : public DatasetOpKernel {
         return status;
       }
 
-      absl::Status Read(IteratorStateReader* reader) {
-        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+      absl::Status Read(IteratorStateReader* reader) REQUIRES(mu_) {
         absl::Status status;
         const auto get = [&](const std::string& key) {
           int64_t value = 0;
@@ -298,7 +290,8 @@ class ReceiverOp : public DatasetOpKernel {
           lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? Here(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
+        return status.ok() ? Here(Guarded([&] { return mu_.AssertHeld(), sink()->Restore(&iterator_, state); }))
+                           : status;
       }
 
       absl::Status Here(const Outcome& outcome) const {
@@ -306,21 +299,16 @@ class ReceiverOp : public DatasetOpKernel {
         return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->arguments_.channel_name));
       }
 
-      Sink* sink() const { return dataset()->use_->sink(); }
+      Sink* sink() const { return dataset()->sink_.get(); }
 
-      absl::Status NoBatchesHere() const {
-        return absl::FailedPreconditionError(
-            "channel '" + dataset()->arguments_.channel_name +
-            "' has no batches for a dedicated reader: call horovod_data.serve() there");
-      }
-
-      mutable OneAtATime mu_;  // one GetNext at a time
+      mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
     };
 
     const Arguments arguments_;
-    const std::unique_ptr<ChannelUse> use_;
+    const std::weak_ptr<Engine> engine_;
+    const std::shared_ptr<Sink> sink_;
   };
 
   DataTypeVector types_;

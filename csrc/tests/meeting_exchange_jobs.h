@@ -62,23 +62,18 @@ class Jobs {
       std::string all = "parts of " + std::to_string(call) + ":";
       for (const BundlePtr& part : parts) all += " " + std::to_string(TokenOf(part).element);
       got_[static_cast<size_t>(trainer)].push_back(all);
-      auto nothing = std::make_shared<Share>();
-      nothing->bundle = std::make_shared<Token>(Token{0, -1});
-      if (refuse)
-        (*this)[trainer].EndGather(name, call, {kInvalidArgument, "they don't fit"}, nullptr);
-      else
-        (*this)[trainer].EndGather(name, call, {}, nothing.get());
+      (*this)[trainer].EndGather(name, call, refuse ? Outcome(kInvalidArgument, "they don't fit") : Outcome());
     };
-    (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name == "" ? name : name.substr(2)));
+    (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name.substr(2)));
   }
 
   Exchange::Callback Note(int trainer, const std::string& name) {
     return [this, trainer, name](Outcome outcome, Exchanged e) {
       EXPECT_FALSE(HoldsLocks());
       got_[static_cast<size_t>(trainer)].push_back(
-          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) +
-                             " #" + std::to_string(TokenOf(e.bundle).element)
-                       : std::to_string(outcome.code) + " " + outcome.message);
+          outcome.ok()
+              ? name + " " + std::to_string(e.call) + (e.bundle ? " #" + std::to_string(TokenOf(e.bundle).element) : "")
+              : std::to_string(outcome.code) + " " + outcome.message);
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }

@@ -74,13 +74,11 @@ TEST(MeetingFuzz, Exchange) {
           break;
         }
         case 1:
-          exchange.Refuse(name, any, kInternal, Share());
+          exchange.Refuse(name, any, {kInternal, "no"});
           break;
         case 2:
-          exchange.Give(name, random() % 5, any, Share());
-          break;
         case 3:
-          exchange.Expect(name, random() % 5, any, note());
+          exchange.Gather(name, any, Share(), [&](uint64_t call, auto) { exchange.EndGather(name, call, {}); }, note());
           break;
         case 4:
           if (random() % 50 == 0) exchange.OnDeparted(static_cast<int>(random() % 4), {any, -7, 1 << 30});

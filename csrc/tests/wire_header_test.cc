@@ -94,13 +94,13 @@ TEST(Header, LayoutIsFixed) {
 // The number of each kind, and its length with empty texts and lists: a field that Fields() does not list shows here.
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
-      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                     //
-      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                //
-      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                 //
-      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 20},                 //
-      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                          //
-      {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4},    {"BYE", 12},   //
-      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},    {"PONG", 32},  //
+      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                      //
+      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                 //
+      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                  //
+      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 20},                  //
+      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                           //
+      {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4}, {"BYE", 12},   //
+      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},     {"PONG", 32},  //
       {"PULLED", 13},  {"ALIKE", 12}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
@@ -117,10 +117,6 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   EXPECT_EQ(names.size(), kKinds) << "every kind has a name of its own";
 }
 
-TEST(Header, RoundTripOfEveryField) {
-  for (size_t kind = 0; kind < kKinds; ++kind) ExpectRoundTrip(FullHeader(kind));
-}
-
 TEST(Header, RoundTripOfExtremes) {
   Header header;
   header.channel = std::numeric_limits<uint32_t>::max();
@@ -130,6 +126,7 @@ TEST(Header, RoundTripOfExtremes) {
       header.message = Filled(kind, filler);
       ExpectRoundTrip(header);
     }
+    ExpectRoundTrip(FullHeader(kind));
   }
   header.message = Hello();
   const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());

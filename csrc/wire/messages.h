@@ -5,35 +5,13 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "wire/codec.h"
 #include "wire/coordinates.h"
 
 namespace hvdata::wire {
-
-// One field, by its type.
-template <typename Codec, typename T>
-void Field(Codec* codec, const char* name, T& value) {
-  using Plain = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<Plain, bool>)
-    codec->Flag(name, value);
-  else if constexpr (std::is_integral_v<Plain>)
-    codec->Int(name, value);
-  else if constexpr (std::is_floating_point_v<Plain>)
-    codec->Real(name, value);
-  else if constexpr (std::is_enum_v<Plain>)
-    codec->Enum(name, value, Plain{}, Plain::kLast);
-  else if constexpr (std::is_same_v<Plain, std::string>)
-    codec->Text(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>> || std::is_same_v<Plain, std::vector<uint64_t>>)
-    codec->Ints(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<double>>)
-    codec->Reals(name, value);
-  else
-    codec->Int(name, value.n);
-}
 
 #define F(field) Field(codec, #field, m.field);
 #define HVDATA_MESSAGE(name, fields)                                         \
@@ -130,7 +108,7 @@ struct Data {  // one share: components and payload
   Turn turn;
   Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
-  uint64_t hash = 0;  // verified channels (proof/share_hash.h)
+  uint64_t hash = 0;  // verified channels (proof/report.h)
   double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
   HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash) F(cost))
 };
@@ -168,25 +146,24 @@ struct Numbered {  // the epoch's number over all runs, if it differs from the n
 
 struct Ready {
   enum class Progress : uint8_t {
-    kHas,        // the reader has so many steps
-    kEnded,      // it has no more steps; the epoch ends for all readers (remainder="drop")
-    kFills,      // it has no more steps, but can give empty or padding shares
-    kFailed,     // its next step is an error
-    kClosed,     // all of its trainers have closed this epoch
-    kDeparted,   // all of its trainers have closed this epoch and every later one
-    kAsks,       // it has so many steps, and asks which reader it waits for
-    kGoesOn,     // it resumes from a checkpoint with this step. The text is the reader's place for an error.
-    kExplains,   // the text says why its next step does not come
-    kLostEnds,   // as kEnded, but because of the given error (on_reader_error="continue")
-    kLostFills,  // as kFills, but because of the given error. Without running readers all end with it.
-    kLast = kLostFills,
+    kHas,       // the reader has so many steps
+    kEnded,     // it has no more steps; the epoch ends for all readers (remainder="drop")
+    kFills,     // it has no more steps, but can give empty or padding shares
+    kFailed,    // its next step is an error
+    kClosed,    // all of its trainers have closed this epoch
+    kDeparted,  // all of its trainers have closed this epoch and every later one
+    kAsks,      // it has so many steps, and asks which reader it waits for
+    kBegins,    // it begins with this step. If it resumes from a checkpoint, the text is its place for an error.
+    kExplains,  // the text says why its next step does not come
+    kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
   int32_t code = 0;
   std::string text;
-  double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost))
+  double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
+  bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost) F(lost))
 };
 struct Go {
   enum class Notice : uint8_t {
@@ -238,11 +215,9 @@ struct Verified {  // all readers have reported. Either every row came once, or 
   HVDATA_MESSAGE("VERIFIED", F(code) F(text))
 };
 
-// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts the calls with one
-// name.
+// ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct
-    Scatter {  // the root's part for this trainer, as a share. With a code: the root's error, as a share or in `text`.
+struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. With a code: an error.
   std::string name;
   uint64_t call = 0;
   int32_t root = 0, code = 0;

@@ -61,9 +61,8 @@ class Exchange:
             with tf.device("/CPU:0"):
                 # A label that begins with these characters makes the core's texts name the audit
                 # (csrc/meeting/exchange.h).
-                part, _ = loader.load().ops.horovod_data_scatter(
-                    tf.constant(value), splits, [], root=root, scatter_name=f"\0A{self.label}"
-                )
+                label = f"\0A{self.label}"
+                part, _ = loader.load().ops.horovod_data_scatter(tf.constant(value), splits, label, [], root=root)
         except tf.errors.OpError as error:
             raise type(error)(None, None, re.sub(_ADDED, "", error.message)) from None
         return part.numpy()
