@@ -98,7 +98,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                 //
       {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                  //
       {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 20},                  //
-      {"NUMBERED", 8}, {"READY", 29},    {"GO", 25},                                                           //
+      {"NUMBERED", 8}, {"READY", 30},    {"GO", 25},                                                           //
       {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4}, {"BYE", 12},   //
       {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},     {"PONG", 32},  //
       {"PULLED", 13},  {"ALIKE", 12}};
