@@ -15,10 +15,13 @@
 #include <string>
 #include <utility>
 
+#include "base/outcome.h"
+
 namespace hvdata {
 
 // May be called under any lock, and never waits.
 void Log(const std::string& line);
+inline void Log(const Place& place, const std::string& text) { Log(Placed(place, text)); }
 // Does the same for a line that takes long to make: the writer's thread makes it.
 void LogMade(std::function<std::string()> make_line);
 

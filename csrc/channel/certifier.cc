@@ -29,7 +29,7 @@ bool EndsWithinALine(const std::string& file) {
 
 // With an empty `line` it only checks that the file can be written. The thread of FileWriter() calls it, because the
 // file system may hang.
-void Append(const std::string& file, std::string line, const std::string& place) {
+void Append(const std::string& file, std::string line, const Place& place) {
   const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
   bool written = out >= 0;
@@ -46,8 +46,8 @@ void Append(const std::string& file, std::string line, const std::string& place)
   if (!written) errno = why;
   if (!written || !closed) {
     const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
-    Log(place + what + " written to " + file + ": " + std::strerror(errno) +
-        ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
+    Log(place, what + " written to " + file + ": " + std::strerror(errno) +
+                   ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
   }
 }
 
@@ -60,16 +60,16 @@ void Certifier::OnChannel(bool verified) {
   if (!verified || file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (std::exchange(expects_, true)) return;
-  FileWriter().Add(1, [place = Place(world_->ReaderName(0)), file = file_] { Append(file, "", place); });
+  FileWriter().Add(1, [place = Place{world_->ReaderName(0)}, file = file_] { Append(file, "", place); });
 }
 
 void Certifier::OnEnd() const {
   if (file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (expects_) return;
-  Log(Place(world_->ReaderName(0)) + "no certificate was written to " + file_ +
-      " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
-      "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
+  Log(Place{world_->ReaderName(0)}, "no certificate was written to " + file_ +
+                                        " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
+                                        "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
 }
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
@@ -79,6 +79,7 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
     return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
+  if (!words->outcome.ok()) return Tell(key, {words->outcome});
   if (words->words.empty()) {
     Channel& channel = channels_[key.first];
     channel.gone[reader] = key.second;
@@ -87,8 +88,7 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
     for (const uint64_t epoch : epochs) CertifyIfWhole({key.first, epoch});
     return ForgetIfOver(key.first);
   }
-  if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
-  if (report.mode.size() != 3) return;  // only a finding: the report follows
+  if (report.mode.size() != 3) return;
   channels_[key.first].epochs[key.second][reader] = std::move(report);
   CertifyIfWhole(key);
   ForgetIfOver(key.first);
@@ -124,15 +124,15 @@ void Certifier::Certify(const Key& key, Reports reports) {
   }
   const auto epoch = std::make_shared<Epoch>(std::move(reports));
   if (!name.empty()) Keep(key, name, epoch);
-  if (right) Tell(key, {kOk, ""});
+  if (right) Tell(key, {});
   if (name.empty()) return;
-  const std::string place = Place(world_->ReaderName(0));
+  const Place place{world_->ReaderName(0)};
   const bool for_file = !file_.empty();
   LogMade([place, epoch, for_file] {
-    return place + epoch->Made([for_file](Certificate* certificate) {
+    return Placed(place, epoch->Made([for_file](Certificate* certificate) {
       if (!for_file) certificate->all.listed = {};
       return certificate->Line();
-    });
+    }));
   });
   if (!for_file) return;
   FileWriter().Add(bytes, [place, epoch, file = file_] {

@@ -84,9 +84,7 @@ void ReaderEpoch::Settle() {
 
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
-  proof::Report report;
-  report.finding = Here() + text;
-  SendReport(report);  // sent at once, for trainers that wait at the end
+  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);  // for trainers that wait at the end
   Finish({kDataLoss, text});
   why_ = text;
 }

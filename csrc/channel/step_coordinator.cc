@@ -81,10 +81,10 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
     if (one.progress != Progress::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
-    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), kOk, ""});
+    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), {}});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, who});
+  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, who}});
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
@@ -97,24 +97,25 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
     return;
   r.begun = true;
   r.from = ready.steps.n;
-  if (progress == Progress::kGoesOn) r.resumes = ready.text;
-  std::string place;
+  if (progress == Progress::kGoesOn) r.resumes = ready.outcome.place;
+  Place place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
-    if (one.resumes.empty())
+    if (!one.resumes.known())
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
-    else if (place.empty() && one.from > 0)
+    else if (!place.known() && one.from > 0)
       place = one.resumes;
   }
-  if (place.empty() || anew.empty()) return;
+  if (!place.known() || anew.empty()) return;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
-  r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
-                                        JoinNames(anew) +
-                                        ": each host's reader has its own place, so restore the iterator "
-                                        "on every rank, each from what it saved itself"};
+  r.outcome = {kFailedPrecondition,
+               "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
+                   ": each host's reader has its own place, so restore the iterator on every rank, each from what it "
+                   "saved itself",
+               place};
 }
 
 void StepCoordinator::OnReady(int reader, const wire::Header& header) {
@@ -152,20 +153,19 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   if (r.progress == Progress::kHas && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
   if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch.allowed)
     epoch.costs[ready.steps.n - 1] += ready.cost;
-  const Outcome given{ready.code, ready.text};
   if ((progress == Progress::kLostEnds || progress == Progress::kLostFills) && r.progress == Progress::kHas) {
     r.progress = progress == Progress::kLostEnds ? Progress::kEnded : Progress::kFills;
-    r.lost = given;
+    r.lost = ready.outcome;
   } else if (progress == Progress::kLeft ||
              ((progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed) &&
               r.progress == Progress::kHas)) {
     r.progress = progress;
-    r.outcome = given;
+    r.outcome = ready.outcome;
   }
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
-  std::string place;
+  Place place;
   for (const Reader& one : epoch.readers) {
-    if (one.progress == Progress::kLeft || one.resumes.empty() || one.from < latest) continue;
+    if (one.progress == Progress::kLeft || !one.resumes.known() || one.from < latest) continue;
     latest = one.from;
     place = one.resumes;
   }
@@ -174,23 +174,23 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     r.steps = epoch.allowed;
     r.outcome = {
         kFailedPrecondition,
-        place +
-            "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
-            "Save without a buffering stage behind distribute_dataset"};
+        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+        "Save without a buffering stage behind distribute_dataset",
+        place};
   }
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {
     epoch.waiting.clear();
-    const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome.code,
-                outcome.message, TakeCosts(&epoch)};
+    const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome,
+                TakeCosts(&epoch)};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
       if (epoch.readers[to].progress != Progress::kLeft) SendGo(static_cast<int>(to), key, go);
     }
   } else if (progress == Progress::kAsks) {
     AskThoseBehind(&epoch, key, reader);
   } else if (progress == Progress::kExplains) {
-    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch.allowed), kOk, text});
+    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.outcome.message;
+    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch.allowed), {kOk, text}});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                 [](const Reader& one) { return one.progress == Progress::kLeft; });

@@ -43,9 +43,8 @@ std::string CallName(const std::string& name) {
 Exchange::Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
-std::string Exchange::Where(const Key& key) const {
-  const std::string call = IsAudit(key.name) ? "" : ", call " + std::to_string(key.call);
-  return Place(world_->Name(world_->self), CallName(key.name) + call);
+Place Exchange::Where(const Key& key) const {
+  return world_->Here(CallName(key.name) + (IsAudit(key.name) ? "" : ", call " + std::to_string(key.call)));
 }
 
 void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
@@ -55,8 +54,7 @@ void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
 
 // The callback runs after this rank has sent all its messages of the call, because the program may depart at once.
 void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged) const {
-  if (!outcome.ok()) outcome.message = Where(key) + outcome.message;
-  AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), exchanged = std::move(exchanged)] {
+  AfterUnlock([callback = std::move(callback), outcome = outcome.At(Where(key)), exchanged = std::move(exchanged)] {
     callback(outcome, exchanged);
   });
 }
@@ -65,22 +63,23 @@ void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchan
 
 void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
   MutexLock lock(&mu_);
-  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, nullptr);
+  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
 }
 
-void Exchange::Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback) {
+void Exchange::Gather(const std::string& name, int root, const Outcome& refused, const Share* part, Collected collected,
+                      Callback callback) {
   MutexLock lock(&mu_);
   Call call{root, {}, std::move(callback), Patience(stall_seconds_, timeout_seconds_)};
   if (root == me()) call.collected = std::move(collected);
-  Begin(name, std::move(call), &part);
+  Begin(name, std::move(call), refused, part);
 }
 
 // Sends CALLED, and this rank's part of a gather. Handles the messages of the call that have come already.
-void Exchange::Begin(const std::string& name, Call made, const Share* part) {
+void Exchange::Begin(const std::string& name, Call made, const Outcome& refused, const Share* part) {
   const Key key{name, made_[name]++};
   if (!failed_.ok()) return Answer(key, std::move(made.callback), failed_);
   Call& call = calls_.emplace(key, std::move(made))->second;
-  if (part != nullptr) SendTo(call.root, wire::Gather{name, key.call}, part);
+  if (IsGather(name)) SendTo(call.root, wire::Gather{name, key.call, refused}, part);
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (t == call.root || call.root == me())) SendTo(t, wire::Called{name, key.call, call.root});
   }
@@ -94,16 +93,15 @@ void Exchange::Begin(const std::string& name, Call made, const Share* part) {
 void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
   MutexLock lock(&mu_);
   if (calls_.count(Key{name, call}) == 0) return;  // it has ended with an error
-  for (int t = 0; t < world_->trainer_count(); ++t)
-    SendTo(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
+  for (int t = 0; t < world_->trainer_count(); ++t) SendTo(t, wire::Scatter{name, call, me(), outcome}, nothing);
 }
 
-void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
+void Exchange::Refuse(const std::string& name, int root, const Outcome& error) {
   MutexLock lock(&mu_);
   const Key key{name, made_[name]++};
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me()) SendTo(t, wire::Scatter{name, key.call, root, code}, &text);
+    if (t != me()) SendTo(t, wire::Scatter{name, key.call, root, error});
   }
 }
 
@@ -122,13 +120,14 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
     Abandon(key, {kInvalidArgument, Disagreement(key.name, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    if (!part->text.empty()) return Abandon(key, {part->code, part->text});
+    if (part->root == wire::Scatter::kNoRoot && !part->outcome.ok()) return Abandon(key, part->outcome);
     if (part->root != call.root) return disagree(part->root);
-    return Finish(key, {}, {key.call, part->code, std::move(arrived.bundle)});
+    return Finish(key, part->outcome, {key.call, std::move(arrived.bundle)});
   }
-  if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
-    if (key.giver >= 0) return Finish(key, {}, {key.call, kOk, std::move(arrived.bundle)});
+  if (const auto* gather = std::get_if<wire::Gather>(&arrived.header.message)) {
+    if (key.giver >= 0) return Finish(key, gather->outcome, {key.call, std::move(arrived.bundle)});
     if (call.root != me() || call.looking) return;  // a trainer with another root also sends CALLED
+    if (!gather->outcome.ok()) return Abandon(key, gather->outcome);
     FreeAfterUnlock(std::exchange(call.given[arrived.trainer], std::move(arrived.bundle)));
     return CollectIfAllGiven(key, &call);
   }
@@ -142,7 +141,7 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
   if (call->root != me() || call->collected || call->looking) return;
   if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    SendTo(t, wire::Scatter{key.name, key.call, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
+    SendTo(t, wire::Scatter{key.name, key.call, call->root}, call->parts[static_cast<size_t>(t)].get());
   }
   FreeAfterUnlock(std::exchange(call->parts, {}));
 }
@@ -178,7 +177,7 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
 // ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.find(key)->second.root;
-  const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
+  const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message, outcome.place};
   Finish(key, outcome);
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (root == me() || t == root || t == from)) SendError(key, failed, t);
@@ -186,14 +185,14 @@ void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const s
 }
 
 void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
-  SendTo(trainer, wire::Scatter{key.name, key.call, me(), error.code, error.message});
+  SendTo(trainer, wire::Scatter{key.name, key.call, wire::Scatter::kNoRoot, error});
 }
 
 // ---- Gradients.
 
-void Exchange::Give(const std::string& name, uint64_t call, int to, const Share& part) {
+void Exchange::Give(const std::string& name, uint64_t call, int to, const Outcome& refused, const Share* part) {
   MutexLock lock(&mu_);
-  SendTo(to, wire::Gather{name, call}, &part);
+  SendTo(to, wire::Gather{name, call, refused}, part);
 }
 
 void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
@@ -201,7 +200,9 @@ void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callb
   const Key key{name, call, trainer};
   const auto early = early_.find(key);
   if (early != early_.end()) {
-    Answer(key, std::move(callback), {}, {call, kOk, std::move(early->second.front().bundle)});
+    Arrived& first = early->second.front();
+    Answer(key, std::move(callback), std::get<wire::Gather>(first.header.message).outcome,
+           {call, std::move(first.bundle)});
     early->second.erase(early->second.begin());
     if (early->second.empty()) early_.erase(early);
   } else if (!failed_.ok()) {
@@ -350,7 +351,7 @@ void Exchange::Tick() {
       else
         Finish(key, error);
     } else if (call.patience.ReportDue()) {
-      Log(Where(key) + "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
+      Log(Where(key), "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
     }
   }
 }

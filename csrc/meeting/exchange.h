@@ -29,10 +29,9 @@ namespace hvdata {
 // "\0A" and "audit 1" is a scatter of that audit. The program has not made such a scatter, so texts name the audit.
 std::string CallName(const std::string& name);
 
-// A result of a call: this rank's part, or the root's status with its error, or the part of another trainer.
+// A result of a call: this rank's part, or the part of another trainer.
 struct Exchanged {
   uint64_t call = 0;
-  int code = 0;
   BundlePtr bundle;
 };
 
@@ -49,15 +48,18 @@ class Exchange {
 
   // Begins this rank's next scatter of this name. Only the root gives `parts`.
   void Scatter(const std::string& name, int root, Parts parts, Callback callback);
-  // A root that can't scatter calls it instead of Scatter. The other ranks get status `code` and `text`.
-  void Refuse(const std::string& name, int root, int code, const Share& text);
+  // A root that can't scatter calls it instead of Scatter. The other ranks get the error.
+  void Refuse(const std::string& name, int root, const Outcome& error);
   // Begins this rank's next gather of this name. It ends with the root's status, when the root has checked all parts.
-  void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
+  // If `refused` is an error, all ranks get it instead.
+  void Gather(const std::string& name, int root, const Outcome& refused, const Share* part, Collected collected,
+              Callback callback);
   // The root has checked the parts of its gather. All ranks get `nothing`. If that is null, they get the error
   // `outcome`.
   void EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing);
-  // For the gradient of call number `call`. Give sends a part to `to`. Expect waits for the part of `trainer`.
-  void Give(const std::string& name, uint64_t call, int to, const Share& part);
+  // For the gradient of call number `call`. Give sends a part to `to`, or an error. Expect waits for the part of
+  // `trainer`.
+  void Give(const std::string& name, uint64_t call, int to, const Outcome& refused, const Share* part);
   void Expect(const std::string& name, uint64_t call, int trainer, Callback callback);
 
   void Handle(int member, wire::Header header, BundlePtr bundle);
@@ -93,7 +95,7 @@ class Exchange {
   };
 
   int me() const { return world_->me().trainer; }
-  std::string Where(const Key& key) const;
+  Place Where(const Key& key) const;
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
@@ -101,14 +103,15 @@ class Exchange {
   bool Leads(const Key& key, const Call& call) const { return call.root == me() && key.giver < 0; }
   std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
-  // Calls the callback. Puts the place of the call in front of an error.
+  // Calls the callback. An error gets the place of the call, if it has none.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
 
   void SendTo(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
   void Handle(const Key& key, Arrived arrived) REQUIRES(mu_);
   void Abandon(const Key& key, const Outcome& outcome, int from = -1, const std::string& before = "") REQUIRES(mu_);
   void SendError(const Key& key, const Outcome& error, int trainer) REQUIRES(mu_);
-  void Begin(const std::string& name, Call made, const Share* part) REQUIRES(mu_);
+  void Begin(const std::string& name, Call made, const Outcome& refused = {}, const Share* part = nullptr)
+      REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);

@@ -33,14 +33,15 @@ class GatherOp : public ExchangeOp {
  public:
   explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
 
-  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
-    const auto share = Part(engine.get(), ctx->input(0));
+  Outcome Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
+    std::shared_ptr<const Share> share;
+    const Outcome refused = MakePart(engine.get(), ctx->input(0), &share).At(Where());
     const auto gathering = std::make_shared<Gathering>();
     const auto end = [ctx, done, gathering, this] {
       Later(ctx, done, [ctx, gathering, this] { return Finish(ctx, gathering.get()); });
     };
     engine->exchange().Gather(
-        name_, root_, *share,
+        name_, root_, refused, share.get(),
         [this, ctx, engine, gathering, end](uint64_t number, const std::vector<BundlePtr>& bundles) {
           {
             MutexLock lock(&gathering->mu);
@@ -48,8 +49,7 @@ class GatherOp : public ExchangeOp {
             gathering->joining = true;
           }
           OnRunner(ctx, [this, engine, gathering, end, number, bundles] {
-            const absl::Status status = Caught([&] { return JoinAll(engine.get(), bundles, gathering.get()); });
-            Answer(engine.get(), number, status);
+            Answer(engine.get(), number, Guarded([&] { return JoinAll(engine.get(), bundles, gathering.get()); }));
             MutexLock lock(&gathering->mu);
             gathering->joining = false;
             if (gathering->ended) AfterUnlock(end);
@@ -62,59 +62,56 @@ class GatherOp : public ExchangeOp {
           gathering->number = exchanged.call;
           if (!gathering->joining) AfterUnlock(end);
         });
-    return absl::OkStatus();
+    return {};
   }
 
  private:
-  // This rank's rows. If it can't take part: no rows, and the reason.
-  std::shared_ptr<const Share> Part(Engine* engine, const Tensor& part) const {
-    if (!refused_.empty()) return ReasonFor(engine, root_, refused_);
-    if (part.dims() > 0) return RowsFor(engine, root_, part);
-    return ReasonFor(engine, root_, Where(engine->world()) + "a scalar has no rows to gather");
+  // Makes the share of this rank's rows. An error: the reason why it can't take part.
+  Outcome MakePart(Engine* engine, const Tensor& part, std::shared_ptr<const Share>* share) const {
+    if (!refused_.empty()) return {kInvalidArgument, refused_};
+    if (part.dims() == 0) return {kInvalidArgument, "a scalar has no rows to gather"};
+    return RowsFor(engine, root_, part, share);
   }
 
-  absl::Status JoinAll(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
+  Outcome JoinAll(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
     const World& world = engine->world();
     Tensors parts;
     Tensor rows(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(bundles.size())}));
     for (size_t t = 0; t < bundles.size(); ++t) {
       std::vector<Tensor> tensors;
-      TF_RETURN_IF_ERROR(TakeTensors(bundles[t], &tensors));
-      if (tensors.size() == 2 && IsText(tensors[1])) {
-        return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
-      }
-      if (tensors.size() != 1 || tensors[0].dims() == 0) {
-        return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
-      }
+      const absl::Status taken = TakeTensors(bundles[t], &tensors);
+      if (!taken.ok()) return ToOutcome(taken);
+      if (tensors.size() != 1 || tensors[0].dims() == 0)
+        return {kInternal, world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows"};
       const Tensor& first = parts.empty() ? tensors[0] : parts[0];
       if (!HaveRowsAlike(tensors[0], first)) {
-        return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +
-                                          world.TrainerName(0) + ", " + Described(tensors[0]) + " on " +
-                                          world.TrainerName(static_cast<int>(t)) +
-                                          ". All must have one dtype, and one shape but for axis 0");
+        return {kInvalidArgument, "the ranks' tensors don't fit together: " + Described(first) + " on " +
+                                      world.TrainerName(0) + ", " + Described(tensors[0]) + " on " +
+                                      world.TrainerName(static_cast<int>(t)) +
+                                      ". All must have one dtype, and one shape but for axis 0"};
       }
       rows.flat<int64_t>()(static_cast<int64_t>(t)) = tensors[0].dim_size(0);
       parts.push_back(std::move(tensors[0]));
     }
     gathering->rows = rows;
-    return Join(world, parts, &gathering->value);
+    return ToOutcome(Caught([&] { return JoinRows(parts, &gathering->value); })).At(Where());
   }
 
   static std::string Described(const Tensor& part) {
     return DataTypeString(part.dtype()) + " " + part.shape().DebugString();
   }
 
-  void Answer(Engine* engine, uint64_t number, const absl::Status& status) const {
-    const auto nothing = status.ok() ? MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()) : nullptr;
-    engine->exchange().EndGather(name_, number, ToOutcome(status), nothing.get());
+  void Answer(Engine* engine, uint64_t number, const Outcome& outcome) const {
+    const auto nothing = outcome.ok() ? MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()) : nullptr;
+    engine->exchange().EndGather(name_, number, outcome, nothing.get());
     engine->post().Fetch();
   }
 
-  absl::Status Finish(OpKernelContext* ctx, Gathering* gathering) const {
+  Outcome Finish(OpKernelContext* ctx, Gathering* gathering) const {
     Tensor number(tensorflow::DT_INT64, TensorShape({}));
     {
       MutexLock lock(&gathering->mu);
-      if (!gathering->outcome.ok()) return ToStatus(gathering->outcome);
+      if (!gathering->outcome.ok()) return gathering->outcome;
       number.scalar<int64_t>()() = static_cast<int64_t>(gathering->number);
     }
     if (gathering->rows.NumElements() == 0) {  // this rank is not the root
@@ -126,7 +123,7 @@ class GatherOp : public ExchangeOp {
     ctx->set_output(0, gathering->value);
     ctx->set_output(1, gathering->rows);
     ctx->set_output(2, number);
-    return absl::OkStatus();
+    return {};
   }
 };
 
@@ -135,19 +132,17 @@ class GatherGradientOp : public ExchangeOp {
  public:
   explicit GatherGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
 
-  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
+  Outcome Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     const World& world = engine->world();
     const auto number = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
     if (world.me().trainer == root_) GiveParts(ctx, engine.get(), number);
-    Await(ctx, engine, done, number, {root_}, [this, ctx, engine](const Tensors& parts) -> absl::Status {
-      if (parts[0].shape() != ShapeOf(ctx->input(3))) {
-        return absl::InternalError(Where(engine->world()) +
-                                   "the part of the gradient has not the shape of what was gathered");
-      }
+    Await(ctx, engine, done, number, {root_}, [ctx](const Tensors& parts) -> Outcome {
+      if (parts[0].shape() != ShapeOf(ctx->input(3)))
+        return {kInternal, "the part of the gradient has not the shape of what was gathered"};
       ctx->set_output(0, parts[0]);
-      return absl::OkStatus();
+      return {};
     });
-    return absl::OkStatus();
+    return {};
   }
 
  private:
@@ -161,13 +156,13 @@ class GatherGradientOp : public ExchangeOp {
     for (int64_t t = 0; t < rows.size(); ++t) gathered += rows(t);
     const bool known =
         rows.size() == world.trainer_count() && whole.dims() > 0 && whole.SetDimWithStatus(0, gathered).ok();
-    const std::string wrong = Misfit(Where(world), gradient, known ? whole : TensorShape());
+    const Outcome wrong = Misfit(gradient, known ? whole : TensorShape());
     int64_t begin = 0;
     for (int t = 0; t < world.trainer_count(); ++t) {
-      const int64_t end = wrong.empty() ? begin + rows(t) : 0;
-      engine->exchange().Give(
-          name_, number, t,
-          *(wrong.empty() ? RowsFor(engine, t, gradient.Slice(begin, end)) : ReasonFor(engine, t, wrong)));
+      const int64_t end = wrong.ok() ? begin + rows(t) : 0;
+      std::shared_ptr<const Share> share;
+      const Outcome refused = wrong.ok() ? RowsFor(engine, t, gradient.Slice(begin, end), &share) : wrong;
+      engine->exchange().Give(name_, number, t, refused.At(Where()), share.get());
       begin = end;
     }
   }

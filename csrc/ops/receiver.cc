@@ -45,33 +45,32 @@ struct Arguments {
   std::vector<PartialTensorShape> shapes;
 };
 
-// Adds the channel to an error about the whole job, which does not name it.
-Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& channel) {
-  if (engine == nullptr || (!outcome.message.empty() && outcome.message[0] == '[')) return outcome;
-  outcome.message = Place(engine->world().Name(engine->world().self), "channel " + channel) + outcome.message;
-  return outcome;
+// The result of `call`. An error that names no place gets this rank and the channel.
+template <typename Call>
+absl::Status WithPlace(const std::string& channel, Call call) {
+  const Outcome outcome = Guarded(call);
+  if (outcome.ok()) return absl::OkStatus();
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  return ToStatus(engine ? outcome.At(engine->world().Here("channel " + channel)) : outcome);
 }
 
 // Keeps a channel in use while a dataset object of it lives.
 class ChannelUse {
  public:
-  static absl::Status Make(const Arguments& arguments, std::unique_ptr<ChannelUse>* use) {
+  static Outcome Make(const Arguments& arguments, std::unique_ptr<ChannelUse>* use) {
     const std::shared_ptr<Engine> engine = Engine::Current();
-    if (!engine || Engine::State() != EngineState::kRunning) {
-      return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), arguments.channel_name));
-    }
+    if (!engine || Engine::State() != EngineState::kRunning) return Engine::NotRunning();
     if (static_cast<int64_t>(engine->session()) != arguments.session) {
-      return absl::FailedPreconditionError(
-          "the dataset of channel '" + arguments.channel_name +
-          "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
+      return {kFailedPrecondition,
+              "the dataset of channel '" + arguments.channel_name +
+                  "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run"};
     }
     const auto channel = static_cast<uint32_t>(arguments.channel);
     std::shared_ptr<Sink> sink = engine->channels().Use(channel);
-    if (!sink && engine->world().me().trains()) {
-      return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
-    }
+    if (!sink && engine->world().me().trains())
+      return {kFailedPrecondition, "channel '" + arguments.channel_name + "' has been released on this rank"};
     use->reset(new ChannelUse(engine, channel, std::move(sink)));
-    return absl::OkStatus();
+    return {};
   }
   ~ChannelUse() {
     const std::shared_ptr<Engine> engine = engine_.lock();
@@ -108,10 +107,10 @@ class ReceiverOp : public DatasetOpKernel {
     arguments.types = types_;
     arguments.shapes = shapes_;
     std::unique_ptr<ChannelUse> use;
-    OP_REQUIRES_OK(ctx, Caught([&] {
-                     TF_RETURN_IF_ERROR(ChannelUse::Make(arguments, &use));
-                     *output = new Dataset(ctx, std::move(arguments), std::move(use));
-                     return absl::OkStatus();
+    OP_REQUIRES_OK(ctx, WithPlace(name, [&] {
+                     Outcome made = ChannelUse::Make(arguments, &use);
+                     if (made.ok()) *output = new Dataset(ctx, std::move(arguments), std::move(use));
+                     return made;
                    }));
   }
 
@@ -155,16 +154,16 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
-        return Caught([&] { return Take(ctx, out, end); });
+        return WithPlace(channel(), [&] { return Take(ctx, out, end); });
       }
 
      protected:
       absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
-        return Caught([&] { return Write(writer); });
+        return WithPlace(channel(), [&] { return Write(writer); });
       }
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
-        return Caught([&] { return Read(reader); });
+        return WithPlace(channel(), [&] { return Read(reader); });
       }
 
       // TensorFlow's profiler shows this for a GetNext.
@@ -172,25 +171,28 @@ class ReceiverOp : public DatasetOpKernel {
         if (Engine::State() == EngineState::kForked) return {};
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return {};
-        return {{"channel", dataset()->arguments_.channel_name},
+        return {{"channel", channel()},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
                 {"step", std::to_string(iterator_.taken.n)},
                 {"reader", sink()->Awaited(iterator_)}};
       }
 
      private:
-      absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
+      const std::string& channel() const { return dataset()->arguments_.channel_name; }
+
+      Outcome Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // declared first, so that tensors are freed without the mutex
         if (Engine::State() == EngineState::kForked)
-          return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
+          return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
         const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+        if (!sink()) return NoBatches();
         iterator_.cancelled = false;
         std::function<void()> deregister;
-        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
+        const absl::Status runs = tensorflow::RegisterCancellationCallback(
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
+        if (!runs.ok()) return ToOutcome(runs);
         bool thrown = true;  // after an exception it is unknown if a step was taken
-        const Outcome outcome = Guarded([&] {
+        Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
           Outcome returned = sink()->Next(&iterator_, &arrival, end);
           thrown = false;
@@ -198,52 +200,48 @@ class ReceiverOp : public DatasetOpKernel {
         });
         deregister();
         iterator_.broken = iterator_.broken || thrown;
-        if (!outcome.ok()) return Here(outcome);
-        if (*end) return absl::OkStatus();
-        const absl::Status status = Caught([&] { return mu_.AssertHeld(), Receive(arrival, out); });
-        iterator_.broken = iterator_.broken || !status.ok();  // the step counts as taken
+        if (!outcome.ok() || *end) return outcome;
+        outcome = Guarded([&] { return mu_.AssertHeld(), Receive(arrival, out); });
+        iterator_.broken = iterator_.broken || !outcome.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
-        return status;
+        return outcome;
       }
 
-      absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
-        absl::Status status = TakeTensors(arrival.bundle, out);
-        if (status.ok()) status = Check(*out);
-        if (status.ok() && sink()->config().verify) {
-          status = Here(Guarded([&] {
-            mu_.AssertHeld();
-            if (!fingerprints_) fingerprints_.emplace(sink()->config());
-            return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
-          }));
+      Outcome Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
+        Outcome outcome = ToOutcome(TakeTensors(arrival.bundle, out));
+        if (outcome.ok()) outcome = Check(*out);
+        if (outcome.ok() && sink()->config().verify) {
+          if (!fingerprints_) fingerprints_.emplace(sink()->config());
+          outcome = sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
         }
-        if (status.ok() && sink()->config().weighed)
+        if (outcome.ok() && sink()->config().weighed)
           out->back() = WeightsOf(out->back(), sink()->trainers(), arrival.cost);
-        return status;
+        return outcome;
       }
 
       // TensorFlow does not check the tensors that a dataset yields, and the share comes from another process.
-      absl::Status Check(const std::vector<Tensor>& share) const {
+      Outcome Check(const std::vector<Tensor>& share) const {
         const DataTypeVector& types = dataset()->arguments_.types;
         bool same = share.size() == types.size();
         for (size_t i = 0; same && i < types.size(); ++i) same = share[i].dtype() == types[i];
-        return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
+        return same ? Outcome() : Outcome(kInternal, "a share came with other components than this channel has");
       }
 
-      absl::Status Write(IteratorStateWriter* writer) {
-        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
+      Outcome Write(IteratorStateWriter* writer) {
+        if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
         const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+        if (!sink()) return NoBatches();
         SinkState state;
-        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
-        if (!outcome.ok()) return Here(outcome);
+        const Outcome outcome = sink()->Save(&iterator_, &state);
+        if (!outcome.ok()) return outcome;
         uint64_t bytes = 0;
         for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
         if (bytes > kMostState) {
-          return Here({kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
-                                             std::to_string(bytes >> 20) + " MiB together, and no more than " +
-                                             std::to_string(kMostState >> 20) +
-                                             " can be saved. Use a smaller prefetch=, "
-                                             "smaller batches or smaller shuffle buffers"});
+          return {kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
+                                        std::to_string(bytes >> 20) + " MiB together, and no more than " +
+                                        std::to_string(kMostState >> 20) +
+                                        " can be saved. Use a smaller prefetch=, "
+                                        "smaller batches or smaller shuffle buffers"};
         }
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -263,13 +261,13 @@ class ReceiverOp : public DatasetOpKernel {
           Assign(std::exchange(state.lanes[r].reader_state, {}), &words.scalar<tensorflow::tstring>()());
           if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words);
         }
-        return status;
+        return ToOutcome(status);
       }
 
-      absl::Status Read(IteratorStateReader* reader) {
-        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
+      Outcome Read(IteratorStateReader* reader) {
+        if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
         const OneAtATimeLock lock(&mu_);
-        if (!sink()) return NoBatchesHere();
+        if (!sink()) return NoBatches();
         absl::Status status;
         const auto get = [&](const std::string& key) {
           int64_t value = 0;
@@ -280,9 +278,9 @@ class ReceiverOp : public DatasetOpKernel {
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         state.epoch = get("epoch");
         if (reader->Contains(prefix(), "symbolic") && get("symbolic") != 0) {
-          return Here({kFailedPrecondition,
-                       "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
-                       "read. Save it again with 0.2 and without that option"});
+          return {kFailedPrecondition,
+                  "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
+                  "read. Save it again with 0.2 and without that option"};
         }
         state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
         state.trainers = get("trainers");
@@ -298,20 +296,14 @@ class ReceiverOp : public DatasetOpKernel {
           lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? Here(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
-      }
-
-      absl::Status Here(const Outcome& outcome) const {
-        if (outcome.ok()) return absl::OkStatus();
-        return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->arguments_.channel_name));
+        return status.ok() ? sink()->Restore(&iterator_, state) : ToOutcome(status);
       }
 
       Sink* sink() const { return dataset()->use_->sink(); }
 
-      absl::Status NoBatchesHere() const {
-        return absl::FailedPreconditionError(
-            "channel '" + dataset()->arguments_.channel_name +
-            "' has no batches for a dedicated reader: call horovod_data.serve() there");
+      Outcome NoBatches() const {
+        return {kFailedPrecondition,
+                "channel '" + channel() + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
       }
 
       mutable OneAtATime mu_;  // one GetNext at a time

@@ -22,36 +22,35 @@ class ScatterOp : public ExchangeOp {
  public:
   explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
 
-  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
+  Outcome Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     Exchange::Parts parts;
-    absl::Status status = refused_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(refused_);
+    Outcome error = refused_.empty() ? Outcome() : Outcome(kInvalidArgument, refused_);
     if (engine->world().me().trainer == root_) {
-      if (status.ok()) status = Caught([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
-      if (!status.ok()) return Refuse(engine.get(), status), status;
-    } else if (!status.ok()) {  // the call counts
+      if (error.ok()) error = Guarded([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
+      if (!error.ok()) return engine->exchange().Refuse(name_, root_, error.At(Where())), error;
+    } else if (!error.ok()) {  // the call counts
       engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
-      return status;
+      return error;
     }
     engine->exchange().Scatter(name_, root_, std::move(parts),
                                [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
                                  Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
-                                   if (!outcome.ok()) return ToStatus(outcome);
                                    Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-                                   TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
+                                   Outcome taken = Take(engine->world(), root_, outcome, exchanged, &part);
+                                   if (!taken.ok()) return taken;
                                    number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
                                    ctx->set_output(0, part);
                                    ctx->set_output(1, number);
-                                   return absl::OkStatus();
+                                   return taken;
                                  });
                                });
-    return absl::OkStatus();
+    return {};
   }
 
  private:
-  absl::Status Cut(Engine* engine, const Tensor& value, const Tensor& splits_tensor, Exchange::Parts* parts) {
-    const World& world = engine->world();
-    const int n = world.trainer_count();
-    if (value.dims() == 0) return absl::InvalidArgumentError(Where(world) + "a scalar has no rows to scatter");
+  static Outcome Cut(Engine* engine, const Tensor& value, const Tensor& splits_tensor, Exchange::Parts* parts) {
+    const int n = engine->world().trainer_count();
+    if (value.dims() == 0) return {kInvalidArgument, "a scalar has no rows to scatter"};
     const int64_t rows = value.dim_size(0);
     std::vector<int64_t> counts;
     if (splits_tensor.dims() == 0) {  // the caller gave none
@@ -64,10 +63,10 @@ class ScatterOp : public ExchangeOp {
     bool odd = static_cast<int>(counts.size()) != n;
     for (int64_t c : counts) odd = __builtin_add_overflow(sum, c, &sum) || c < 0 || odd;
     if (odd || sum != rows) {
-      return absl::InvalidArgumentError(
-          Where(world) + "splits=[" + absl::StrJoin(counts, ", ") + "] must be " + std::to_string(n) +
-          " numbers (one per rank), none negative, that add up to the " + std::to_string(rows) + " rows of the tensor" +
-          (odd ? "" : "; their sum is " + std::to_string(sum)));
+      return {kInvalidArgument, "splits=[" + absl::StrJoin(counts, ", ") + "] must be " + std::to_string(n) +
+                                    " numbers (one per rank), none negative, that add up to the " +
+                                    std::to_string(rows) + " rows of the tensor" +
+                                    (odd ? "" : "; their sum is " + std::to_string(sum))};
     }
     int64_t begin = 0;
     for (int t = 0; t < n; ++t) {
@@ -75,53 +74,44 @@ class ScatterOp : public ExchangeOp {
       parts->push_back(ShareFor(engine, t, value.Slice(begin, end)));
       begin = end;
     }
-    return absl::OkStatus();
-  }
-
-  // The other ranks wait for their parts. They get the error instead.
-  void Refuse(Engine* engine, const absl::Status& status) {
-    const auto share =
-        MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
-    engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
+    return {};
   }
 };
 
 // The root gets the rows of all ranks.
 class ScatterGradientOp : public ExchangeOp {
  public:
-  explicit ScatterGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
+  explicit ScatterGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name", "gradient of ") {}
 
-  absl::Status Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
+  Outcome Begin(OpKernelContext* ctx, const std::shared_ptr<Engine>& engine, const DoneCallback& done) override {
     const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());
     const Tensor& part = ctx->input(0);
     const World& world = engine->world();
-    const std::string wrong =
-        Misfit(Place(world.Name(world.self), "gradient of " + CallName(name_)), part, ShapeOf(ctx->input(2)));
-    // The root waits for this part, and gets the error instead.
-    const auto share = wrong.empty() ? RowsFor(engine.get(), root_, part) : ReasonFor(engine.get(), root_, wrong);
-    engine->exchange().Give(name_, number, root_, *share);
+    std::shared_ptr<const Share> share;
+    Outcome wrong = Misfit(part, ShapeOf(ctx->input(2)));
+    if (wrong.ok()) wrong = RowsFor(engine.get(), root_, part, &share);
+    engine->exchange().Give(name_, number, root_, wrong.At(Where()), share.get());  // the root waits for it
     if (world.me().trainer != root_) {
-      if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+      if (!wrong.ok()) return wrong;
       TensorShape shape = part.shape();
       shape.set_dim(0, 0);
       ctx->set_output(0, Tensor(dtype_, shape));
       done();
-      return absl::OkStatus();
+      return {};
     }
     std::vector<int> all(static_cast<size_t>(world.trainer_count()));
     std::iota(all.begin(), all.end(), 0);
-    Await(ctx, engine, done, number, all, [this, ctx, engine](const Tensors& parts) -> absl::Status {
+    Await(ctx, engine, done, number, all, [ctx](const Tensors& parts) -> Outcome {
       for (const Tensor& one : parts) {
         if (!HaveRowsAlike(one, parts[0]))
-          return absl::InternalError(Where(engine->world()) +
-                                     "the parts of the gradient are not the rows of one tensor");
+          return {kInternal, "the parts of the gradient are not the rows of one tensor"};
       }
       Tensor whole;
-      TF_RETURN_IF_ERROR(Join(engine->world(), parts, &whole));
-      ctx->set_output(0, whole);
-      return absl::OkStatus();
+      Outcome joined = ToOutcome(JoinRows(parts, &whole));
+      if (joined.ok()) ctx->set_output(0, whole);
+      return joined;
     });
-    return absl::OkStatus();
+    return {};
   }
 };
 

@@ -21,8 +21,7 @@ class GroupedTest : public SourceTest {
     ASSERT_EQ(world_.audience_count(), 2);
   }
   void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
-    source_->Handle(world_.readers[0],
-                    MakeHeader(0, epoch, wire::Go{notice, Turn(step), outcome.code, outcome.message}));
+    source_->Handle(world_.readers[0], MakeHeader(0, epoch, wire::Go{notice, Turn(step), std::move(outcome)}));
   }
   std::string LogOf(const std::function<void()>& what) {
     CaptureLines();

@@ -54,7 +54,7 @@ class Jobs {
   }
 
   // The part of trainer t is 100 * root + t. When the root has all parts it ends the call, or refuses them.
-  void Gather(int trainer, const std::string& name, int root, bool refuse = false) {
+  void Gather(int trainer, const std::string& name, int root, bool refuse = false, const Outcome& refused = {}) {
     Share share;
     share.bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + trainer), -1});
     auto collected = [this, trainer, name, refuse](uint64_t call, const std::vector<BundlePtr>& parts) {
@@ -69,16 +69,15 @@ class Jobs {
       else
         (*this)[trainer].EndGather(name, call, {}, nothing.get());
     };
-    (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name == "" ? name : name.substr(2)));
+    (*this)[trainer].Gather(name, root, refused, &share, collected, Note(trainer, name == "" ? name : name.substr(2)));
   }
 
   Exchange::Callback Note(int trainer, const std::string& name) {
     return [this, trainer, name](Outcome outcome, Exchanged e) {
       EXPECT_FALSE(HoldsLocks());
-      got_[static_cast<size_t>(trainer)].push_back(
-          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) +
-                             " #" + std::to_string(TokenOf(e.bundle).element)
-                       : std::to_string(outcome.code) + " " + outcome.message);
+      got_[static_cast<size_t>(trainer)].push_back(outcome.ok() ? name + " " + std::to_string(e.call) + " #" +
+                                                                      std::to_string(TokenOf(e.bundle).element)
+                                                                : std::to_string(outcome.code) + " " + outcome.Text());
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }

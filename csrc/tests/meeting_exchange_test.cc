@@ -12,7 +12,7 @@ namespace hvdata {
 namespace {
 
 // "[rank 1 on node1, scatter 'a', call 0] "
-std::string Place(int trainer, const std::string& name, int call = 0) {
+std::string In(int trainer, const std::string& name, int call = 0) {
   const std::string rank = std::to_string(trainer);
   return "[rank " + rank + " on node" + rank + ", scatter '" + name + "', call " + std::to_string(call) + "] ";
 }
@@ -120,7 +120,7 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
     for (int t : {0, 2}) jobs.Scatter(t, "a", 0);
     jobs.TickAll();
     for (int t : {0, 2}) {
-      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + Place(t, "a", 1) +
+      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + In(t, "a", 1) +
                                     "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -156,7 +156,7 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     }
     EXPECT_LE(ticks, 9);
     for (int t : {1, 2}) {
-      EXPECT_EQ(got[t], (Texts{"14 " + Place(t, "a") +
+      EXPECT_EQ(got[t], (Texts{"14 " + In(t, "a") +
                                "rank 0 on node0 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -174,8 +174,8 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
     const std::string has_not = own ? ", which has not made this call; " : ", which has not sent its part; ";
     const std::string order =
         ", call 0, which this rank has not made: where calls block, all ranks must make them in the same order\n";
-    EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s for rank 1 on node1" + has_not +
-                                               "rank 1 on node1 waits in scatter 'b'" + order + kLog + Place(1, "b") +
+    EXPECT_EQ(AnySeconds(CapturedLines()), kLog + In(0, "a") + "has waited N s for rank 1 on node1" + has_not +
+                                               "rank 1 on node1 waits in scatter 'b'" + order + kLog + In(1, "b") +
                                                "has waited N s for rank 0 on node0" + has_not +
                                                "rank 0 on node0 waits in scatter 'a'" + order);
   }
@@ -211,27 +211,23 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   jobs.Scatter(0, "a", 0);
   jobs.Scatter(0, "b", 0);
   jobs.Scatter(1, "a", 0);
-  Share text;
-  text.bundle = std::make_shared<Token>(Token{7, -1});
-  jobs[2].Refuse("c", 2, kInvalidArgument, text);
+  jobs[2].Refuse("c", 2, {kInvalidArgument, "no"});
   jobs.DeliverAll();
   CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(AnySeconds(CapturedLines()),
-            kLog + Place(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
-                kLog + Place(0, "b") +
+            kLog + In(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
+                kLog + In(0, "b") +
                 "has waited N s for rank 1 on node1, rank 2 on node2, which has not made this call\n" +  //
-                kLog + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part\n");
+                kLog + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part\n");
 }
 
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
   Jobs jobs(2);
   jobs.Scatter(1, "a", 0);
-  Share text;
-  text.bundle = std::make_shared<Token>(Token{7, -1});
-  jobs[0].Refuse("a", 0, kInvalidArgument, text);
+  jobs[0].Refuse("a", 0, {kInvalidArgument, "odd splits", {"rank 0 on node0", "scatter 'a'"}});
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 !3 #7"}));  // the op looks at the status beside it
+  EXPECT_EQ(jobs.Got(1), (Texts{"3 [rank 0 on node0, scatter 'a'] odd splits"})) << "the place of the root";
 }
 
 TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
@@ -239,7 +235,7 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
   const auto give = [&](const std::string& name, uint64_t number, uint64_t value) {
     Share share;
     share.bundle = std::make_shared<Token>(Token{value, -1});
-    jobs[1].Give(name, number, 0, share);
+    jobs[1].Give(name, number, 0, {}, &share);
     jobs.DeliverAll();
   };
   jobs[0].Expect("a", 1, 1, jobs.Note(0, "a"));
@@ -253,10 +249,17 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
   jobs[0].Expect("b", 1, 1, jobs.Note(0, "b"));
   jobs[0].Expect("a", 0, 1, jobs.Note(0, "a"));
   EXPECT_EQ(jobs.Got(0), (Texts{"a 1 #4", "b 1 #2", "a 0 #1"}));
+  for (const bool early : {true, false}) {
+    if (!early) jobs[0].Expect("c", 0, 1, jobs.Note(0, "c"));
+    jobs[1].Give("c", 0, 0, {kInvalidArgument, "no rows", {"rank 1 on node1"}}, nullptr);
+    jobs.DeliverAll();
+    if (early) jobs[0].Expect("c", 0, 1, jobs.Note(0, "c"));
+    EXPECT_EQ(jobs.Got(0), (Texts{"3 [rank 1 on node1] no rows"}));
+  }
   jobs.Leave(1);
   jobs[0].Expect("a", 2, 1, jobs.Note(0, "a"));
   jobs.TickAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"14 " + Place(0, "a", 2) +
+  EXPECT_EQ(jobs.Got(0), (Texts{"14 " + In(0, "a", 2) +
                                 "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
 }
 
@@ -267,8 +270,8 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   jobs[0].Fail({kUnavailable, "shut down"});
   jobs[0].Fail({kInternal, "later"});
   jobs.Scatter(0, "a", 1);
-  const std::string first = "14 " + Place(0, "a") + "shut down";
-  EXPECT_EQ(jobs.Got(0), (Texts{first, first, "14 " + Place(0, "a", 1) + "shut down"}));
+  const std::string first = "14 " + In(0, "a") + "shut down";
+  EXPECT_EQ(jobs.Got(0), (Texts{first, first, "14 " + In(0, "a", 1) + "shut down"}));
 }
 
 // The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after that.
@@ -282,18 +285,18 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   jobs[0].Tick();
   jobs.TickAll();
   const std::string missing = "for rank 2 on node2, which has not made this call";
-  EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s " + missing + "\n" +  //
-                                             kLog + Place(1, "a") +
+  EXPECT_EQ(AnySeconds(CapturedLines()), kLog + In(0, "a") + "has waited N s " + missing + "\n" +  //
+                                             kLog + In(1, "a") +
                                              "has waited N s for rank 0 on node0, which has not sent its part\n");
   std::this_thread::sleep_for(std::chrono::milliseconds(1700));
   jobs[0].Tick();
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + Place(0, "a") + "has waited N s " + missing + kLimit}));
+  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + In(0, "a") + "has waited N s " + missing + kLimit}));
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
   for (const int t : {1, 2}) {
     EXPECT_EQ(jobs.Got(t),
-              (Texts{"4 " + Place(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
+              (Texts{"4 " + In(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
                      missing + kLimit}));
   }
 }
@@ -305,7 +308,7 @@ TEST(ExchangeTest, ARankGivesUpARootThatSaysNothing) {
   std::this_thread::sleep_for(std::chrono::milliseconds(210));
   jobs.TickAll();
   EXPECT_EQ(jobs.Got(1),
-            (Texts{"4 " + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
+            (Texts{"4 " + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
 }
 
 }  // namespace

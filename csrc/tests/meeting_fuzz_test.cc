@@ -23,9 +23,9 @@ wire::Message AnyMessage(std::mt19937_64* random) {
   const std::string name((*random)() % 3, 'a');
   switch ((*random)() % 8) {
     case 0:
-      return wire::Scatter{name, number(), few(), few() == 0 ? 3 : 0, few() == 0 ? "an error" : ""};
+      return wire::Scatter{name, number(), few(), {few() == 0 ? 3 : 0, "an error"}};
     case 1:
-      return wire::Gather{name, number()};
+      return wire::Gather{name, number(), {few() == 0 ? 3 : 0, "an error"}};
     case 2:
       return wire::Called{name, number(), few()};
     case 3:
@@ -74,10 +74,10 @@ TEST(MeetingFuzz, Exchange) {
           break;
         }
         case 1:
-          exchange.Refuse(name, any, kInternal, Share());
+          exchange.Refuse(name, any, {kInternal, "an error"});
           break;
         case 2:
-          exchange.Give(name, random() % 5, any, Share());
+          exchange.Give(name, random() % 5, any, {}, nullptr);
           break;
         case 3:
           exchange.Expect(name, random() % 5, any, note());

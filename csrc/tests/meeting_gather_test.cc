@@ -44,6 +44,28 @@ TEST(GatherTest, WhatDoesNotFitIsAnErrorOfAll) {
   EXPECT_EQ(jobs.Got(0), (Texts{"parts of 1: 0 1 2", "a 1 #0"})) << "and the next is not disturbed";
 }
 
+TEST(GatherTest, ARefusedPartIsAnErrorOfAllWithItsPlace) {
+  for (const int refuser : {0, 1}) {
+    for (const bool last : {true, false}) {
+      Jobs jobs(3);
+      const auto refuse = [&] {
+        jobs.Gather(refuser, kA, 0, false, {kInvalidArgument, "a scalar", {"rank 9 on node9", "gather 'a'"}});
+        jobs.DeliverAll();
+      };
+      if (!last) refuse();
+      for (int t = 0; t < 3; ++t) {
+        if (t != refuser) jobs.Gather(t, kA, 0);
+        jobs.DeliverAll();
+      }
+      if (last) refuse();
+      for (int t = 0; t < 3; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"3 [rank 9 on node9, gather 'a'] a scalar"}));
+      for (int t = 0; t < 3; ++t) jobs.Gather(t, kA, 0);
+      jobs.DeliverAll();
+      EXPECT_EQ(jobs.Got(0), (Texts{"parts of 1: 0 1 2", "a 1 #0"})) << "and the next is not disturbed";
+    }
+  }
+}
+
 TEST(GatherTest, AScatterOfTheSameNameIsAnother) {
   Jobs jobs(2);
   jobs.Scatter(0, "a", 0);

@@ -29,7 +29,7 @@ class TimelineFileTest : public testing::Test {
 
 TEST_F(TimelineFileTest, AnOldFileIsEmptied) {
   std::ofstream(path_) << "of an earlier job";
-  TimelineFile file(path_, "");
+  TimelineFile file(path_, {});
   file.Append("a");
   file.Append("bc");
   EXPECT_EQ(All(), "abc");
@@ -40,7 +40,7 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
        {std::pair<std::string, const char*>{path_ + "/in/no/folder", "No such file or directory"},
         {"/dev/full", "No space left on device"}}) {
     CaptureLines();
-    TimelineFile file(path, "[rank 1 on a] ");
+    TimelineFile file(path, {"rank 1 on a"});
     file.Append("a");
     file.Append("b");
     EXPECT_EQ(CapturedLines(), "horovod_data: [rank 1 on a] the timeline of this process ends here: " + path +
@@ -53,7 +53,7 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
 TEST_F(TimelineFileTest, NoDescriptorStaysOpen) {
   const int next = dup(0);
   close(next);
-  TimelineFile file(path_, "");
+  TimelineFile file(path_, {});
   file.Append("a");
   const int now = dup(0);
   close(now);

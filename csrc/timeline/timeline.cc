@@ -77,8 +77,9 @@ void Timeline::Begin(std::function<void()> note) {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::exception& thrown) {
-    Log(world_->Here() + "the timeline gets what this process does at its end only: there is no thread for it (" +
-        thrown.what() + ")");
+    Log(world_->Here(),
+        std::string("the timeline gets what this process does at its end only: there is no thread for it (") +
+            thrown.what() + ")");
   }
 }
 
@@ -95,7 +96,7 @@ void Timeline::Run() {
       WriteEvents();
     }
   } catch (const std::exception& thrown) {  // for example no memory: the job goes on
-    Log(world_->Here() + "the timeline ends here for this process: " + Explained(thrown).message);
+    Log(world_->Here(), "the timeline ends here for this process: " + Explained(thrown).message);
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 6;  // of all messages. A process refuses messages of another version.
+constexpr uint16_t kVersion = 7;  // of all messages. A process refuses messages of another version.
 
 // Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
 template <typename T>

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_agreement, check_errors
 from ..ending import shutdown, signals
-from ..errors import explain, explained, text_of, whole
+from ..errors import explained, whole, words_of
 from ..job import state
 from .exchange import Exchange
 from .iterables import audited_iterable
@@ -81,7 +81,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     if tf.inside_function() or not tf.executing_eagerly():
         what = "audit() was called inside tf.function, or where a TF1 graph is being built"
         to_do = "Call it in eager mode, before; the dataset it returns may be used inside"
-        raise RuntimeError(explain(what, to_do, job.where))
+        raise explained(RuntimeError, what, to_do, job.where)
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
@@ -112,7 +112,7 @@ def _agreed(
         check_reference(reference, key)
     except Exception as error:
         failure = error
-        words["error"] = [type(error).__name__, text_of(error)]
+        words["error"] = words_of(error)
     said: list[Any] = [((job.layout.trainers[rank],), one) for rank, one in enumerate(exchange.allgather(words))]
     check_errors(job, "audit()", said, failure)
     check_agreement(job, "audit()", said)
@@ -146,6 +146,6 @@ def _checked_key(key: Any, given: Any) -> Any:
         part = component_of(spec, key) if key is not None else spec
     except (KeyError, IndexError, TypeError):
         what = f"key={key!r}: the dataset's elements have no such component; they are {spec}"
-        raise ValueError(explain(what, "Name one that they have")) from None
+        raise explained(ValueError, what, "Name one that they have") from None
     check_spec(part)
     return key

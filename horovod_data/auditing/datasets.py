@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..channel import elements
-from ..errors import explain
+from ..errors import explained
 from ..native import tensorflow_private as private
 from .iterables import Audit
 from .keys import component_of
@@ -46,7 +46,7 @@ def check_spec(spec: Any) -> None:
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
             what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which audit() can't "
             to_do = "Pass as key= the name or place of a component that says which row it is"
-            raise TypeError(explain(f"{what}make an array", to_do))
+            raise explained(TypeError, f"{what}make an array", to_do)
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:

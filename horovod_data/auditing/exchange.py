@@ -12,7 +12,6 @@ make them.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Sequence
 
 import numpy as np
@@ -21,7 +20,6 @@ import tensorflow as tf
 from ..native import loader
 
 Array = Any
-_ADDED = r"^\{\{function_node [^}]*\}\} |\s*\[Op:.*$"  # the parts that TensorFlow adds to the core's text
 
 
 class Exchange:
@@ -61,13 +59,9 @@ class Exchange:
     def _scatter(self, mine: Array, rows: Sequence[int], root: int) -> Array:
         value = mine if root == self.rank else mine[:0]
         splits = tf.constant(rows if root == self.rank else 0, tf.int64)
-        try:
-            with tf.device("/CPU:0"):
-                # A label that begins with these characters makes the core's texts name the audit
-                # (csrc/meeting/exchange.h).
-                part, _ = loader.load().ops.horovod_data_scatter(
-                    tf.constant(value), splits, [], root=root, scatter_name=f"\0A{self.label}"
-                )
-        except tf.errors.OpError as error:
-            raise type(error)(None, None, re.sub(_ADDED, "", error.message)) from None
+        with tf.device("/CPU:0"):
+            # A label that begins with these characters makes the core's texts name the audit (csrc/meeting/exchange.h).
+            part, _ = loader.load().ops.horovod_data_scatter(
+                tf.constant(value), splits, [], root=root, scatter_name=f"\0A{self.label}"
+            )
         return part.numpy()

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain, explained
+from ..errors import explained
 from .rows import SINGLE, Array, NoArray, array_of, bytes_of, digests, leaves, row_digests, rows_of
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
@@ -125,7 +125,7 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     told = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
     if len(set(told)) > 1:
         what = f"the key is a tuple of parts of different lengths: {', '.join(told)}"
-        raise ValueError(explain(what, "Let each part of a key have one entry for each row"))
+        raise explained(ValueError, what, "Let each part of a key have one entry for each row")
     return Keys(row_digests(np.concatenate(made, axis=1)))
 
 
@@ -151,7 +151,7 @@ def _check_number(element: Any, keys: int) -> None:
         return
     if any(tuple(getattr(leaf, "shape", ()))[1:2] != (keys,) for _, leaf in leaves(element)):
         to_do = "Let it return one for each row; or a single one, not in an array, if the element is one row"
-        raise ValueError(explain(f"the function returned {keys} keys for an element of {rows} rows", to_do))
+        raise explained(ValueError, f"the function returned {keys} keys for an element of {rows} rows", to_do)
 
 
 # ---- The content of keys.

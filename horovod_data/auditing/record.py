@@ -18,7 +18,17 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain, explained, fork_check, forked, say, start_thread, text_of, without_place
+from ..errors import (
+    explain,
+    explain_again,
+    explained,
+    fork_check,
+    forked,
+    message_of,
+    names_place,
+    say,
+    start_thread,
+)
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -155,10 +165,10 @@ class Recorder:
         except Exception as error:
             with self._lock:
                 epoch, step = (self._epoch.number, self._epoch.steps + 1) if self._epoch else (len(self._made) + 1, 1)
-            why = f"{type(error).__name__}: {without_place(str(error))}"
+            why = f"{type(error).__name__}: {message_of(error)}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
             where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
-            error.args = (explain(f"{where}: the keys of the rows can't be made: {why}", to_do),)
+            explain_again(error, f"{where}: the keys of the rows can't be made: {why}", to_do)
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
@@ -268,7 +278,7 @@ class Recorder:
                     report.set_result(made)
             except BaseException as error:
                 failure = error
-                why = f"there is no report, and none of later epochs: {without_place(text_of(error))}"
+                why = f"there is no report, and none of later epochs: {message_of(error)}"
                 say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
             if failure is not None:
                 report.set_exception(failure)
@@ -279,7 +289,8 @@ class Recorder:
 def _named(error: BaseException) -> str:
     """An error in one line."""
     try:
-        text = without_place(" ".join(str(error.args[0] if len(error.args) == 1 else error).split()))
+        text = message_of(error) if names_place(error) else str(error.args[0] if len(error.args) == 1 else error)
+        text = " ".join(text.split())
     except Exception:  # raised by the error itself
         text = ""
     text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."

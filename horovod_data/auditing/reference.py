@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_errors
 from ..ending import signals
-from ..errors import explain, explained, text_of, whole, without_place
+from ..errors import explain_again, explained, message_of, whole, words_of
 from ..job import state
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
@@ -60,7 +60,7 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
         failure = came if isinstance(came, BaseException) else None
         said: dict[str, Any] = {"rows": rows, "more": came is keys, "counted": isinstance(came, int)}
         if failure is not None:
-            said["error"] = [type(failure).__name__, text_of(failure)]
+            said["error"] = words_of(failure)
         said = exchange.allgather(said)[0]
         try:
             check_errors(job, "audit(), reading the reference", [((job.layout.trainers[0],), said)], failure)
@@ -118,9 +118,9 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            what = f"of an element of reference= no keys can be made: {without_place(str(error))}"
+            what = f"of an element of reference= no keys can be made: {message_of(error)}"
             to_do = "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"
-            error.args = (explain(what, to_do),)
+            explain_again(error, what, to_do)
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Iterator, Optional, Union
 
 import numpy as np
 
-from ..errors import explain
+from ..errors import explained
 
 SINGLE = (str, bytes, int, float, np.generic)
 
@@ -174,7 +174,7 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         why = f" ({error})" if str(error) else ""
         what = f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}"
         to_do = "Pass key=, a function that returns one key for each row of an element"
-        raise TypeError(explain(what, to_do)) from None
+        raise explained(TypeError, what, to_do) from None
 
 
 def _rows_of_sparse(leaf: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any, Iterator
 
-from ..errors import explain, fork_check
+from ..errors import explained, fork_check
 from .iterables import Audit, recorded
 from .record import Recorder
 
@@ -66,7 +66,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             if forked():
                 what = "Keras makes the batches in processes of their own, where an audit doesn't see them"
                 to_do = "Leave out use_multiprocessing=True while you audit"
-                raise RuntimeError(explain(f"{recorder.name}: {what}", to_do))
+                raise explained(RuntimeError, f"{recorder.name}: {what}", to_do)
             if index not in mine:
                 keys = recorder.keys(element, which=f"batch {index}")
                 with lock:

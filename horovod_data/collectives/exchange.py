@@ -11,7 +11,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 
 import tensorflow as tf
 
-from ..errors import checked_name, explained, text_of, whole
+from ..errors import checked_name, explained, message_of, text_of, whole
 from ..job import state
 from ..native import loader
 
@@ -47,7 +47,7 @@ def call(
         if tf.executing_eagerly():
             nothing = [tf.zeros([0]), *([tf.constant(0, tf.int64)] if verb == "scatter" else [])]
             with contextlib.suppress(tf.errors.OpError):
-                _run(verb, nothing, at, name, str(error))
+                _run(verb, nothing, at, name, message_of(error))
         raise
     return at, given, _run(verb, given, at, name)
 
