@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 Failure = TypeVar("Failure", bound=BaseException)
 
@@ -164,6 +164,18 @@ def checked_name(name: Any) -> None:
         raise explained(ValueError, "name='' is empty", "Pass a name that messages can show, or None")
     if any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in name):
         raise explained(ValueError, f"name={name!r} is no text that can be sent", "Leave out NUL and lone surrogates")
+
+
+def counted(number: int, what: str) -> str:
+    """A number and its noun: `1 row`, `1,200 rows`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table. The first column is aligned to the left, all other columns to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    cells = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    return [f"  {'  '.join(row)}".rstrip() for row in cells]
 
 
 def whole(value: Any) -> Optional[int]:

@@ -48,6 +48,15 @@ def now(word):  # for Job.when()
 
 def train(make, batch="per_rank", name="train", **options):
     return hvdata.distribute_dataset(make, batch=batch, name=name, **options)
+
+def slowly(rows, pause, width):  # of all readers together
+    def function(context):
+        def elements():
+            for i in range(rows // context.num_input_pipelines):
+                time.sleep(pause)
+                yield [float(i)] * width
+        return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([width]))
+    return function
 """
 _INIT = """
 hvdata.init()
@@ -60,7 +69,7 @@ _FOLDERS = tempfile.TemporaryDirectory(
 
 
 def program(body: str, before: str = "", init: str = _INIT) -> str:
-    """The text of a program: the imports that most need, say(), now(), train(), `init`, `rank` and `size`, then `body`."""
+    """The text of a program: the imports that most need, say(), now(), train(), slowly(), `init`, `rank` and `size`, then `body`."""
     return _LIBRARIES.replace("{before}", before) + init + body
 
 

@@ -119,6 +119,7 @@ void Channels::OnGone(int member) {
 // Ended channels count, too. The time of a channel's end depends on each process's garbage collection, but all
 // processes must know the same names.
 std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
+  const OneAtATimeLock one_look(&looking_);  // otherwise a slow look would replace what a later look has found
   std::map<std::string, Account> live;
   for (const Channel& channel : All()) {
     if (channel.sink) {

@@ -57,7 +57,7 @@ class Channels {
   // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
   // name only the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the
   // memory. `reset`: the times begin again at zero.
-  std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
+  std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(looking_, mu_);
 
  private:
   struct Message {
@@ -69,6 +69,7 @@ class Channels {
 
   const World* const world_;
 
+  OneAtATime looking_;  // held for a look at all sinks and sources, under whose locks nobody looks
   mutable Mutex mu_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // by channel that is not made yet

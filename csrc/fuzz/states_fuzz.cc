@@ -67,7 +67,7 @@ class Trainer {
           sink_->Restore(iterator, state);
           break;
         case 1:
-          sink_->Save(iterator, &state, from_.Choice(2) == 0);
+          sink_->Save(iterator, &state);
           break;
         case 2:
           sink_->Drop(iterator);

@@ -2,7 +2,7 @@
 // The messages of scatter, gather and their gradients. Calls of one name match by their count. The k-th scatter of a
 // name on one rank belongs to the k-th scatter of that name on all other ranks. So does the k-th gather.
 //
-// docs/maps.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
+// docs/messages.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
 // checks the parts of all ranks. Then it ends the call on all ranks, with an empty part or with an error.
 #pragma once
 

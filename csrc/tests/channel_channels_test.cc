@@ -2,8 +2,10 @@
 // What comes for a channel before it is made, or when it is gone; and what is known of channels that are gone.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -95,6 +97,27 @@ TEST_F(ChannelsTest, AccountsOutliveTheirChannels) {
   EXPECT_TRUE(channels_.Accounts().at("train").reader);
   EXPECT_TRUE(channels_.Accounts(true).at("valid").reader);
   EXPECT_FALSE(channels_.Accounts().at("train").reader) << "times have begun anew, and it is gone";
+}
+
+// A slow look must not replace what a later look has found: the last channel of the name would be lost.
+TEST_F(ChannelsTest, LooksAtTheSameTimeKeepTheLastAccount) {
+  for (uint32_t number = 1; number <= 20; ++number) Add(number, "other " + std::to_string(number));
+  std::atomic<bool> over{false};
+  std::vector<std::thread> looking;
+  for (int i = 0; i < 4; ++i) {
+    looking.emplace_back([&] {
+      while (!over) (void)channels_.Accounts();
+    });
+  }
+  uint32_t wrong = 0;
+  for (uint32_t number = 21; number <= 1500; ++number) {
+    Add(number);
+    channels_.EndSource(number);
+    wrong += channels_.Accounts().at("train").options.number != number;
+  }
+  over = true;
+  for (std::thread& thread : looking) thread.join();
+  EXPECT_EQ(wrong, 0u);
 }
 
 // Which is a matter of the order in which they were made, the same on all processes, and not of when they go.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch. Every count begins at 0, and is the number of items before it. docs/maps.md draws
-// them.
+// The ways to count within an epoch. Every count begins at 0, and is the number of items before it. docs/messages.md
+// draws them.
 //
 // They differ when the epoch resumes from a checkpoint. Turn continues. DealtStep begins again at 0 where the slowest
 // rank resumes. LaneStep begins again at 0 where its own trainer resumes.

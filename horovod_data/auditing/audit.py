@@ -26,40 +26,25 @@ _numbers = itertools.count(1)  # the number of the next audit; calls are collect
 def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
     """Passes the elements of a loader through, unchanged. After each epoch it reports which rows the job saw.
 
-    The report says how many rows were seen never, once, or n times, and on which ranks. It works with any loader: a
-    tf.data pipeline with `shard`, a DataLoader of PyTorch, a Keras sequence, a generator.
-
     Collective among trainers: every rank makes the same calls in the same order, and passes its own loader. An
     iteration is an epoch, and all ranks make the same number of iterations. Ranks may make different numbers of steps.
-    An epoch ends:
-
-    - where the loader ends, or where the program leaves the loop;
-    - at the latest when the next iteration begins, at shutdown(), or at the end of the program.
-
-    An audit has a thread and its reference up to the end of the job: call audit() once for a loader, not once an epoch.
+    An epoch ends where the loader ends, or where the program leaves the loop. At the latest it ends when the next
+    iteration begins, at shutdown(), or at the end of the program.
 
     A thread then joins the keys of all ranks, so the program does not wait. When all ranks have ended the epoch, rank 0
-    prints the report to stderr, and report() returns it on every rank.
-
-    Memory of a rank: 16 bytes for each row that it saw, and 16 bytes for each row that it counts (all rows / N). Rows
-    of the reference take 24 bytes instead of 16. While the report is made, it holds the keys of the rows that it saw up
-    to five times, and needs 100 MiB more.
+    prints the report to stderr, and report() returns it on every rank. An audit has this thread and its reference up to
+    the end of the job: call audit() once for a loader, not once an epoch.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
         arrays, tensors, numbers and texts.
-      key: what identifies a row. None: its content, a 128-bit hash over dtype, shape and bytes of all components.
+      key: what identifies a row. None: its content, along axis 0 if all components have an axis 0 of the same length.
         Otherwise the name or place of a component (`"id"`, `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`),
-        or a function of the element.
-        The key is an array with one entry for each row: whole numbers, texts, or anything else whose axis 0 is the
-        rows. It may be a tuple of such arrays, which form the key together. If it is a single value, the element is one
-        row. Without a key, the rows are counted along axis 0 if all components have an axis 0 of the same length.
-        Otherwise the element is one row.
-      reference: the expected rows. Only rank 0's reference counts. It is read once, in this call, on rank 0. Other
-        ranks may pass None. None on rank 0: rows that were never seen are unknown. It is one of these:
-        a number of rows; keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); a dataset
-        or another iterable of elements, from which keys are made, also an object with only `__getitem__` and `__len__`;
-        a function that returns one of these.
+        or a function of the element. The key has one entry for each row along axis 0, or is a tuple of such arrays. If
+        it is a single value, the element is one row.
+      reference: the expected rows, which rank 0 reads once, in this call. Other ranks may pass None. It is a number of
+        rows; or keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); or a dataset or
+        another iterable of elements; or a function that returns one of these. None: missing rows are unknown.
 
     Returns:
       An object that yields the same elements, and has report(), reports and end_epoch() (see Audit).
@@ -85,7 +70,6 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
-    sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(
         exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), announce=exchange.rank == 0
     )
@@ -94,7 +78,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         from .datasets import AuditedDataset
 
         return AuditedDataset(dataset_or_iterable, recorder, key)
-    if sequence is not None:
+    if (sequence := sequence_class(dataset_or_iterable)) is not None:
         return audited_sequence(dataset_or_iterable, recorder, sequence)
     return audited_iterable(dataset_or_iterable, recorder)
 

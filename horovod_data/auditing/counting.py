@@ -11,15 +11,14 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .keys import INTEGER, PARTS, part_of, shown
+from .keys import INTEGER, PARTS, part_of
 
 Array = Any
 
 BUCKETS = 256  # of rows in the picture
 LINES = 64  # of ranks in the picture; if there are more ranks, several share a line
-EXAMPLES = 4  # of each sort
-_CELLS = 1 << 22  # the most cells, at a time, of the matrices that count pairs
-_SLICE = 1 << 19  # rows that are counted at a time
+_MOST_EXAMPLES = 4  # of each sort
+_CELLS = 1 << 19  # rows that are counted at a time, times ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +38,6 @@ class Axis:
         return BUCKETS if self.kind == "hash" else max(1, min(BUCKETS, self.last - self.first + 1))
 
 
-Found = tuple[int, int, int, int]  # the two words of a key, its place in the reference, and how often it was seen
-
-
 class Counts(NamedTuple):
     """The counts of some keys. total() adds counts of different keys, field by field."""
 
@@ -54,37 +50,41 @@ class Counts(NamedTuple):
     seen: Array  # int64 [buckets]: different known rows that the job saw
     times: Any  # Counter of how often seen: number of different rows
     strange: Any  # the same Counter, only for rows that the reference does not have
-    never: Any  # list[Found]: the first examples of this kind, and of each kind below
-    repeated: Any
-    unknown: Any
+    # uint64 [examples, 4]: the first examples of this kind, and of each kind below. The two words of a key, its place in
+    # the reference, and how often it was seen
+    never: Array
+    repeated: Array
+    unknown: Array
 
 
-ARRAYS = 6  # the first fields of Counts are arrays: this many
+ARRAYS, EXAMPLES = 6, 3  # the first fields of Counts are arrays that are added up, and the last fields are examples
 
 
 def total(counts: Iterable[Counts]) -> Counts:
     """The sum of the counts."""
-    summed = Counts(*(functools.reduce(operator.add, each) for each in zip(*counts)))
-    examples = {name: _first_of(getattr(summed, name)) for name in ("never", "repeated", "unknown")}
-    return summed._replace(**examples)
+
+    def add(one: Counts, other: Counts) -> Counts:
+        sums = map(operator.add, one[:-EXAMPLES], other[:-EXAMPLES])
+        return Counts(*sums, *map(_first_of, zip(one[-EXAMPLES:], other[-EXAMPLES:])))
+
+    return functools.reduce(add, counts)
 
 
 def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent.
+    """Counts the keys that each rank has sent. All keys are in the order of in_parts().
+
+    Counting takes many times the memory of the keys, so it is done for a slice of the keys at a time.
 
     Args:
       received: for each rank r, uint64 [rows, 2]: the keys of the rows that rank r saw, each key as often as it saw it.
       reference: uint64 [rows, 3]: the expected keys, and their places in the reference.
       axis: the axis of the picture.
-
-    All keys are in the order of in_parts(). Counting takes many times the memory of the keys, so it is done for a slice
-    of the keys at a time. A slice has all rows of its keys.
     """
-    tables = [*received, *([reference] if reference is not None else [])]
-    edges = np.linspace(0, PARTS, 2 + sum(map(len, tables)) // _SLICE).astype(np.int64)  # parts of the slices
+    tables, ranks = [*received, *([reference] if reference is not None else [])], len(received)
+    slices_less_1 = sum(map(len, tables)) // max(1, _CELLS // ranks)
+    edges = np.linspace(0, PARTS, 2 + slices_less_1).astype(np.int64)  # parts of the slices
     cuts = list(zip(*(np.searchsorted(part_of(table), edges) for table in tables)))
     slices = ([table[a:b] for table, a, b in zip(tables, *ends)] for ends in zip(cuts, cuts[1:]))
-    ranks = len(received)
     return total(_count(pieces[:ranks], pieces[ranks] if reference is not None else None, axis) for pieces in slices)
 
 
@@ -101,62 +101,46 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
     key = np.cumsum(new) - 1
     keys = words[new]
 
-    from_ranks = source < ranks
-    seen = np.bincount(key[from_ranks], minlength=len(keys))
-    wanted = np.bincount(key[~from_ranks], minlength=len(keys)) if reference is not None else np.minimum(seen, 1)
-    places = np.zeros(len(keys), np.int64)
+    table = np.bincount(key * len(tables) + source, minlength=len(keys) * len(tables)).reshape(-1, len(tables))
+    by_rank = table[:, :ranks]
+    seen = by_rank.sum(axis=1)
+    wanted, places = np.minimum(seen, 1), np.zeros(len(keys), np.uint64)
     if reference is not None:
-        at = order[~from_ranks] - (len(words) - len(reference))
-        places[key[~from_ranks][::-1]] = reference[at[::-1], 2]  # if a key comes several times, its first place counts
-    unknown = wanted == 0
+        wanted, at = table[:, ranks], order[source == ranks] - (len(words) - len(reference))
+        places[key[source == ranks][::-1]] = reference[
+            at[::-1], 2
+        ]  # if a key comes several times, its first place counts
+    surplus, unknown = seen - np.maximum(wanted, 1), wanted == 0
 
-    new[1:] |= source[1:] != source[:-1]
-    runs = np.flatnonzero(new)  # each run has one key and one source
-    run_length = np.diff(np.append(runs, len(words)))[from_ranks[runs]]
-    runs = runs[from_ranks[runs]]
-    run_source, run_key = source[runs], key[runs]
+    saw = by_rank > 0
+    shared = saw[saw.sum(axis=1) > 1].astype(np.float32)  # exact, because a slice has less than 2^24 keys
+    pairs = (shared.T @ shared).astype(np.int64)
+    np.fill_diagonal(pairs, (by_rank > 1).sum(axis=0))
 
-    lines = min(ranks, LINES)
     bucket = _buckets(keys, places, axis)
     drawn = ~unknown | (axis.kind != "reference")  # unknown rows have no place in the reference
-    here = drawn[run_key]
-    cell = (run_source * lines // ranks)[here].astype(np.int64) * axis.buckets + bucket[run_key][here]
-    deliveries = np.bincount(cell, weights=run_length[here], minlength=lines * axis.buckets).astype(np.int64)
-    surplus = seen - np.maximum(wanted, 1)
+    lines = min(ranks, LINES)
+    cells = bucket[drawn][:, None] + np.arange(ranks) * lines // ranks * axis.buckets
+    deliveries = np.bincount(cells.ravel(), by_rank[drawn].ravel(), minlength=lines * axis.buckets)
+    rows = np.column_stack([keys, places, seen.astype(np.uint64)])
     return Counts(
         sums=np.array([np.maximum(wanted - seen, 0).sum(), np.maximum(surplus, 0).sum()], np.int64),
-        own=np.bincount(run_source, minlength=ranks),
-        pairs=_pairs(run_key, run_source, run_length, ranks),
-        deliveries=deliveries.reshape(lines, axis.buckets),
+        own=saw.sum(axis=0),
+        pairs=pairs,
+        deliveries=deliveries.astype(np.int64).reshape(lines, axis.buckets),
         rows=np.bincount(bucket[drawn], minlength=axis.buckets),
         seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
         times=_times(seen[seen > 0]),
         strange=_times(seen[unknown]),
-        never=_first(keys, places, seen, (seen == 0) & (wanted > 0)),
-        repeated=_first(keys, places, seen, (seen > wanted) & ~unknown),
-        unknown=_first(keys, places, seen, unknown),
+        never=_first_of([rows[(seen == 0) & (wanted > 0)]]),
+        repeated=_first_of([rows[(seen > wanted) & ~unknown]]),
+        unknown=_first_of([rows[unknown]]),
     )
 
 
 def _times(seen: Array) -> collections.Counter[int]:
     times, rows = np.unique(seen, return_counts=True)
     return collections.Counter(dict(zip(times.tolist(), rows.tolist())))
-
-
-def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:
-    """int64 [ranks, ranks]: the pairs (see Counts), from the runs of equal key and source."""
-    pairs = np.zeros((ranks, ranks), np.int64)
-    shared = np.bincount(key)[key] > 1 if len(key) else np.zeros(0, bool)  # keys that several ranks saw
-    key_of_shared = np.unique(key[shared], return_inverse=True)[1]
-    source_of_shared = source[shared]
-    most = max(1, _CELLS // ranks)
-    for begin in range(0, int(key_of_shared[-1]) + 1 if len(key_of_shared) else 0, most):
-        a, b = np.searchsorted(key_of_shared, [begin, begin + most])
-        saw = np.zeros((most, ranks), np.float32)  # exact, because a chunk has less than 2^24 keys
-        saw[key_of_shared[a:b] - begin, source_of_shared[a:b]] = 1
-        pairs += (saw.T @ saw).astype(np.int64)
-    np.fill_diagonal(pairs, np.bincount(source[length > 1], minlength=ranks))
-    return pairs
 
 
 def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
@@ -173,30 +157,16 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     return np.clip(found, 0, axis.buckets - 1)
 
 
-def _first_of(found: list[Found]) -> list[Found]:
-    """The first of some examples, in the order of _first()."""
-
-    def order(one: Found) -> tuple[bool, int]:
-        known = shown(one[0], one[1])
-        return (False, known) if isinstance(known, int) else (True, one[2])
-
-    return sorted(found, key=order)[:EXAMPLES]
+def _first_of(tables: Sequence[Array]) -> Array:
+    """The first of some examples: numbers, by their value, and then digests, by their place in the reference."""
+    found = np.concatenate(tables)
+    numbers = found[:, 0] == INTEGER
+    by = np.where(numbers, found[:, 1] ^ np.uint64(1 << 63), found[:, 2])
+    return found[np.lexsort((by, ~numbers))[:_MOST_EXAMPLES]]
 
 
-def _first(keys: Array, places: Array, seen: Array, chosen: Array) -> list[Found]:
-    """The first of the chosen keys.
-
-    First numbers, by their value, and then digests, by their place in the reference.
-    """
-    which = np.flatnonzero(chosen)
-    numbers = keys[which, 0] == INTEGER
-    by = np.where(numbers, keys[which, 1] ^ np.uint64(1 << 63), places[which].astype(np.uint64))
-    first = which[np.lexsort((by, ~numbers))[:EXAMPLES]]
-    return [(int(keys[i, 0]), int(keys[i, 1]), int(places[i]), int(seen[i])) for i in first]
-
-
-def positions(words: Array, word0: int, word1: int) -> list[int]:
+def positions(words: Array, key: Sequence[int]) -> list[int]:
     """The first three places of a key among a rank's own keys."""
-    same = (words[:, 0] == np.uint64(word0)) & (words[:, 1] == np.uint64(word1))
+    same = (words == np.array(key, np.uint64)).all(axis=1)
     found: list[int] = np.flatnonzero(same)[:3].tolist()
     return found

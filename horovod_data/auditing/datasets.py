@@ -44,9 +44,9 @@ def check_spec(spec: Any) -> None:
     for name, leaf in elements.leaves(spec):
         tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
-            what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which audit() can't "
+            what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf})"
             to_do = "Pass as key= the name or place of a component that says which row it is"
-            raise explained(TypeError, f"{what}make an array", to_do)
+            raise explained(TypeError, f"{what}, of which audit() can't make an array", to_do)
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:
@@ -90,9 +90,8 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     if steps != tf.data.UNKNOWN_CARDINALITY:
         passing = passing.apply(tf.data.experimental.assert_cardinality(steps))
     settings = tf.data.Options()
-    settings.experimental_optimization.inject_prefetch = (
-        False  # prefetched elements would count before the program asks for them
-    )
+    # prefetched elements would count before the program asks for them
+    settings.experimental_optimization.inject_prefetch = False
     return passing.with_options(inner.options().merge(settings))
 
 

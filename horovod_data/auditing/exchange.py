@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the trainers of an audit: an all-to-all, and calls made of it.
+"""The collectives of the trainers of an audit. Calls with the same label are matched, so a thread may make them.
 
 An all-to-all is a scatter from each rank, in rank order. MPI's Alltoallv would send the same bytes: each key once, to
-the rank that counts it. But a collective of MPI can't be cancelled, so a late or departed rank would block all other
-ranks forever. A scatter ends with an error that names the rank.
-
-Only trainers take part. Calls with the same label are matched, independent of a rank's other calls. So a thread may
-make them.
+the rank that counts it. But a late or departed rank would block it forever. A scatter ends with an error that names the
+rank.
 """
 
 from __future__ import annotations
@@ -35,8 +32,7 @@ class Exchange:
     def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
         """The rows of every rank for this rank, in the order of the ranks.
 
-        `mine`: an array [rows, ...] of this rank's rows for the first rank, the second rank, and so on. `rows[r]`: the
-        number of rows for rank r. On all ranks, dtype and row shape are the same.
+        `mine`: an array of this rank's rows for rank 0, then for rank 1, and so on. `rows[r]`: how many are for rank r.
         """
         if self.size == 1:
             return [mine]

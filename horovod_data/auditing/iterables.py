@@ -25,10 +25,7 @@ class Audit:
         return self._recorder.reports
 
     def report(self) -> Report:
-        """Ends the running epoch of this rank, if there is one. Returns the report of the last epoch that has ended
-        here.
-
-        Waits until all ranks have ended that epoch: at its end, by leaving it, or by this call.
+        """Ends the running epoch of this rank. Returns the report of the last epoch, when all ranks have ended it.
 
         Raises:
           RuntimeError: no epoch has begun on this rank, or the last epoch ended after shutdown(), or this is a forked
@@ -41,10 +38,9 @@ class Audit:
     def end_epoch(self) -> None:
         """Ends the running epoch of this rank, if there is one. Does not wait.
 
-        Rank 0 prints the report when all ranks have ended the epoch. Use it for an iteration that continues over
-        several epochs, as in Keras' fit() with steps_per_epoch.
+        For an iteration that continues over several epochs, as in Keras' fit() with steps_per_epoch.
         """
-        self._recorder.close()
+        self._recorder.end(whole=False)
 
     def __getattr__(self, name: str) -> Any:
         private = name.startswith("__" if self._forwards_private else "_")
@@ -61,7 +57,7 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
             recorder.record(iteration, element)
             yield element
     except GeneratorExit:  # a loop that the program leaves closes the generator
-        recorder.end(iteration, left=True)
+        recorder.end(iteration, whole=False)
         raise
     except BaseException as error:
         recorder.end(iteration, error)
@@ -70,10 +66,7 @@ def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
 
 
 def audited_iterable(given: Any, recorder: Recorder) -> Audit:
-    """An audited iterator if `given` has a next(), otherwise an audited iterable.
-
-    It has a length if `given` has a length.
-    """
+    """An audited iterator if `given` has a next(), otherwise an audited iterable. It has a length if `given` has one."""
     kind = AuditedIterator if hasattr(given, "__next__") else AuditedIterable
     sized: Any = {"__len__": lambda self: len(self._inner)} if hasattr(given, "__len__") else {}
     made: Audit = type(kind.__name__, (kind,), sized)(given, recorder)
@@ -93,11 +86,7 @@ class AuditedIterable(Audit):
 
 
 class AuditedIterator(AuditedIterable):
-    """An iterator or a generator, which can be iterated over once, so it has one epoch.
-
-    Except: some loaders begin again in `__iter__` and return themselves. With such a loader, each iteration is an
-      epoch.
-    """
+    """An iterator or a generator, which has one epoch. Except: a loader whose `__iter__` begins again has many."""
 
     _loop: Optional[Iterator[Any]] = None  # the running iteration, or the one that has ended
 
@@ -113,14 +102,7 @@ class AuditedIterator(AuditedIterable):
 
 
 def _begins_anew(given: Any) -> bool:
-    """Says whether an iteration may begin again at the first element.
-
-    It may if `__iter__` is written in Python, and does more than to return self. The `__iter__` of generators, and of
-    other types that are not written in Python, only returns self.
-    """
+    """Says whether `__iter__` may begin again: it is written in Python, and does more than to return self."""
     code = getattr(getattr(type(given), "__iter__", None), "__code__", None)
-    return code is not None and code.co_code != _returns_itself.__code__.co_code
-
-
-def _returns_itself(self: Any) -> Any:
-    return self
+    returns_self = (lambda self: self).__code__
+    return code is not None and code.co_code != returns_self.co_code

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --audit: audits the data of Keras' Model.fit, without changes in the program.
 
-HOROVOD_DATA_AUDIT=1 makes horovod_data.init() replace Model.fit. launcher/rank.py does so too, before the program
-starts. They replace it in every Keras that is imported, then or later. The new Model.fit audits x. It also adds a
-callback that ends the audit's epochs with Keras' epochs. It changes nothing else of the call. A log line on rank 0
-names what can't be audited.
+HOROVOD_DATA_AUDIT=1 makes horovod_data.init(), and launcher/rank.py before the program starts, replace Model.fit in
+every Keras that is imported, then or later. The new Model.fit audits x, and adds a callback that ends the audit's epochs
+with Keras' epochs. A log line on rank 0 names what can't be audited.
 
 This module is loaded before TensorFlow, so it imports only Python's own modules.
 """
@@ -31,12 +30,7 @@ _fits = 0  # the number of calls that were audited, or named as not audited
 _depth = 0  # of calls of Model.fit within each other
 
 
-class CantBeAudited(Exception):
-    """The data can't be audited, so Model.fit gets it unchanged. The text says why."""
-
-
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Says whether the variable asks for the audit. read_settings() refuses values other than 0 and 1."""
     return environ.get(VARIABLE, "").strip() == "1"
 
 
@@ -97,10 +91,8 @@ def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) ->
     try:
         audited = _audited(given.arguments)
     except Exception as error:
-        # audit() raises on all ranks if it raises on one rank. Or the job is over, here or on the other ranks
-        # (UnavailableError).
-        expected = isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError))
-        if not expected and type(error).__name__ != "UnavailableError":
+        # audit() raises on all ranks if it raises on one rank. Or the job is over, here or elsewhere (UnavailableError).
+        if not isinstance(error, (TypeError, ValueError, RuntimeError)) and type(error).__name__ != "UnavailableError":
             raise
         _say(f"this call of Model.fit is not audited: {error}")
     if audited is None:
@@ -115,11 +107,7 @@ def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) ->
 
 
 def _audited(arguments: Mapping[str, Any]) -> Any:
-    """The audited x for Keras. None: Keras takes x as it is.
-
-    Raises:
-      CantBeAudited: x can't be audited. The text says why.
-    """
+    """The audited x for Keras. None: Keras takes x as it is. Raises TypeError if x can't be audited."""
     import horovod_data
 
     try:
@@ -128,45 +116,43 @@ def _audited(arguments: Mapping[str, Any]) -> Any:
         horovod_data.init()
     if not horovod_data.is_trainer():
         return None
-    audited = _audited_x(arguments)
-    if arguments.get("validation_data") is not None:
-        _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
-    return audited
-
-
-def _audited_x(arguments: Mapping[str, Any]) -> Any:
-    import tensorflow as tf
-
-    import horovod_data
-
     from .iterables import Audit
-    from .sequences import sequence_class
 
-    def audit(given: Any) -> Any:
-        made = horovod_data.audit(given)
-        made._recorder.forgiving = True  # nothing is raised within the program's fit, because the report has the error
-        return made
-
-    x, y = arguments.get("x"), arguments.get("y")
+    x = arguments.get("x")
     if isinstance(x, Audit):
         return None  # the program audits x itself
-    if isinstance(x, tf.data.Dataset):
-        return audit(x)
+    loader = _loader_of(x, arguments)
+    audited = horovod_data.audit(x if loader is None else loader)
+    audited._recorder.forgiving = True  # nothing is raised within the program's fit, because the report has the error
+    if arguments.get("validation_data") is not None:
+        _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
+    if loader is None:
+        return audited
+    list(audited)  # Keras cuts and shuffles the arrays, but an epoch has every row once
+    audited._recorder.close_for_good()
+    return None
+
+
+def _loader_of(x: Any, arguments: Mapping[str, Any]) -> Any:
+    """A loader of x if x is of arrays. None: x is a loader. Raises TypeError if x can't be audited."""
+    import tensorflow as tf
+
+    from .sequences import sequence_class
+
     kind = f"x is a {type(x).__module__}.{type(x).__name__}"
+    if isinstance(x, tf.data.Dataset):
+        return None
     if sequence_class(x) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
-            raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return audit(x)
-    if hasattr(x, "__next__"):
-        raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them")
-    if arguments.get("validation_split"):
-        raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
-    if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
-        made = audit([(x, y)])
-        list(made)  # Keras cuts and shuffles x, but an epoch has every row once
-        made._recorder.close_for_good()
+            raise TypeError(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
         return None
-    raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
+    if hasattr(x, "__next__"):
+        raise TypeError(f"{kind}, from which Keras takes batches before it trains with them")
+    if arguments.get("validation_split"):
+        raise TypeError(f"{kind}, of which validation_split takes a part away")
+    if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
+        return [(x, arguments.get("y"))]
+    raise TypeError(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
 def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -> Any:
@@ -182,9 +168,8 @@ def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -
 
 @functools.lru_cache  # says the same once
 def _say(text: str) -> None:
-    """Logs a line on the launcher's first rank. hvd.rank() may be unknown, because the program may not have called
-    init()."""
-    if next((os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), "0") == "0":
+    """Logs a line on the launcher's first rank, because the program may not have called init()."""
+    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")) == "0":
         say(f"--audit: {text}")
 
 

@@ -31,17 +31,9 @@ class Keys(NamedTuple):
 
 
 def keys_of(element: Any, key: Key) -> Keys:
-    """The keys of an element's rows.
+    """The keys of an element's rows. `key` is in the form that audit() takes.
 
-    Args:
-      element: a nest (tuples, lists, mappings) of arrays, tensors of TensorFlow, PyTorch or JAX, numbers and texts.
-      key: in the form that audit() takes.
-
-    Raises:
-      TypeError: a part of the element, or the result of the key function, can't be an array. Or the key is a tuple of
-        single values, and their number is not the number of rows.
-      ValueError: the key function returned more or fewer keys than the element has rows.
-      KeyError, IndexError: the element has no such component.
+    Raises TypeError, ValueError, KeyError or IndexError if the element or its key is wrong.
     """
     if key is None:
         return Keys(row_digests(element))
@@ -53,11 +45,9 @@ def keys_of(element: Any, key: Key) -> Keys:
 
 
 def component_of(element: Any, key: Any) -> Any:
-    """`element["id"]` for the key "id", `element[0]["id"]` for the key (0, "id"). A name may also be a field of a
-    namedtuple.
+    """`element["id"]` for the key "id", `element[0]["id"]` for (0, "id"). A name may also be a field of a namedtuple.
 
-    Raises:
-      KeyError, IndexError, TypeError: the element has no such component.
+    Raises KeyError, IndexError or TypeError if the element has no such component.
     """
     for step in key if isinstance(key, tuple) else (key,):
         if isinstance(step, str) and hasattr(element, "_fields"):
@@ -72,10 +62,7 @@ def component_of(element: Any, key: Any) -> Any:
 def given_keys(value: Any, what: str = "the key") -> Keys:
     """The keys that a user gives: a number or a text for one row, or an array (list, tensor) whose axis 0 is the rows.
 
-    `what`: a name for the value, in errors.
-
-    Raises:
-      TypeError: the value is not an array.
+    Raises TypeError if the value is not an array. `what`: its name in the error.
     """
     kind = type(value).__name__
     if isinstance(value, (tuple, set, frozenset, range)):
@@ -85,7 +72,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
             return Keys(row_digests(value))
         array, dtype = array_of(value)
     except NoArray as error:
-        what = f"{what} is a {kind}, and no array of one kind{f' ({error})' if str(error) else ''}"
+        what = f"{what} is a {kind}, and no array of one kind{error}"
         to_do = "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several"
         raise explained(TypeError, what, f"{to_do} values that are a key together") from None
     if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
@@ -107,10 +94,9 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
 
 
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
-    """The keys of a tuple of arrays.
+    """The keys of a tuple of arrays: each row's key is made of its entries in all arrays.
 
-    Each row's key is made of its entries in all arrays. A tuple of single values has one key for each value. A tuple
-    inside of it is an array, because PyTorch collates the texts of a batch into a tuple.
+    A tuple of single values has one key for each. A tuple within is an array, because PyTorch collates texts so.
     """
     parts = [list(part) if isinstance(part, tuple) else part for part in value]
     if all(map(_is_single, parts)):
@@ -134,7 +120,6 @@ def _is_single(value: Any) -> bool:
 
 
 def _known_rows(element: Any) -> Optional[int]:
-    """The number of an element's rows. None: its components have no common axis 0, or aren't arrays."""
     try:
         return rows_of(element)
     except Exception:  # a key function may know more about an element than this module
@@ -142,10 +127,7 @@ def _known_rows(element: Any) -> Optional[int]:
 
 
 def _check_number(element: Any, keys: int) -> None:
-    """Raises ValueError if an element can't have `keys` rows.
-
-    An element may be a list of rows, and rows may stand along axis 1.
-    """
+    """Raises ValueError if an element can't have `keys` rows. It may be a list of rows, or have them along axis 1."""
     rows = _known_rows(element)
     if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return
@@ -176,10 +158,7 @@ def shown(word0: int, word1: int) -> Union[int, str]:
 
 
 def part_of(words: Array) -> Array:
-    """uint16 [rows]: each key's part of PARTS.
-
-    Every part has about the same number of keys. Each rank counts the keys of some parts, a few parts at a time.
-    """
+    """uint16 [rows]: each key's part of PARTS, which are about equal. Each rank counts the keys of some parts."""
     mixed = words[:, 1] ^ (words[:, 0] * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # the end of splitmix64
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what this rank has seen, epoch by epoch.
-
-An epoch that has ended goes to a thread, which makes its report together with the other ranks. The program waits only
-if it asks for the report.
-"""
+"""Records what this rank has seen, epoch by epoch. A thread makes the reports, so the program does not wait."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import queue
 import random
 import threading
@@ -18,17 +13,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import (
-    explain,
-    explain_again,
-    explained,
-    fork_check,
-    forked,
-    message_of,
-    names_place,
-    say,
-    start_thread,
-)
+from ..errors import explain, explain_again, explained, fork_check, forked, message_of, say, start_thread
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -42,32 +27,30 @@ Array = Any
 
 
 def finish_all(takes_long: Callable[[], object]) -> None:
-    """Waits for the reports of the last epochs, at the end of this rank's part in the job. The other ranks must still
-    be there.
+    """Waits for the reports of the last epochs, at the end of this rank's part in the job.
 
-    Args:
-      takes_long: called once, if the other ranks have not ended these epochs within a moment.
+    `takes_long`: called once, if the other ranks have not ended these epochs within a moment.
     """
     live = list(_live)
     for recorder in live:  # before any wait, because other ranks may wait for any of these epochs
         recorder.close_for_good()
-    moment = time.monotonic() + _MOMENT_SECONDS
+    deadline = time.monotonic() + _MOMENT_SECONDS
     for recorder in live:
-        while not recorder.joined(0.1):
-            if time.monotonic() > moment:
-                takes_long()
-                moment = math.inf
+        recorder.thread.join(max(0.0, deadline - time.monotonic()))
+    if any(recorder.thread.is_alive() for recorder in live):
+        takes_long()
+    for recorder in live:
+        recorder.thread.join()
 
 
 class Names:
-    """Keys that are text, by the place of their row. They are used in examples, and take at most 16 MiB."""
+    """Keys that are text, by the place of their row, for examples. They take at most 16 MiB."""
 
     def __init__(self) -> None:
         self._names: dict[int, bytes] = {}
         self._bytes = 0
 
     def add(self, names: Optional[Sequence[Optional[bytes]]], first: int) -> None:
-        """`first`: the place of the first name."""
         if names is not None and self._bytes < _MOST_NAMES:
             some = {place: name for place, name in enumerate(names, first) if name is not None}
             self._names.update(some)
@@ -83,6 +66,7 @@ class Epoch:
 
     def __init__(self, number: int):
         self.number = number
+        self.begun = False
         self.error: Optional[str] = None  # the error that ended it
         self.whole = False  # it ended where the loader ended
         self.names = Names()
@@ -90,7 +74,6 @@ class Epoch:
         self._ends: list[int] = []  # for each step, the number of rows up to and with it
 
     def add(self, keys: Keys) -> None:
-        """Adds one step."""
         self.names.add(keys.names, self.rows)
         self._ends.append(self.rows + len(keys.words))
         self._words += np.ascontiguousarray(keys.words).tobytes()
@@ -116,8 +99,8 @@ class Epoch:
 class Recorder:
     """The epochs of one audit on this rank, and the thread that makes their reports. Any thread may use it.
 
-    An epoch begins with an iteration. It ends with the iteration, with an error, when the next iteration begins, or
-    with close(). Elements that an iteration yields after close() belong to the next epoch.
+    An epoch begins with an iteration. It ends with end(), with an error, or when the next iteration begins. Elements
+    that an iteration yields after end() belong to the next epoch.
     """
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool = False):
@@ -126,7 +109,7 @@ class Recorder:
         self.forgiving = False  # True: an element whose keys can't be made is passed on. Its epoch keeps the error
         # The garbage collector may end a generator's epoch at any place, so also under this lock.
         self._lock = threading.RLock()
-        self._epoch: Optional[Epoch] = None
+        self._epoch = Epoch(1)
         self._iteration = 0
         # random, because a restored iterator has a number of another process
         self._numbers = itertools.count(random.getrandbits(61))
@@ -135,8 +118,8 @@ class Recorder:
         self._made: list[Future[Report]] = []  # of each epoch that has ended
         self._over = False  # after close_for_good()
         self._ended: "queue.SimpleQueue[Optional[tuple[Epoch, Future[Report]]]]" = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._make_reports, name=f"horovod_data {name}", daemon=True)
-        start_thread(self._thread)  # now, because Python starts no thread at the program's end
+        self.thread = threading.Thread(target=self._make_reports, name=f"horovod_data {name}", daemon=True)
+        start_thread(self.thread)  # now, because Python starts no thread at the program's end
         _live.append(self)
 
     # ---- The epochs.
@@ -147,11 +130,10 @@ class Recorder:
             self._close()
             self._older.add(self._iteration)
             self._iteration = next(self._numbers)
-            self._open()
+            self._epoch.begun = True
             return self._iteration
 
     def record(self, iteration: int, element: Any, of: str = "element") -> None:
-        """Adds one step of an iteration. `of` as in keys(). Raises the errors of add()."""
         self.add(iteration, self.keys(element, of))
 
     def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
@@ -164,11 +146,10 @@ class Recorder:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
             with self._lock:
-                epoch, step = (self._epoch.number, self._epoch.steps + 1) if self._epoch else (len(self._made) + 1, 1)
-            why = f"{type(error).__name__}: {message_of(error)}"
+                which = which or f"epoch {self._epoch.number}, step {self._epoch.steps + 1}"
+            why = f"the keys of the rows can't be made: {type(error).__name__}: {message_of(error)}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
-            where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
-            explain_again(error, f"{where}: the keys of the rows can't be made: {why}", to_do)
+            explain_again(error, f"{self.name}, {which}: {why}", to_do)
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
@@ -184,29 +165,24 @@ class Recorder:
                 to_do = "An audit is of one iteration at a time: call audit() for each"
                 raise explained(RuntimeError, f"{self.name}: {what}", to_do)
             self._iteration = iteration
-            epoch = self._open()
+            self._epoch.begun = True
             if isinstance(keys, Keys):
-                if epoch.error is None:
-                    epoch.add(keys)
+                if self._epoch.error is None:
+                    self._epoch.add(keys)
             elif self.forgiving:
-                epoch.error = epoch.error or _named(keys)
+                self._epoch.error = self._epoch.error or _named(keys)
             else:
                 self._close(keys)
                 raise keys
 
-    def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
-        """Ends the iteration. The loader has come to its end, or raised an error, or the program has left the loop."""
+    def end(self, iteration: Optional[int] = None, error: Optional[BaseException] = None, whole: bool = True) -> None:
+        """Ends the running epoch, if there is one, and if it is of this iteration. `whole`: the loader has ended."""
         with self._lock:
-            if iteration == self._iteration:
-                self._close(error, whole=error is None and not left)
-
-    def close(self, whole: bool = False) -> None:
-        """Ends the running epoch, if there is one. `whole`: the loader has come to its end."""
-        with self._lock:
-            self._close(whole=whole)
+            if iteration in (None, self._iteration):
+                self._close(error, whole=error is None and whole)
 
     def close_for_good(self) -> None:
-        """Ends the running epoch. The epochs so far get their reports. Later epochs get no report."""
+        """Ends the running epoch. Later epochs get no report."""
         with self._lock:
             self._close()
             self._over = True
@@ -216,17 +192,12 @@ class Recorder:
     def steps(self) -> int:
         """The number of steps of the running epoch."""
         with self._lock:
-            return self._epoch.steps if self._epoch is not None else 0
-
-    def _open(self) -> Epoch:
-        if self._epoch is None:
-            self._epoch = Epoch(len(self._made) + 1)
-        return self._epoch
+            return self._epoch.steps
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
-        epoch, self._epoch = self._epoch, None
-        if epoch is None:
+        if not self._epoch.begun:
             return
+        epoch, self._epoch = self._epoch, Epoch(self._epoch.number + 1)
         epoch.whole = whole
         epoch.error = _named(error) if error is not None else epoch.error
         report: Future[Report] = Future()
@@ -242,16 +213,9 @@ class Recorder:
 
     @property
     def reports(self) -> list[Report]:
-        """The reports of the epochs that all ranks have ended."""
         return [one.result() for one in list(self._made) if one.done() and one.exception() is None]
 
     def report(self) -> Report:
-        """Ends the running epoch, and returns the report of the last epoch that this rank has ended. Waits for all
-        ranks to end it.
-
-        Raises:
-          RuntimeError: no epoch has begun, or the last epoch ended after shutdown(), or this is a forked child.
-        """
         if self._forked():  # before the lock, because a thread may have held the lock when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._lock:
@@ -261,37 +225,29 @@ class Recorder:
                 raise explained(RuntimeError, f"{self.name}: report() was called before the first epoch", to_do)
         return self._made[-1].result()
 
-    def joined(self, seconds: float) -> bool:
-        """Waits at most `seconds` for the reports, after close_for_good(). Returns whether all are made."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
     def _make_reports(self) -> None:
         failure: Optional[BaseException] = None  # after a failure, the ranks' calls no longer match
         while (taken := self._ended.get()) is not None:
             epoch, report = taken
             try:
-                if failure is None:
-                    made = self._settle(epoch)
-                    if self._announce:
-                        say(str(made))
-                    report.set_result(made)
+                if failure is not None:
+                    raise failure
+                made = self._settle(epoch)
+                if self._announce:
+                    say(str(made))
+                report.set_result(made)
             except BaseException as error:
+                if failure is None:
+                    why = f"there is no report, and none of later epochs: {message_of(error)}"
+                    say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
                 failure = error
-                why = f"there is no report, and none of later epochs: {message_of(error)}"
-                say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
-            if failure is not None:
-                report.set_exception(failure)
+                report.set_exception(error)
             del taken, epoch  # its keys would stay in memory up to the next epoch
         _live.remove(self)
 
 
 def _named(error: BaseException) -> str:
     """An error in one line."""
-    try:
-        text = message_of(error) if names_place(error) else str(error.args[0] if len(error.args) == 1 else error)
-        text = " ".join(text.split())
-    except Exception:  # raised by the error itself
-        text = ""
+    text = " ".join(message_of(error).split())
     text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."
     return type(error).__name__ + (f": {text}" if text else "")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expected rows: a number, keys, or elements.
-
-Rank 0 reads them once, and sends each key to the rank that counts it.
-"""
+"""The expected rows: a number, keys, or elements. Rank 0 reads them, and sends each key to the rank that counts it."""
 
 from __future__ import annotations
 
@@ -44,21 +41,17 @@ class Reference(NamedTuple):
 def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
     """Makes the reference. Collective. Only rank 0 reads `given`. Ctrl-C waits, except while rank 0 reads.
 
-    Raises:
-      Errors of the reading: on rank 0 as they are. On other ranks an error of the same class that quotes them.
+    Raises the errors of the reading, on all ranks.
     """
     chunks = _chunks(given, key) if exchange.rank == 0 else iter(())
-    tables: list[Array] = []
+    tables = [np.empty((0, 3), np.uint64)]
     names, rows = Names(), 0
     while True:
         came = _next(chunks, ctrl_c) if exchange.rank == 0 else None
-        keys = came if isinstance(came, Keys) else Keys(np.empty((0, 2), np.uint64))
-        names.add(keys.names, rows)
-        places = np.arange(rows, rows + len(keys.words), dtype=np.uint64)
-        table = np.concatenate([keys.words, places[:, None]], axis=1)
-        rows = came if isinstance(came, int) else rows + len(table)
         failure = came if isinstance(came, BaseException) else None
-        said: dict[str, Any] = {"rows": rows, "more": came is keys, "counted": isinstance(came, int)}
+        counted = isinstance(came, int)
+        keys = came if isinstance(came, Keys) else Keys(tables[0][:, :2])
+        said: dict[str, Any] = {"rows": came if counted else rows, "more": came is keys, "counted": counted}
         if failure is not None:
             said["error"] = words_of(failure)
         said = exchange.allgather(said)[0]
@@ -67,8 +60,11 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
         finally:
             del came, failure  # an error would keep itself and the program's frames alive
         if not said["more"]:
-            part = np.concatenate([table, *tables])
+            part = np.concatenate(tables)
             return Reference(said["rows"], None if said["counted"] else part[in_parts(part, 1)[0]], names)
+        names.add(keys.names, rows)
+        table = np.column_stack([keys.words, np.arange(rows, rows + len(keys.words), dtype=np.uint64)])
+        rows += len(table)
         order, parts = in_parts(keys.words, exchange.size)
         tables.append(exchange.alltoall(table[order], parts)[0])
 
@@ -87,20 +83,16 @@ def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None,
 
 
 def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
-    """Yields keys, about _CHUNK rows at a time. Or yields only a number of rows.
-
-    Raises:
-      TypeError: no keys can be made of `given`. Errors of `given` itself are raised as they are.
-    """
-    if _is_function(given):
+    """Yields keys, about _CHUNK rows at a time. Or yields only a number of rows."""
+    if _kind(given) == "function":
         given = given()
-        if given is None or _is_function(given):
+        if given is None or _kind(given) == "function":
             what = f"the function that reference= is returned {given!r}"
             raise explained(TypeError, what, "Let it return a number of rows, keys, or an iterable of elements")
         check_reference(given, key)
-    if _is_number(given):
+    if _kind(given) == "number":
         yield whole(given) or 0
-    elif _is_keys(given):
+    elif _kind(given) == "keys":
         keys = sorted(given, key=str) if isinstance(given, (set, frozenset)) else given
         for begin in range(0, len(keys), _CHUNK):
             yield given_keys(keys[begin : begin + _CHUNK], "a key in reference=")
@@ -136,50 +128,39 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
 
 def check_reference(given: Any, key: Key) -> None:
     """Raises TypeError or ValueError if `given` is no reference."""
-    if _is_number(given):
-        if (whole(given) or 0) < 0:
-            raise explained(ValueError, f"reference={given!r} is less than 0", "It counts the rows that there are")
-    elif _is_keys(given):
-        if key is None:
-            what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
-            to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
-            raise explained(ValueError, what, to_do)
-    elif isinstance(given, tf.data.Dataset):
-        if int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            what = "reference= is a dataset without an end, which would be read for ever"
-            raise explained(ValueError, what, "Pass it without repeat(), or with take()")
-    elif isinstance(given, (str, bytes)) or not (given is None or _is_function(given) or _has_elements(given)):
-        to_do = (
-            "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements, or a function"
-        )
-        raise explained(TypeError, f"reference={given!r} is no reference", f"{to_do} that returns one of these")
+    kind = _kind(given)
+    if kind == "number" and (whole(given) or 0) < 0:
+        raise explained(ValueError, f"reference={given!r} is less than 0", "It counts the rows that there are")
+    if kind == "keys" and key is None:
+        what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
+        to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
+        raise explained(ValueError, what, to_do)
+    if isinstance(given, tf.data.Dataset) and int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        what = "reference= is a dataset without an end, which would be read for ever"
+        raise explained(ValueError, what, "Pass it without repeat(), or with take()")
+    if not kind and given is not None:
+        to_do = "Pass a number of rows, a set or array of keys, a dataset or another iterable of elements"
+        raise explained(TypeError, f"reference={given!r} is no reference", f"{to_do}, or a function that returns these")
 
 
-def _has_elements(given: Any) -> bool:
-    return hasattr(given, "__iter__") or _is_map(given)
-
-
-def _is_number(given: Any) -> bool:
-    return whole(given) is not None and not np.ndim(given)
-
-
-def _is_function(given: Any) -> bool:
-    return callable(given) and not _has_elements(given)
+def _kind(given: Any) -> str:
+    """Says whether this is a "number", a collection of "keys" or of "elements", or a "function". Empty: none of them."""
+    if whole(given) is not None and not np.ndim(given):
+        return "number"
+    keys = isinstance(given, (range, set, frozenset))
+    if isinstance(given, (list, tuple)):
+        keys = all(isinstance(one, (int, str, bytes, np.integer)) and not isinstance(one, bool) for one in given)
+    elif hasattr(given, "__array__"):
+        keys = np.ndim(given) == 1 and not hasattr(given, "__next__")
+    if keys:
+        return "keys"
+    if hasattr(given, "__iter__") or _is_map(given):
+        return "elements" if not isinstance(given, (str, bytes)) else ""
+    return "function" if callable(given) else ""
 
 
 def _is_map(given: Any) -> bool:
-    """Says whether its elements have numbers but it has no `__iter__`, like PyTorch's datasets and Keras 3's.
-
-    Some of these raise no IndexError at their end, so Python can't find the end.
-    """
+    """Says whether it has elements by number, without `__iter__`: datasets of PyTorch and Keras 3. Some raise no
+    IndexError at their end."""
     found = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "__iter__")
     return found and not isinstance(given, type)
-
-
-def _is_keys(given: Any) -> bool:
-    """Says whether it is a collection of keys. Otherwise it is a collection of elements."""
-    if isinstance(given, (range, set, frozenset)):
-        return True
-    if isinstance(given, (list, tuple)):
-        return all(isinstance(one, (int, str, bytes, np.integer)) and not isinstance(one, bool) for one in given)
-    return hasattr(given, "__array__") and np.ndim(given) == 1 and not hasattr(given, "__next__")

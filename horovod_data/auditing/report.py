@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 from typing import Any, Iterator, NamedTuple, Optional, Sequence, Union
 
+from ..errors import aligned, counted
 from . import picture
 
 _MOST_TIMES = 5  # numbers of times up to this limit have a line of their own
@@ -36,8 +37,10 @@ class Example(NamedTuple):
     seen: tuple[Seen, ...] = ()
 
     def __str__(self) -> str:
-        places = [*map(str, self.seen[:3]), *["..."] * (self.times > min(3, len(self.seen)) and len(self.seen) > 0)]
-        return f"{self.key}" + (f" ({'; '.join(places)})" if places else "")
+        if not self.seen:
+            return str(self.key)
+        more = ["..."] * (self.times > len(self.seen[:3]))
+        return f"{self.key} ({'; '.join([*map(str, self.seen[:3]), *more])})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +79,11 @@ class Report:
         return len(self.steps)
 
     @property
-    def distinct(self) -> int:
-        """The number of different rows that the job saw."""
+    def distinct(self) -> int:  # different rows that the job saw
         return sum(self.times.values())
 
     @property
-    def once(self) -> int:
-        """The number of different rows that were seen once."""
+    def once(self) -> int:  # different rows that were seen once
         return self.times.get(1, 0)
 
     @property
@@ -116,10 +117,10 @@ class Report:
             found.append(f"{share(again, self._whole())} of the rows were seen more than once")
         if self.unknown:
             strange = sum(rows for times, rows in self.times_unknown.items() if times > 1)
-            found.append(
-                f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came"
-                + (f", {strange:,} of them more than once" if strange else "")
+            came = (
+                f"{counted(self.unknown, 'row')} that {'are' if self.unknown > 1 else 'is'} not in the reference came"
             )
+            found.append(came + (f", {strange:,} of them more than once" if strange else ""))
         return "; ".join(found)
 
     def _of_reference(self) -> dict[int, int]:
@@ -128,8 +129,7 @@ class Report:
         return {times: rows for times, rows in known.items() if rows}
 
     def _whole(self) -> int:
-        """The number of rows that is 100 %: the reference's, or the number of rows that came if that is larger or the
-        only one."""
+        """The number of rows that is 100 %: of the reference, or those that came if they are more, or without one."""
         return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
@@ -150,42 +150,39 @@ class Report:
         picture.save_png(self.raster, path)
 
     def _table(self) -> list[str]:
-        whole, known = self._whole(), self._of_reference()
-        counts = [("never", self.never)] if self.never is not None else []
-        for times in sorted({*known, 1}):
-            if times <= _MOST_TIMES:
-                counts.append(("once" if times == 1 else f"{times} times", known.get(times, 0)))
+        known = self._of_reference()
+        counts = {"never": self.never} if self.never is not None else {}
+        few = [times for times in sorted({*known, 1}) if times <= _MOST_TIMES]
+        counts |= {"once" if times == 1 else f"{times} times": known.get(times, 0) for times in few}
         if more := {times: rows for times, rows in known.items() if times > _MOST_TIMES}:
             span = "" if max(more) == _MOST_TIMES + 1 else f"{_MOST_TIMES + 1} to "
-            counts.append((f"{span}{max(more):,} times", sum(more.values())))
-        lines = [("seen", "rows", "share"), *((name, f"{rows:,}", share(rows, whole)) for name, rows in counts)]
+            counts[f"{span}{max(more):,} times"] = sum(more.values())
+        lines = [("seen", "rows", "share")]
+        lines += [(name, f"{rows:,}", share(rows, self._whole())) for name, rows in counts.items()]
         if self.times_unknown:
             lines.append(("not in the reference", f"{self.unknown:,}", ""))
         return aligned(lines)
 
     def _by_rank(self) -> list[str]:
-        lines: list[tuple[str, ...]] = [("rank", "steps", "rows", "different")]
-        first = 0
+        lines = [("rank", "steps", "rows", "different")]
+        by_rank = [*zip(self.steps, self.rows, self.distinct_by_rank)]
         # consecutive ranks with the same values share a line
-        for numbers, same in itertools.groupby(zip(self.steps, self.rows, self.distinct_by_rank)):
-            last = first + len(list(same)) - 1
-            name = str(first) if first == last else f"{first} to {last}"
-            lines.append((name, *(f"{number:,}" for number in numbers)))
-            first = last + 1
+        for (steps, rows, distinct), same in itertools.groupby(range(self.ranks), by_rank.__getitem__):
+            first, *more = same
+            name = f"{first} to {more[-1]}" if more else str(first)
+            lines.append((name, f"{steps:,}", f"{rows:,}", f"{distinct:,}"))
         return aligned(lines)
 
     def _sentences(self) -> Iterator[str]:
         for rank in sorted(self.errors)[:_MOST_TOLD]:
-            yield f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {self.errors[rank]}"
+            yield f"Rank {rank}'s epoch was ended after {counted(self.steps[rank], 'step')} by {self.errors[rank]}"
         if len(self.errors) > _MOST_TOLD:
-            yield f"{_counted(len(self.errors) - _MOST_TOLD, 'rank')} more had an error"
+            yield f"{counted(len(self.errors) - _MOST_TOLD, 'rank')} more had an error"
         yield from self._causes()
-        shared = sorted((-rows, pair) for pair, rows in self.pairs.items() if pair[0] != pair[1])
-        if shared:
-            told = [f"{a} and {b} {_rows(-rows)}" for rows, (a, b) in shared]
-            yield f"Ranks that saw the same: {_first(told, 'pair')}"
-        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in self.pairs.items() if a == b]
-        if alone:
+        pairs = sorted((-rows, a, b) for (a, b), rows in self.pairs.items())
+        if shared := [f"{a} and {b} {counted(-rows, 'row')}" for rows, a, b in pairs if a != b]:
+            yield f"Ranks that saw the same: {_first(shared, 'pair')}"
+        if alone := [f"rank {a} saw {counted(-rows, 'row')} more than once itself" for rows, a, b in pairs if a == b]:
             yield _first(alone, "rank").capitalize()
         for title, examples, count in (
             ("Never seen", self.never_seen, self.never),
@@ -232,25 +229,6 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.1f} %"
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table. The first column is aligned to the left, all other columns to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return [
-        "  ".join(
-            [f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))]
-        ).rstrip()
-        for line in lines
-    ]
-
-
 def _first(told: list[str], what: str) -> str:
-    more = [f"and {_counted(len(told) - _MOST_TOLD, what)} more"] if len(told) > _MOST_TOLD else []
+    more = [f"and {counted(len(told) - _MOST_TOLD, what)} more"] if len(told) > _MOST_TOLD else []
     return "; ".join([*told[:_MOST_TOLD], *more])
-
-
-def _rows(count: int) -> str:
-    return _counted(count, "row")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -23,15 +23,11 @@ Array = Any  # an ndarray
 
 
 class NoArray(TypeError):
-    """A component that is not an array. Its text says why, and may be empty."""
+    """A component that is not an array. Its text is the reason in parentheses, or empty."""
 
 
 def row_digests(element: Any) -> Array:
-    """uint64 [rows, 2]: the digests of an element's rows.
-
-    Raises:
-      TypeError: a component is not an array.
-    """
+    """uint64 [rows, 2]: the digests of an element's rows. Raises TypeError if a component is not an array."""
     rows = rows_of(element)
     if rows is None:
         return digests([_row(element)])
@@ -92,7 +88,7 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
         parts = [(path, one) for one in (element.dense_shape, element.indices, element.values)]
     elif _is_empty(element) or (isinstance(element, list) and _is_component(element, of_row)):
         return [(path, element)]
-    elif isinstance(element, tuple) and element and path and not of_row and _are_texts(element):
+    elif isinstance(element, tuple) and element and path and not of_row and all(map(_is_text, element)):
         return [(path, list(element))]
     elif isinstance(element, (list, tuple)):
         parts = [(f"{path}[{i}]", part) for i, part in enumerate(element)]
@@ -108,19 +104,21 @@ def _is_component(values: list[Any], of_row: bool) -> bool:
 
 def _depth(values: list[Any]) -> int:
     """The depth of the numbers, or of the texts, in a list: 1 in [1, 2], 2 in [[1], [2]]. 0: it holds several kinds."""
-    kinds = _kinds(values, 0)
+    kinds = {(depth if isinstance(one, SINGLE) else 0, _is_text(one)) for depth, one in _entries(values)}
     return kinds.pop()[0] if len(kinds) == 1 else 0
 
 
-def _kinds(value: Any, depth: int) -> set[tuple[int, bool]]:
-    """For each value: its depth, and whether it is a text. Depth 0: it is neither a number nor a text."""
+def _entries(value: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
+    """The entries of a list of lists, each with its depth."""
     if isinstance(value, list):
-        return {kind for one in value for kind in _kinds(one, depth + 1)}
-    return {(depth, isinstance(value, (str, bytes))) if isinstance(value, SINGLE) else (0, False)}
+        for one in value:
+            yield from _entries(one, depth + 1)
+    else:
+        yield depth, value
 
 
-def _are_texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(one, (str, bytes)) for one in values)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes))
 
 
 def _is_empty(leaf: Any) -> bool:
@@ -141,10 +139,7 @@ def length(leaf: Any) -> Optional[int]:
 
 
 def _rows(leaf: Any, path: str) -> Iterator[bytes]:
-    """The bytes of each row of a component. Before an array's bytes stand its dtype and shape.
-
-    They are made one row at a time, because an element may be a whole data set.
-    """
+    """The bytes of each row of a component, one row at a time, because an element may be a whole data set."""
     if hasattr(leaf, "dense_shape"):
         leaf = _rows_of_sparse(leaf)
     elif not hasattr(leaf, "nested_row_splits") and not (isinstance(leaf, list) and _depth(leaf) > 1):
@@ -171,8 +166,7 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         return array_of(leaf)
     except NoArray as error:
         where = f"component {path} of the element" if path else "the element"
-        why = f" ({error})" if str(error) else ""
-        what = f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}"
+        what = f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{error}"
         to_do = "Pass key=, a function that returns one key for each row of an element"
         raise explained(TypeError, what, to_do) from None
 
@@ -187,11 +181,7 @@ def _rows_of_sparse(leaf: Any) -> list[Any]:
 
 
 def array_of(leaf: Any) -> tuple[Array, str]:
-    """The leaf as an array, and the name of its dtype. Texts are objects or numpy's texts, of dtype "string".
-
-    Raises:
-      NoArray: the leaf is not an array.
-    """
+    """The leaf as an array, and the name of its dtype: "string" for texts. Raises NoArray."""
     if type(leaf).__module__.partition(".")[0] == "torch":
         leaf = leaf.detach().cpu() if hasattr(leaf, "detach") else leaf
         if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has no bfloat16
@@ -202,25 +192,21 @@ def array_of(leaf: Any) -> tuple[Array, str]:
         if isinstance(leaf, list) and not leaf:
             return np.empty(0, np.int64), "int64"
         # numpy's own texts lose NULs at their ends, and in an array of them each is as long as the longest
-        array = np.array(leaf, object) if _holds_texts(leaf) else np.asarray(leaf)
+        texts = any(_is_text(one) for _, one in _entries(leaf))
+        array = np.array(leaf, object) if texts else np.asarray(leaf)
     except Exception as error:  # the object's own conversion may raise any error
-        raise NoArray(str(error)) from error
+        raise NoArray(f" ({error})" if str(error) else "") from error
     if array.dtype.kind in "OSU":
-        if array.dtype.kind == "O" and not _are_texts(array.ravel().tolist()):
+        if array.dtype.kind == "O" and not all(map(_is_text, array.ravel().tolist())):
             raise NoArray
         return array, "string"
-    if array.dtype.kind == "f" and isinstance(leaf, list) and _are_integers(leaf):
-        raise NoArray("whole numbers that no one dtype of numpy's holds")  # as floats, neighbours would be the same
+    if array.dtype.kind == "f" and isinstance(leaf, list) and all(_is_integer(one) for _, one in _entries(leaf)):
+        # as floats, neighbours would be the same
+        raise NoArray(" (whole numbers that no one dtype of numpy's holds)")
     # in one byte order, so that the same numbers have the same bytes
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array, array.dtype.name
 
 
-def _holds_texts(values: Any) -> bool:
-    return any(map(_holds_texts, values)) if isinstance(values, list) else isinstance(values, (str, bytes))
-
-
-def _are_integers(values: Any) -> bool:
-    if isinstance(values, list):
-        return all(map(_are_integers, values))
-    return isinstance(values, int) or getattr(getattr(values, "dtype", None), "kind", "") in ("i", "u")
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) or getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")

@@ -18,10 +18,7 @@ from .record import Recorder
 
 
 def sequence_class(given: Any) -> Any:
-    """The class of Keras from which this object's class is derived: Sequence, or PyDataset in Keras 3.
-
-    None: it is no sequence.
-    """
+    """Keras' class from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: no sequence."""
     for base in type(given).__mro__:
         packages = base.__module__.split(".")
         if base.__name__ in ("Sequence", "PyDataset") and ("keras" in packages or "tf_keras" in packages):
@@ -30,29 +27,20 @@ def sequence_class(given: Any) -> Any:
 
 
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. Each batch counts once in an epoch.
+    """A Keras sequence of the same batches. The recorder gets the batches at the end of their epoch, each once.
 
-    Keras looks at the first batch before it begins, so that batch comes twice. Batches that Keras has fetched for an
-    epoch that it never begins do not count. So the recorder gets the batches at the end of their epoch.
+    Because Keras fetches the first batch twice, and fetches batches for an epoch that it never begins.
     """
-    forked = fork_check()
-    lock = threading.Lock()
-    fetched: dict[int, Any] = {}  # the keys of the batches of the running epoch; each epoch has its own dict
-
-    def forget() -> None:
-        nonlocal fetched
-        fetched = {}
 
     class AuditedSequence(Audit, base):
         _recorder, _inner = recorder, given
+        _audit_forked = staticmethod(fork_check())
 
         def __init__(self) -> None:
-            settings = {
-                name: getattr(given, name)
-                for name in ("workers", "use_multiprocessing", "max_queue_size")
-                if base.__name__ == "PyDataset" and hasattr(given, name)
-            }
-            super().__init__(**settings)
+            self._audit_lock = threading.Lock()
+            self._audit_keys: dict[int, Any] = {}  # of the batches of the running epoch; each epoch has its own dict
+            settings = ("workers", "use_multiprocessing", "max_queue_size") if base.__name__ == "PyDataset" else ()
+            super().__init__(**{name: getattr(given, name) for name in settings if hasattr(given, name)})
 
         def __len__(self) -> int:
             return len(given)
@@ -61,18 +49,17 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             num_batches = property(lambda _: given.num_batches)
 
         def __getitem__(self, index: int) -> Any:
-            mine = fetched
+            mine = self._audit_keys
             element = given[index]
-            if forked():
-                what = "Keras makes the batches in processes of their own, where an audit doesn't see them"
-                to_do = "Leave out use_multiprocessing=True while you audit"
-                raise explained(RuntimeError, f"{recorder.name}: {what}", to_do)
+            if self._audit_forked():
+                what = f"{recorder.name}: Keras makes the batches in other processes, where an audit doesn't see them"
+                raise explained(RuntimeError, what, "Leave out use_multiprocessing=True while you audit")
             if index not in mine:
                 keys = recorder.keys(element, which=f"batch {index}")
-                with lock:
+                with self._audit_lock:
                     mine.setdefault(index, keys)  # without effect for a late batch, whose epoch has ended
                 if isinstance(keys, Exception) and not recorder.forgiving:
-                    self._end(whole=False)
+                    self.end_epoch()
             return element
 
         def on_epoch_begin(self) -> None:  # only Keras 3 calls it
@@ -81,27 +68,24 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
         def on_epoch_end(self) -> None:
             if not _between_passes():
-                self._end(whole=not hasattr(given, "__len__") or len(fetched) >= len(given))
+                self.end_epoch(whole=not hasattr(given, "__len__") or len(self._audit_keys) >= len(given))
             given.on_epoch_end()
 
-        def end_epoch(self) -> None:
-            self._end(whole=False)
-
-        def _end(self, whole: bool) -> None:
-            with lock:
-                batches = list(fetched.values())
-                forget()
-            if batches:
+        def end_epoch(self, whole: bool = False) -> None:
+            if batches := self._taken():
                 iteration = recorder.begin()
                 for keys in batches:
                     recorder.add(iteration, keys)
-                recorder.end(iteration, left=not whole)
-            else:
-                recorder.close(whole)
+            recorder.end(whole=whole)
+
+        def _taken(self) -> list[Any]:
+            """The keys of the batches of the running epoch. The next epoch begins without any."""
+            with self._audit_lock:
+                taken, self._audit_keys = self._audit_keys, {}
+                return list(taken.values())
 
         def __iter__(self) -> Iterator[Any]:
-            with lock:
-                forget()
+            self._taken()
             numbers = range(len(given)) if hasattr(given, "__len__") else itertools.count()
             yield from recorded((given[index] for index in numbers), recorder)
 
@@ -109,10 +93,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
 
 def _between_passes() -> bool:
-    """Says whether Keras' enqueuer has called on_epoch_end(). It does so after each pass, and then begins the next
-    pass.
-
-    The epoch ends when Keras itself calls on_epoch_end().
-    """
+    """Says whether Keras' enqueuer has called on_epoch_end(), as it does after each pass. An epoch ends when Keras itself
+    calls it."""
     caller = sys._getframe(2).f_locals.get("self")
     return any(base.__name__ == "OrderedEnqueuer" for base in type(caller).__mro__)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 
-from .counting import ARRAYS, Axis, Counts, Found, count, positions, total
+from .counting import ARRAYS, Axis, Counts, count, positions, total
 from .exchange import Exchange
 from .keys import in_parts, integer_range, shown
 from .picture import Raster
@@ -36,15 +36,13 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     del order  # frees 8 bytes for each row
     found = _of_all_ranks(exchange, count(exchange.alltoall(sorted_words, rows), reference.part, axis))
 
-    seen = [*found.repeated, *found.unknown]
-    told = exchange.allgather(
-        {
-            "places": [_places(epoch, words, example) for example in seen],
-            "never": [reference.name_of(place) for _, _, place, _ in found.never],  # rank 0 has the names
-        }
-    )
-    examples = [_example(one, [rank["places"][i] for rank in told], by_content) for i, one in enumerate(seen)]
-    never = [Example(_shown(one, name, by_content), 0) for one, name in zip(found.never, told[0]["never"])]
+    never, repeated, strange = (each.tolist() for each in (found.never, found.repeated, found.unknown))
+    # For each example, the places where this rank saw it, and the text of its key. Rank 0 has the reference's texts.
+    mine = [[[], reference.name_of(place)] for _, _, place, _ in never]
+    mine += [_places(epoch, words, key) for *key, _, _ in repeated + strange]
+    told = zip(never + repeated + strange, zip(*exchange.allgather(mine)))
+    examples = [_example(one, by_rank, by_content) for one, by_rank in told]
+    seen = examples[len(never) :]
     distinct, unknown = sum(found.times.values()), sum(found.strange.values())
     missing, repeats = found.sums.tolist()
     if reference.part is None and reference.rows is not None:
@@ -69,9 +67,9 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
         by_content=by_content,
         left=tuple(rank for rank, head in enumerate(heads) if head["left"] and head["error"] is None),
         errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
-        never_seen=tuple(never),
-        seen_again=tuple(examples[: len(found.repeated)]),
-        not_in_reference=tuple(examples[len(found.repeated) :]) if known else (),
+        never_seen=tuple(examples[: len(never)]),
+        seen_again=tuple(seen[: len(repeated)]),
+        not_in_reference=tuple(seen[len(repeated) :]) if known else (),
         raster=Raster(exchange.size, found.deliveries, found.rows, found.seen, axis),
     )
 
@@ -91,33 +89,26 @@ def _of_all_ranks(exchange: Exchange, mine: Counts) -> Counts:
     arrays, (times, strange, *examples) = mine[:ARRAYS], mine[ARRAYS:]
     summed = exchange.allsum(np.concatenate([array.ravel() for array in arrays]))
     parts = np.split(summed, np.cumsum([array.size for array in arrays])[:-1])
-    said = exchange.allgather([list(times.items()), list(strange.items()), *examples])
-    found = total(
-        Counts(*[0] * ARRAYS, *(collections.Counter(dict(one)) for one in each[:2]), *each[2:]) for each in said
-    )
-    return found._replace(
-        **{name: part.reshape(array.shape) for name, part, array in zip(Counts._fields, parts, arrays)}
-    )
+    summed = [part.reshape(array.shape) for part, array in zip(parts, arrays)]
+    said = exchange.allgather([list(times.items()), list(strange.items()), *(each.tolist() for each in examples)])
+    counters = [[collections.Counter(dict(one)) for one in each[:2]] for each in said]
+    tables = [[np.array(one, np.uint64).reshape(-1, 4) for one in each[2:]] for each in said]
+    found = total(Counts(*[0] * ARRAYS, *both, *each) for both, each in zip(counters, tables))
+    return Counts(*summed, *found[ARRAYS:])
 
 
-def _places(epoch: Epoch, words: Any, example: Found) -> list[Any]:
+def _places(epoch: Epoch, words: Any, key: Sequence[int]) -> list[Any]:
     """[[[step, row], ...], name]: the places where this rank saw a row, and its key's text, or None."""
-    found = positions(words, example[0], example[1])
-    return [[epoch.place(index) for index in found], _first(map(epoch.names.get, found))]
+    found = positions(words, key)
+    return [[epoch.place(index) for index in found], epoch.names.get(found[0]) if found else None]
 
 
-def _example(example: Found, places: list[Any], by_content: bool) -> Example:
-    """`places`: each rank's answer of _places()."""
-    seen = tuple(Seen(rank, step, row) for rank, (found, _) in enumerate(places) for step, row in found)
-    return Example(_shown(example, _first(name for _, name in places), by_content), example[3], seen)
-
-
-def _first(names: Iterable[Optional[str]]) -> Optional[str]:
-    return next((name for name in names if name is not None), None)
-
-
-def _shown(example: Found, name: Optional[str], by_content: bool) -> Union[int, str]:
-    key = shown(example[0], example[1])
-    if isinstance(key, int):
-        return key
-    return name if name is not None else f"{'content' if by_content else 'key'} {key}"
+def _example(found: Sequence[int], by_rank: Sequence[Any], by_content: bool) -> Example:
+    """`by_rank`: each rank's answer of _places()."""
+    word0, word1, _, times = found
+    seen = tuple(Seen(rank, step, row) for rank, (places, _) in enumerate(by_rank) for step, row in places)
+    key: Union[int, str] = shown(word0, word1)
+    if isinstance(key, str):
+        name: Optional[str] = next((name for _, name in by_rank if name is not None), None)
+        key = name if name is not None else f"{'content' if by_content else 'key'} {key}"
+    return Example(key, times, seen)

@@ -6,7 +6,7 @@
 - of this machine: `machine`
 - of the environment: `environment`
 - of the libraries: `libraries`
-- of a job that delivers: `selftest`, `transports`
+- of a job that delivers: `selftest`
 
 Code that may crash or hang runs in separate processes (`children`): the libraries in `inside`, the job's ranks in
 `rank`. So the doctor itself needs neither TensorFlow nor MPI.

@@ -37,15 +37,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")
-    parser.add_argument(
-        "--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)"
-    )
-    parser.add_argument(
-        "--launcher",
-        default="mpirun",
-        type=shlex.split,
-        help="what starts the self-test, with options; it must take -np (default %(default)s)",
-    )
+    text = "ranks of the self-test (default %(default)s)"
+    parser.add_argument("--np", type=int, default=selftest.default_np(), help=text)
+    text = "what starts the self-test, with options; it must take -np (default %(default)s)"
+    parser.add_argument("--launcher", default="mpirun", type=shlex.split, help=text)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
     show_any_text()  # values in the environment may not be valid text
@@ -88,10 +83,7 @@ def alone(given: argparse.Namespace) -> list[Finding]:
 
 
 def in_job(seconds: float) -> Optional[list[Finding]]:
-    """The findings about the job of which this process is a rank.
-
-    Collective over that job. None: only rank 0 reports.
-    """
+    """The findings about the job of which this process is a rank. Collective over it. None: only rank 0 reports."""
     mine = machine.check() + environment.ours(os.environ)
     told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
     ranks = told.get("ranks")

@@ -34,7 +34,6 @@ class Told:
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def end(self) -> str:
-        """How it ended, for a sentence."""
         return f"ended {self.ended}: {self.last_words()}"
 
     def last_words(self, lines: int = 3) -> str:
@@ -45,8 +44,7 @@ class Told:
 
 
 def say(**record: Any) -> None:
-    """Called in such a process. Sends a record to the doctor."""
-    # In one write, on its own line, because other ranks write to the same stdout.
+    """Called in such a process. Sends a record in one write, because other ranks write to the same stdout."""
     sys.stdout.flush()
     os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
 
@@ -57,12 +55,9 @@ def end_with_parent() -> None:
 
 
 def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None, in_job: bool = False) -> Told:
-    """Runs a command to its end.
+    """Runs a command to its end. `limit`: in seconds. `env`: its whole environment. None: that of this process.
 
-    Args:
-      limit: in seconds.
-      env: its whole environment. None: the environment of this process.
-      in_job: True: it takes this process's place in a job. So it gets the descriptors and the launcher's signals.
+    `in_job`: it takes this process's place in a job, so it gets the descriptors and the launcher's signals.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:

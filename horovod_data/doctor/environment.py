@@ -36,7 +36,7 @@ _OF_A_RANK = re.compile(
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """The findings. `mpi` is mpi_name() of the MPI with which the core was built. None: unknown."""
+    """`mpi`: mpi_name() of the MPI with which the core was built. None: unknown."""
     return [launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
 
 
@@ -76,13 +76,11 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
     except ValueError as refused:
         what, to_do = sentences(str(refused))
         return [*found, error(name, what, to_do or "Mend the variable, or unset it")]
-    meaning = "rank 0 reads"
-    if read.readers_per_node is not None:
-        meaning = "a dedicated reader on every host"
-    elif read.readers:
-        meaning = f"dedicated readers: {read.readers}"
+    meaning = f"dedicated readers: {read.readers}" if read.readers else "rank 0 reads"
     if read.embedded:
         meaning = "the first trainer of every host reads for its host"
+    elif read.readers_per_node is not None:
+        meaning = "a dedicated reader on every host"
     shown = ", ".join(f"{name}={value}" for name, value in given.items() if name in KNOWN) or "none set"
     value = (
         f"{shown}: {meaning}, payload {read.payload}, arena of {read.arena_bytes / 2**20:,.0f} MiB at most, "
@@ -108,16 +106,8 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> Finding:
         to_do = f"{to_do}, or load its module{f' ({mpi})' if mpi else ''}"
         return error(name, "neither mpirun nor srun is in PATH", to_do)
     try:
-        command = [path, "--version"]
-        ran = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=20,
-            env={**environ},
-        )
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace",
+                             stdin=subprocess.DEVNULL, timeout=20, env={**environ})  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
         return error(name, f"{path} doesn't run: {failure}", "Mend it, or put another MPI first in PATH")
     return match(path, ran.stdout + ran.stderr, mpi)

@@ -7,12 +7,12 @@ import dataclasses
 import json
 import re
 import textwrap
-from typing import Any, Iterable, Sequence
+from typing import Iterable, Sequence
 
 from .._version import __version__
+from ..errors import counted
 
 # An error stops horovod_data from working. A warning costs speed or comfort, or is an error for some programs.
-LEVELS = ("ok", "warning", "error")
 _MARKS = {"ok": "  ", "warning": "! ", "error": "X "}
 _NAME_WIDTH = 20
 
@@ -26,23 +26,16 @@ class Finding:
     level: str = "ok"
     advice: str = ""
 
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS or (self.level != "ok" and not self.advice):
-            raise ValueError(f"{self}: a problem needs its advice")
-
 
 def ok(name: str, value: object) -> Finding:
-    """A finding without a problem."""
     return Finding(name, str(value))
 
 
 def warning(name: str, value: object, advice: str) -> Finding:
-    """A finding that costs speed or comfort."""
     return Finding(name, str(value), "warning", advice)
 
 
 def error(name: str, value: object, advice: str) -> Finding:
-    """A finding that stops horovod_data from working."""
     return Finding(name, str(value), "error", advice)
 
 
@@ -53,42 +46,31 @@ def sentences(text: str) -> tuple[str, str]:
 
 
 def status(findings: Iterable[Finding]) -> int:
-    """The exit status: 1 if there is an error, otherwise 0, also with warnings."""
     return int(any(finding.level == "error" for finding in findings))
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """The report for programs."""
-    told: dict[str, Any] = {
-        "version": __version__,
-        "status": status(findings),
-        "findings": [dataclasses.asdict(finding) for finding in findings],
-    }
-    return json.dumps(told, indent=1)
+    found = [dataclasses.asdict(finding) for finding in findings]
+    return json.dumps({"version": __version__, "status": status(findings), "findings": found}, indent=1)
 
 
 def as_text(findings: Sequence[Finding], width: int = 120) -> str:
     """The report for people: sections, with the advice below each problem, and the number of problems."""
     lines = [f"horovod_data {__version__}: doctor"]
-    section = ""
-    sections = list(dict.fromkeys(_section(finding) for finding in findings))
-    for finding in sorted(findings, key=lambda finding: sections.index(_section(finding))):
-        name = finding.name[len(_section(finding)) + 1 :]
-        if _section(finding) != section:
-            section = _section(finding)
-            lines += ["", section]
-        first = f"{_MARKS[finding.level]}{name:<{_NAME_WIDTH}} "
-        lines += _wrapped(finding.value, first, " " * len(first), width)
-        if finding.advice:
-            lines += _wrapped(finding.advice, f"{'':<{_NAME_WIDTH + 3}}-> ", " " * (_NAME_WIDTH + 6), width)
-    counts = [sum(finding.level == level for finding in findings) for level in ("error", "warning")]
-    told = [f"{count} {level}{'s' * (count != 1)}" for count, level in zip(counts, ("error", "warning")) if count]
+    sections: dict[str, list[Finding]] = {}
+    for finding in findings:
+        sections.setdefault(finding.name.partition(".")[0], []).append(finding)
+    for section, found in sections.items():
+        lines += ["", section]
+        for finding in found:
+            first = f"{_MARKS[finding.level]}{finding.name[len(section) + 1 :]:<{_NAME_WIDTH}} "
+            lines += _wrapped(finding.value, first, " " * len(first), width)
+            if finding.advice:
+                lines += _wrapped(finding.advice, f"{'':<{_NAME_WIDTH + 3}}-> ", " " * (_NAME_WIDTH + 6), width)
+    counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
+    told = [counted(count, level) for level, count in counts.items() if count]
     lines += ["", f"Found: {', '.join(told)}." if told else "All is well."]
     return "\n".join(lines)
-
-
-def _section(finding: Finding) -> str:
-    return finding.name.partition(".")[0]
 
 
 def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:

@@ -8,7 +8,9 @@ Before each step that may crash, it sends what it knows.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import os
 import sys
 from typing import Any, Callable
@@ -54,37 +56,35 @@ def look_at_mpi() -> None:
 
 
 def look_at_horovod() -> None:
-    """Imports Horovod, and sends what it was built with."""
-    try:
-        import horovod
-    except ImportError:
-        children.say(installed=False)
-        return
-    children.say(installed=True, version=str(horovod.__version__), step="import horovod.tensorflow")
-    try:
-        import horovod.tensorflow as hvd
-    except Exception as failure:
-        children.say(error=f"{type(failure).__name__}: {failure}")
-        return
-    built = {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")}
-    children.say(built=built, libraries=loader.mpi_libraries())
+    def built(hvd: Any) -> dict[str, Any]:
+        return {"built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")}}
+
+    _look("horovod", "horovod.tensorflow", built)
 
 
 def look_at_mpi4py() -> None:
-    """Imports mpi4py, without starting MPI."""
-    try:
+    """Without starting MPI."""
+    with contextlib.suppress(ImportError):
         import mpi4py
+
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    _look("mpi4py", "mpi4py.MPI", lambda module: {"mpi": module.Get_library_version().splitlines()[0]})
+
+
+def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> None:
+    """Imports a package and its module, and sends what it finds in them."""
+    try:
+        version = str(importlib.import_module(package).__version__)
     except ImportError:
         children.say(installed=False)
         return
-    children.say(installed=True, version=str(mpi4py.__version__), step="import mpi4py.MPI")
-    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    children.say(installed=True, version=version, step=f"import {module}")
     try:
-        from mpi4py import MPI
+        imported = importlib.import_module(module)
     except Exception as failure:
         children.say(error=f"{type(failure).__name__}: {failure}")
         return
-    children.say(mpi=MPI.Get_library_version().splitlines()[0], libraries=loader.mpi_libraries())
+    children.say(**more(imported), libraries=loader.mpi_libraries())
 
 
 def mpi_text() -> str:

@@ -23,11 +23,7 @@ _LIMIT = 120.0  # seconds; importing TensorFlow from a slow file system takes lo
 
 
 def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, Told]:
-    """Runs the three checks of `inside` at the same time, each in a separate process: "core", "horovod" and "mpi4py".
-
-    Args:
-      core: the result for "core", if it is known already.
-    """
+    """Runs the checks of `inside` at the same time, each in a process. `core`: the result for "core", if it is known."""
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
 
     def told(what: str) -> Told:
@@ -58,7 +54,6 @@ def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
 
 
 def tensorflow(core: Told) -> Finding:
-    """The finding about the TensorFlow of this Python."""
     name = "software.TensorFlow"
     if why := core.get("tensorflow_error"):
         to_do = "Install TensorFlow in this Python, then horovod_data against it"
@@ -71,7 +66,6 @@ def tensorflow(core: Told) -> Finding:
 
 
 def ours(core: Told) -> Finding:
-    """The finding about our C++ core, and whether it was built for this TensorFlow."""
     name, built = "software.horovod_data", core.get("core")
     if core.get("core_error"):
         what, to_do = sentences(str(core.get("core_error")))
@@ -89,7 +83,6 @@ def ours(core: Told) -> Finding:
 
 
 def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
-    """The findings about the MPI library, and about the thread level that it gives when the highest is requested."""
     if not core.get("core"):
         return []
     text = str(core.get("mpi_text") or core.get("core")["mpi"])
@@ -114,7 +107,7 @@ def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
 
 
 def horovod(told: Told, core: Told) -> Finding:
-    """The finding about Horovod. Horovod is optional. If it is installed, it must work and support MPI."""
+    """Horovod is optional. If it is installed, it must work and support MPI."""
     name, version, built = "software.Horovod", told.get("version"), told.get("built")
     if told.get("installed") is False:
         return ok(name, "not installed: horovod_data works without it")
@@ -126,9 +119,8 @@ def horovod(told: Told, core: Told) -> Finding:
         value = f"{version}, but horovod.tensorflow can't be imported: {told.get('error') or f'it {told.end()}'}"
         to_do = f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`"
         return error(name, value, to_do)
-    value = (
-        f"{version}, built with {', '.join(what for what, there in built.items() if there) or 'no controller at all'}"
-    )
+    controllers = ", ".join(what for what, there in built.items() if there)
+    value = f"{version}, built with {controllers or 'no controller at all'}"
     if built["mpi"]:
         return ok(name, value)
     needed = f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}"
@@ -136,7 +128,6 @@ def horovod(told: Told, core: Told) -> Finding:
 
 
 def mpi4py(told: Told) -> Finding:
-    """The finding about mpi4py, which only init(comm=...) needs."""
     name = "software.mpi4py"
     if told.get("installed") is False:
         return ok(name, "not installed: only init(comm=...) needs it")

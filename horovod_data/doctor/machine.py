@@ -17,7 +17,6 @@ _SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI uses
 
 
 def check() -> list[Finding]:
-    """The findings about this machine."""
     usable = len(os.sched_getaffinity(0))
     return [
         ok("machine.host", f"{socket.gethostname()}, {platform.system()} {platform.release()}, {platform.machine()}"),
@@ -28,10 +27,7 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """The finding about cores.
-
-    `usable`: for this process; `present`: of the machine; `quota`: of the container, in cores.
-    """
+    """`usable`: cores for this process; `present`: of the machine; `quota`: of the container."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
         why = f"The container may use {quota:g} cores' time, but TensorFlow starts threads for {usable} cores"
@@ -43,7 +39,7 @@ def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
 
 
 def memory(total: int, available: int) -> Finding:
-    """The finding about memory. `total`, `available`: bytes of this machine or container."""
+    """`total`, `available`: bytes of this machine or container."""
     name, value = "machine.memory", f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     if available >= _LITTLE_MEMORY:
         return ok(name, value)
@@ -52,7 +48,7 @@ def memory(total: int, available: int) -> Finding:
 
 
 def dev_shm(path: str, ranks: int) -> Finding:
-    """The finding about the folder of POSIX shared memory. `ranks`: the number of ranks on this host."""
+    """`path`: the folder of POSIX shared memory. `ranks`: the number of ranks on this host."""
     name = f"shared memory.{path}"
     try:
         total, _, free = shutil.disk_usage(path)

@@ -24,7 +24,7 @@ from ..job.layout import Layout
 from ..native import bindings, loader
 from ..observe.stats import stats
 from ..start import init
-from . import children, inside, transports
+from . import children, inside
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: to measure steps per second, and bytes per second
 _WARM_UP = 3  # elements that are not counted
@@ -32,13 +32,6 @@ _STEPS, _ROWS = 5, 7
 # Variables for files and log lines of the training whose place the doctor takes.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
-# With these, Open MPI logs on stderr which transport it uses to which rank, and UCX logs which transports it uses.
-_VERBOSE = {
-    "OMPI_MCA_btl_base_verbose": "1",
-    "OMPI_MCA_pml_base_verbose": "10",
-    "UCX_LOG_LEVEL": "info",
-    "UCX_LOG_FILE": "stderr",
-}
 # A wait ends before the doctor's time limit. Libraries are quiet, and do not use the devices.
 _SETTINGS = {
     "HOROVOD_DATA_TIMEOUT": "60",
@@ -57,13 +50,13 @@ def main() -> None:
             del os.environ[name]  # the self-test's job has its own settings; the user's settings are checked elsewhere
     for name in _OF_TRAINING:
         os.environ.pop(name, None)
-    os.environ.update({**_VERBOSE, **_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
+    os.environ.update({**_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
     if findings:
         children.end_with_parent()
     try:
         everything(float(seconds), json.loads(findings[0]) if findings else [], began)
     except Exception as failure:
-        children.say(failed=f"{type(failure).__name__}: {failure}", host=socket.gethostname(), pid=os.getpid())
+        children.say(failed=f"{type(failure).__name__}: {failure}", host=socket.gethostname())
         if findings:
             os._exit(1)  # not by MPI_Abort, which would end the doctors before they have reported
         raise SystemExit(1) from failure
@@ -81,11 +74,8 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     mine: dict[str, Any] = {
         "rank": rank,
         "findings": findings,
-        "reads": roles.is_reader(),
         "trains": roles.is_trainer(),
-        "group": layout.group[rank],
         "host": socket.gethostname(),
-        "pid": os.getpid(),
         "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began,
         "init_seconds": time.monotonic() - began_init,
@@ -94,13 +84,10 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     if rank == 0:
         children.say(started=True, size=size)
     mine["wrong"] = check_delivery(rank, layout)
-    lanes = lanes_of(layout)
-    mine["lanes"] = [
-        measure_lane(rank, layout.reader_index[reader], reader, to, seconds / 2 / len(lanes)) for reader, to in lanes
-    ]
+    lanes, index = lanes_of(layout), layout.reader_index
+    mine["lanes"] = [measure_lane(rank, index[reader], reader, to, seconds / 2 / len(lanes)) for reader, to in lanes]
     sizes = {"small": SMALL, "large": LARGE}
     mine["steps_per_second"] = {name: measure_together(name, sizes[name], seconds / 4) for name in sizes}
-    mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
     everybody = _of_all_ranks(mine, "the doctor's report")
     if rank == 0:
         children.say(ranks=[everybody[other] for other in range(size)])
@@ -160,17 +147,16 @@ def _of_all_ranks(mine: Any, what: str) -> dict[int, Any]:
 
 
 def lanes_of(layout: Layout) -> list[tuple[int, int]]:
-    """The lanes to measure, as (reader, rank). If there are many, it takes some that are evenly spread."""
+    """The lanes to measure, as (reader, rank): all, or some that are evenly spread."""
     lanes = [(reader, to) for reader in layout.readers for to in layout.audience(reader) if to != reader]
     count = min(len(lanes), _MOST_LANES)
     return [lanes[i * len(lanes) // count] for i in range(count)]
 
 
 def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -> dict[str, Any]:
-    """Measures batches from one reader to one rank, without other batches. Collective.
+    """Measures batches from one reader to one rank, without other batches. Collective. `number`: of the reader.
 
-    `number` is the number of the reader among the readers. The rank returns its bytes per second. The reader returns
-    the bytes that it sent each way.
+    The rank returns its bytes per second. The reader returns the bytes that it sent each way.
     """
 
     def elements(context: Any) -> Any:
@@ -220,17 +206,6 @@ def _bytes_per_second(dataset: Any, seconds: float) -> float:
     while (took := time.monotonic() - began) < seconds:
         received += int(next(iterator).shape[0]) * 4
     return received / took
-
-
-def _stderr() -> str:
-    """This process's stderr so far, if the doctor has it in a file.
-
-    In the self-test the launcher has it, and this is empty.
-    """
-    try:
-        return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

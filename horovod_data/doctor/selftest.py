@@ -11,8 +11,9 @@ import shlex
 import sys
 from typing import Any, Mapping, Optional, Sequence
 
+from ..errors import counted
 from ..job import launch_checks
-from . import children, environment, transports
+from . import children, environment
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
@@ -39,8 +40,7 @@ def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ:
 def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
     """Takes this process's place in the job in which it was started. Collective over that job.
 
-    Args:
-      local: this process's own findings, for rank 0.
+    `local`: this process's own findings, for rank 0.
     """
     command = [sys.executable, "-m", _RANK, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), str(seconds), local]
     return children.run(command, _LIMIT + seconds, environ, in_job=True)
@@ -83,8 +83,6 @@ def judge(
     ]
     if payload != "message":
         found += _way(ranks, f"{section}.shared memory", told.stderr)
-    if payload != "arena":  # not with "arena", because MPI's transports are the same in all jobs
-        found += transports.check(told.stderr, ranks, mpi)
     if payload == "auto" and (mpi or "").startswith("Open MPI"):
         found += _waiting(ranks, f"{section}.waiting") + _lost_hosts(ranks, f"{section}.lost hosts", str(mpi), environ)
     if told.ended:
@@ -96,7 +94,7 @@ def judge(
 def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
     imports, init = (max(rank[f"{what}_seconds"] for rank in ranks) for what in ("import", "init"))
-    on = f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)}"
+    on = f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}"
     shown = ", ".join(hosts[:4]) + ", ..." * (len(hosts) > 4)
     return ok(name, f"{on} ({shown}); {imports:.1f} s for imports, {init:.1f} s for init()")
 
@@ -151,9 +149,7 @@ def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Findin
 
 def _waiting(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:
     on = collections.Counter(rank["host"] for rank in ranks)
-    crowded = sorted(
-        {rank["host"] for rank in ranks if on[rank["host"]] > rank["cores_present"] and not rank["yields"]}
-    )
+    crowded = sorted({one["host"] for one in ranks if on[one["host"]] > one["cores_present"] and not one["yields"]})
     if not crowded:
         return []
     value = f"more ranks than cores on {', '.join(crowded)}, and those that wait keep their core"

@@ -9,8 +9,8 @@
     main         does all of that, and starts the job
     rank         runs the user's program on every rank, and ends the job when the program fails
 
-This package imports neither TensorFlow nor MPI. So the launcher starts fast, and it starts even if they can't be
-loaded.
+All of them raise LaunchError for a job that can't be started. This package imports neither TensorFlow nor MPI. So the
+launcher starts fast, and it starts even if they can't be loaded.
 """
 
 from ..errors import explain

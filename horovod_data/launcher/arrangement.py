@@ -68,9 +68,6 @@ def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) 
     Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, or over
     the hosts with trainers if `reader_hosts` is empty. `own` has the names of this machine. This machine counts as one
     host, under the first of these names that was given.
-
-    Raises:
-      LaunchError: options contradict each other, slots are too few, or two names seem to be the same host.
     """
     request, hosts = _with_one_name(request, hosts, own)
     _check(request)

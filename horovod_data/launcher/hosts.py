@@ -29,8 +29,6 @@ _SAY_HOSTS = "Say where to run with -H host1:4,host2:4"
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host, and its number of slots."""
-
     name: str
     slots: int
 
@@ -40,18 +38,12 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """The hosts of a job, and the source that names them."""
-
     hosts: tuple[Host, ...]
-    source: str
+    source: str  # what names them
 
 
 def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
-    """Parses `host1:4,host2:4`. A host without a number has one slot. If a host comes twice, its slots are added up.
-
-    Raises:
-      LaunchError: `text` does not have this form, or names no host. The error text names `option`.
-    """
+    """Parses `host1:4,host2:4`. A host without a number has one slot. If a host comes twice, its slots are added up."""
     found = []
     for part in text.split(","):
         match = re.fullmatch(rf"({_NAME})(?::(\d+))?", part.strip())
@@ -63,11 +55,7 @@ def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:
-    """Parses `cpu1,cpu2`.
-
-    Raises:
-      LaunchError: `text` does not have this form, or has no name.
-    """
+    """Parses `cpu1,cpu2`."""
     names = [part.strip() for part in text.split(",")]
     for name in names:
         if re.fullmatch(_NAME, name) is None:
@@ -77,29 +65,19 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
 
 
 def read_hostfile(path: str, named_by: str) -> tuple[Host, ...]:
-    """Reads a host file. `named_by`: the option or variable that names it, for errors.
-
-    Raises:
-      LaunchError: the file can't be read, or the path is empty, or as parse_hostfile().
-    """
+    """Reads a host file. `named_by`: the option or variable that names it, for errors."""
     if not path.strip():
         raise LaunchError(f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt")
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(
-            f"{named_by} names the host file {path}, which can't be read ({error})",
-            "Name another one, or say where to run with -H host1:4,host2:4",
-        ) from error
+        what = f"{named_by} names the host file {path}, which can't be read ({error})"
+        raise LaunchError(what, "Name another one, or say where to run with -H host1:4,host2:4") from error
     return parse_hostfile(text, path)
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """Parses the lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
-
-    Raises:
-      LaunchError: a line has another form, or no line names a host. The error text names `path` and the line.
-    """
+    """Parses the lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
@@ -107,10 +85,8 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             continue
         match = _LINE.fullmatch(_WITHOUT_EFFECT.sub("", line))
         if match is None:
-            raise LaunchError(
-                f"{path}, line {number}: {line!r} is not a host with its slots",
-                "Write each line as `host slots=4`, `host:4`, or `host` once for each slot; put a user into ~/.ssh/config",
-            )
+            to_do = "Write each line as `host slots=4`, `host:4`, or `host` once for each slot; put a user into ~/.ssh/config"
+            raise LaunchError(f"{path}, line {number}: {line!r} is not a host with its slots", to_do)
         found.append((match[1], _slots(match[2] or match[3], f"{path}, line {number}")))
     if not found:
         raise LaunchError(f"{path} names no host", "Write each line as `host slots=4`")
@@ -136,11 +112,7 @@ def together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Optional[Allocation]:
-    """The allocation of this process. None: no batch system has given one.
-
-    Raises:
-      LaunchError: the batch system's variables or files can't be understood.
-    """
+    """The allocation of this process. None: no batch system has given one."""
     if environ.get("SLURM_JOB_ID"):
         return Allocation(_slurm(environ), f"Slurm's job {environ['SLURM_JOB_ID']}")
     for variable, system in _FILES.items():

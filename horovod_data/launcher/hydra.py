@@ -18,9 +18,6 @@ def command(
     """The command line. Hydra passes the whole environment to the ranks, and binds no process to a core.
 
     Options for ssh are added to the options in the environment.
-
-    Raises:
-      LaunchError: an option works only with Open MPI.
     """
     only_open_mpi = f"needs Open MPI, but {mpirun[0]} is MPICH's"
     for option, given in (
@@ -60,8 +57,5 @@ def warning(arrangement: Arrangement) -> str:
     """A warning about this job under Hydra. Empty if there is none."""
     if len(arrangement.hosts) == 1:
         return ""
-    return explain(
-        "MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
-        "HOROVOD_DATA_TIMEOUT gives up",
-        "Under Open MPI it ends within seconds",
-    )
+    what = "MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or"
+    return explain(f"{what} HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")

@@ -60,11 +60,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
-    """The hosts of the options, otherwise of the batch system, otherwise this machine.
-
-    Raises:
-      LaunchError: the hosts can't be understood, or the number of processes is unknown.
-    """
+    """The hosts of the options, otherwise of the batch system, otherwise this machine."""
     if args.hosts is not None and args.hostfile is not None:
         raise LaunchError(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them")
     if args.hosts is not None:
@@ -93,20 +89,14 @@ def own_names(given: Iterable[str] = ()) -> set[str]:
 
 
 def mpi_version(mpirun: Sequence[str]) -> str:
-    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, from the output of mpirun --version.
-
-    Raises:
-      LaunchError: mpirun does not exist, or belongs to another MPI.
-    """
+    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, from the output of mpirun --version."""
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
         to_do = "Install one of them (Debian: apt-get install openmpi-bin), load its module, or name it with --mpirun"
         raise LaunchError(f"There is no {mpirun[0]} in PATH: {works}", f"{to_do} /path/to/mpirun")
     try:
-        command = [*mpirun, "--version"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=60, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run([*mpirun, "--version"], capture_output=True, text=True, errors="replace", timeout=60,
+                              stdin=subprocess.DEVNULL)  # fmt: skip
         said = done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
@@ -120,11 +110,7 @@ def mpi_version(mpirun: Sequence[str]) -> str:
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:
-    """The command line for the arrangement under that MPI.
-
-    Raises:
-      LaunchError: this MPI does not have an option.
-    """
+    """The command line for the arrangement under that MPI."""
     program = on_rank(args.command)
     here = own_names()  # under any other name, MPI may start processes of this machine by ssh, without our environment
     remote = any(host.name not in here for host in arrangement.hosts)
@@ -145,11 +131,7 @@ def usable_cores() -> float:
 
 
 def start(command: Command, output_folder: Optional[str]) -> NoReturn:
-    """Becomes mpirun.
-
-    Raises:
-      LaunchError: the system can't start mpirun, or the output folder can't be made.
-    """
+    """Becomes mpirun."""
     if output_folder:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)

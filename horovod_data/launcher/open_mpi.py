@@ -38,9 +38,6 @@ def command(
 
     MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces the parameter
     of the environment. Except: options for ssh are added to the options in the environment.
-
-    Raises:
-      LaunchError: an option and `extras.mpi_args` set the same parameter.
     """
     words = list(mpirun)
     if extras.root:

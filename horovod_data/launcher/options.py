@@ -57,11 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
-    """The request in the options. Without an option for readers, the HOROVOD_DATA_* variables count, as in init().
-
-    Raises:
-      LaunchError: a variable or a list of hosts is invalid.
-    """
+    """The request in the options. Without an option for readers, the HOROVOD_DATA_* variables count, as in init()."""
     readers, per_node, embedded = args.readers, args.readers_per_node or None, args.embedded
     try:
         if readers is None and per_node is None:
@@ -77,12 +73,7 @@ def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
 
 
 def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Sequence[str]) -> Extras:
-    """The words and variables for mpirun without the placement.
-
-    Raises:
-      LaunchError: -x names a variable that is not set, or a variable that chooses the readers. Or a timeline or
-        certificate has no name.
-    """
+    """The words and variables for mpirun without the placement."""
     timeline = _file(args.timeline, "--timeline-filename", "trace.json")
     if timeline is not None:  # then Horovod writes its own timeline to a file beside it
         beside = str(timeline.with_name(f"{timeline.stem}.horovod{timeline.suffix}"))
@@ -139,11 +130,7 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:
-    """The words that start mpirun.
-
-    Raises:
-      LaunchError: --mpirun can't be split into words, or has no words.
-    """
+    """The words that start mpirun."""
     words = ["mpirun"] if args.mpirun is None else _words(args.mpirun, "--mpirun", "/path/to/mpirun")
     if not words:
         raise LaunchError(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun")
@@ -174,12 +161,7 @@ _VALUES = (
     ("--ssh-identity-file", ("-i",), "FILE", "the private key for them"),
     ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
     ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
-    (
-        "--timeline-filename",
-        (),
-        "FILE",
-        "write who did what when, for Perfetto, to this file, and Horovod's own beside it",
-    ),
+    ("--timeline-filename", (), "FILE", "write who did what when, for Perfetto, and Horovod's own file beside it"),
     ("--certificate", (), "FILE", "verify every batch, and write what became of each epoch's rows to this file"),
 )
 _SWITCHES = (
@@ -217,9 +199,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*others, name, action="store_true", help=text)
     parser.set_defaults(timeline_filename=None)  # Horovod's own option. Only its configuration file can set it
     # Last, because it takes all words from the first word that is not an option.
-    group.add_argument(
-        "command", nargs=argparse.REMAINDER, help="the program and its arguments: python train.py, for example"
-    )
+    text = "the program and its arguments: python train.py, for example"
+    group.add_argument("command", nargs=argparse.REMAINDER, help=text)
 
 
 def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
@@ -227,9 +208,6 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
     installed.
 
     Horovod makes its parser and parses sys.argv in one function. So parse_args() is replaced while that function runs.
-
-    Raises:
-      LaunchError: Horovod's code refuses a value, or can't read a configuration file.
     """
     try:
         from horovod.runner import launch
@@ -254,10 +232,8 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
         if not parsed:
             raise
         path = parsed[0].config_file
-        raise LaunchError(
-            f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
-            f"Mend them, or what --config-file {path} says" if path else "Mend them",
-        ) from error
+        what = f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})"
+        raise LaunchError(what, f"Mend them, or what --config-file {path} says" if path else "Mend them") from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
 

@@ -52,7 +52,7 @@ _is_tool = False  # True: the program is one of our own, for example the doctor
 
 
 class Hydra:
-    """The connection to Hydra's process on this host. MPI_Finalize closes it."""
+    """The connection to Hydra's process on this host, which MPI_Finalize closes."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
@@ -141,10 +141,7 @@ def _run(words: list[str]) -> None:
 
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
-    """Called when the program ends with `status`.
-
-    After a failure, makes the process exit without a wait for other ranks.
-    """
+    """Called when the program ends. After a failure, makes the process exit without a wait for other ranks."""
     exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # of the program
     if exit_status is not None and exit_status.in_charge():
         return
@@ -189,11 +186,11 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
             time.sleep(GRACE_SECONDS)
         if hydra is not None and hydra.is_open:
             if status == 0:
-                show(
-                    "horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
-                    "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
-                    "first."
+                what = (
+                    "a rank left by os._exit(0) without MPI_Finalize: that is an error, because it ends the other ranks"
                 )
+                to_do = "Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) first"
+                show(f"horovod-data-run: {what}. {to_do}.")
             time.sleep(GRACE_SECONDS)  # by then Hydra has passed on the output that it has read
             hydra.abort(status or 1)
             _exit(status or 1)
@@ -210,15 +207,11 @@ def _lacks_init() -> bool:
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > max(_LARGE_KIB, 1.2 * own):
         return False
-    say(
-        explain(
-            "This program has come to its end without having called horovod_data.init(): ranks that have called it would wait "
-            "for this one for ever",
-            "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
-            "or start fewer processes",
-            place_before_mpi(os.environ),
-        )
-    )
+    what = "This program has come to its end without having called horovod_data.init()"
+    why = "ranks that have called it would wait for this one for ever"
+    to_do = "Every process of the job must call it: look here for what ends the program before it"
+    how = "(a return, sys.exit, os._exit), or start fewer processes"
+    say(explain(f"{what}: {why}", f"{to_do} {how}", place_before_mpi(os.environ)))
     return True
 
 

@@ -198,11 +198,6 @@ def who(process: Process) -> tuple[int, int]:
     return process["rank"], process["reader"]
 
 
-def numbers(process: Process) -> dict[str, int]:
-    """The number of each channel, by its name. It tells several channels of one name apart."""
-    return {name: one["options"]["number"] for name, one in process["channels"].items()}
-
-
 def since(processes: Iterable[Process], before: Mapping[Any, Process]) -> list[dict[str, Any]]:
     """The growth of each process's times since `before`, which has earlier times of the same processes, by who().
 

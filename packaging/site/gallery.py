@@ -48,38 +48,38 @@ class Entry:
 ENTRIES = [
     Entry(
         "The digits",
-        "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files, which "
-        "the next three read.",
+        "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files. The next "
+        "three examples read them.",
         "python examples/digits_data.py",
     ),
     Entry(
         "The demo",
-        "[digits_demo.py](../examples/digits_demo.py), which is `make demo`, trains the handwritten digits on 4 ranks, hides the "
-        "files from all of them but the reader, and counts how often each file is opened.",
+        "`make demo` runs [digits_demo.py](../examples/digits_demo.py). It trains on the handwritten digits with 4 ranks. Only the "
+        "reader can see the files. The demo counts how often each file is opened.",
         "python examples/digits_demo.py",
         first=9,
         last=7,
     ),
     Entry(
         "Keras, one reader",
-        "[digits_keras.py](../examples/digits_keras.py) is a script for Keras and Horovod in which one process "
-        "reads; [digits_ledger.py](../examples/digits_ledger.py) compares, over the ranks, what each was given.",
+        "[digits_keras.py](../examples/digits_keras.py) trains with Keras and Horovod, and one process reads. "
+        "[digits_ledger.py](../examples/digits_ledger.py) compares the rows of all ranks.",
         "mpirun -np 4 python examples/digits_keras.py",
         first=4,
         last=4,
     ),
     Entry(
         "Keras, all read",
-        "[digits_keras_stock.py](../examples/digits_keras_stock.py) is the same script before its three lines were "
-        "changed: every rank reads everything and keeps its part.",
+        "[digits_keras_stock.py](../examples/digits_keras_stock.py) is the same script without the three changed lines: "
+        "every rank reads everything and keeps its part.",
         "mpirun -np 4 python examples/digits_keras_stock.py",
         first=4,
         last=4,
     ),
     Entry(
         "Keras 3",
-        "[keras3_train_step.py](../examples/keras3_train_step.py) trains with `fit` and a `train_step` of its own, on Keras 2 as on "
-        "Keras 3.",
+        "[keras3_train_step.py](../examples/keras3_train_step.py) trains with `fit` and a `train_step` of its own. It runs on Keras 2 "
+        "and Keras 3.",
         "mpirun -np 4 python examples/keras3_train_step.py",
     ),
     Entry(
@@ -96,8 +96,8 @@ ENTRIES = [
     ),
     Entry(
         "Your own loop",
-        "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`, and "
-        "then compares its weights with those of one process.",
+        "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`. It then "
+        "compares the weights with those of a training in one process.",
         "mpirun -np 4 python examples/custom_loop.py",
     ),
     Entry(
@@ -108,13 +108,13 @@ ENTRIES = [
     ),
     Entry(
         "Several readers",
-        "[several_readers.py](../examples/several_readers.py) has two, each with its own files.",
+        "[several_readers.py](../examples/several_readers.py) has two readers, each with its own files.",
         "HOROVOD_DATA_READERS=2 mpirun -np 4 python examples/several_readers.py",
     ),
     Entry(
         "Sequences from a generator",
-        "[speech_generator.py](../examples/speech_generator.py) pads utterances of a Python generator batch by "
-        "batch, in TensorFlow 1's graph mode.",
+        "[speech_generator.py](../examples/speech_generator.py) reads utterances from a Python generator, and pads each "
+        "batch. It runs in TensorFlow 1's graph mode.",
         "mpirun -np 3 python examples/speech_generator.py",
     ),
     Entry(
@@ -142,36 +142,38 @@ ENTRIES = [
     ),
     Entry(
         "The audit of published bugs",
-        "[audit_published_bugs.py](../examples/audit_published_bugs.py) finds what others found after weeks "
-        "of training: here 29 files on 8 ranks.",
+        "[audit_published_bugs.py](../examples/audit_published_bugs.py) finds the bugs of published loaders. This part of its "
+        "output is about 29 files on 8 ranks.",
         f"mpirun -np 4 python examples/audit_published_bugs.py {PICTURES}",
-        picture="![Four bands with two blue cells each, and a fifth that is black but for eight](gallery_audit.png)",
-        caption="A band for each process, which stands for two of the eight ranks, and a column for each file. Blue is seen once, white "
-        "never. In the last band, that of all processes, black is a file that nobody saw.",
+        picture="![Four bands with two blue cells each, and a fifth band with eight blue cells on black](gallery_audit.png)",
+        caption="The picture has a column for each file, and a band for each of the four processes. A process stands for two of the eight "
+        "ranks. Blue files were seen once, white files never. In the last band, of all processes, black files were never seen.",
         made="files_of_29",
     ),
 ]
 
 HEAD = """# Gallery
 
-What each [example](../README.md#documentation) prints when it runs. Each checks itself, and ends with a status other than 0 if a check fails. The
-output is of real runs on two cores. An `…` stands for lines left out. `python packaging/site/gallery.py` writes this page.
+This page shows the output of each [example](../README.md#documentation). Each example checks its own result, and ends with a status other than 0 if a
+check fails. The runs were on two cores. An `…` stands for lines left out. `python packaging/site/gallery.py` writes this page.
 """
 
 TAIL = """
 ## Job scripts
 
-For Slurm: [several hosts with `horovod-data-run`](../examples/slurm/launcher.sbatch), [`srun`](../examples/slurm/srun.sbatch), [a reader on a
-node of its own](../examples/slurm/reader.sbatch) and [a reader on every node](../examples/slurm/readers_per_node.sbatch). For Kubernetes: [an
-MPIJob](../examples/kubernetes/mpijob.yaml). How they are used: [launching](launching.md).
+- Slurm: [several hosts with `horovod-data-run`](../examples/slurm/launcher.sbatch), [`srun`](../examples/slurm/srun.sbatch),
+  [a reader on a node of its own](../examples/slurm/reader.sbatch), [a reader on every node](../examples/slurm/readers_per_node.sbatch).
+- Kubernetes: [an MPIJob](../examples/kubernetes/mpijob.yaml).
+
+[Launching](launching.md) says how to use them.
 
 ## Pictures
 
-Who waits for whom, in TensorBoard ([more](monitoring.md#tensorboard)):
+TensorBoard shows the waits of four ranks ([more](monitoring.md#tensorboard)):
 
 ![TensorBoard: queue, rows/s, steps/s, untaken and wait share of four ranks](report_tensorboard.png)
 
-How busy four accelerators are kept, by MLPerf Storage's profiles ([more](benchmark_storage.md)):
+A benchmark with MLPerf Storage's profiles shows the part of the time in which four accelerators compute ([more](benchmark_storage.md)):
 
 ![The plot of benchmarks/storage.py](benchmark_storage.png)
 """

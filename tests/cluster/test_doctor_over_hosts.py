@@ -33,4 +33,3 @@ def test_the_self_test_over_hosts(tmp_path):
         # Dealt to the hosts in turn: rank 2 shares rank 0's.
         assert lanes["arena"].count("(message), to 2 ") == 1 and lanes["arena"].endswith("(arena)"), lanes
         assert lanes["message"].count("(message)") == 2, lanes
-        assert "tcp to 1 on" in found["transports.from rank 0"]["value"]

@@ -53,8 +53,6 @@ def test_all_is_well(tmp_path):
         assert "every rank got its own" in found[f"{section}.delivery"]["value"]
         assert f"GB/s ({payload})" in found[f"{section}.lanes"]["value"]
         assert "steps/s with 4 KiB per rank" in found[f"{section}.together"]["value"]
-    way = found["transports.from rank 0"]["value"]
-    assert "Open MPI's ob1: vader to 1 on" in way or not OPEN_MPI or "sm to 1 on" in way or "UCX" in way
 
 
 @pytest.mark.commit
@@ -159,10 +157,8 @@ def test_inside_a_job_those_read_who_will(tmp_path, ranks, readers, roles):
     assert "every rank got its own" in found["this job.delivery"]["value"]
     lanes = found["this job.lanes"]["value"]
     assert lanes.count("GB/s (arena)") == sum(map(len, readers.values())) and lanes.count("from rank ") == len(readers)
-    for reader, served in readers.items():
+    for reader in readers:
         assert f"from rank {reader} to 0 " in lanes
-        way = found[f"transports.from rank {reader}"]["value"]
-        assert f"to {', '.join(map(str, served))} on" in way or not OPEN_MPI or "UCX" in way
 
 
 @pytest.mark.parametrize("script, why", [

@@ -49,6 +49,7 @@ it = iter(used)
 got = [number(next(it)) for _ in range(3)]
 tensor = next(it)  # of memory that all share
 got.append(number(tensor))
+four = tf.range(4)  # not in the child: an op needs locks that a thread of the pipeline may hold at the fork
 audit = hvdata.audit([[1], [2]])
 list(audit)
 
@@ -73,7 +74,7 @@ def in_session():  # its end closes it
 calls = dict(
     init=hvdata.init, rank=hvdata.rank, size=hvdata.size, is_reader=hvdata.is_reader, is_trainer=hvdata.is_trainer,
     num_readers=hvdata.num_readers, stats=hvdata.stats, serve=hvdata.serve, shutdown=hvdata.shutdown,
-    scatter=lambda: hvdata.scatter(tf.range(4)), distribute=lambda: hvdata.distribute_dataset(None, batch="global"),
+    scatter=lambda: hvdata.scatter(four), distribute=lambda: hvdata.distribute_dataset(None, batch="global"),
     distribute_fn=lambda: hvdata.distribute_datasets_from_function(None, batch="global"),
     next=lambda: next(it), iter=lambda: iter(used), iter_first=lambda: iter(ds), loop=lambda: [x for x in used],
     get_next=lambda: it.get_next(), optional=lambda: it.get_next_as_optional(), numpy=lambda: next(used.as_numpy_iterator()),

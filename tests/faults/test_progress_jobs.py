@@ -10,14 +10,7 @@ pytestmark = pytest.mark.limit(200)
 
 LOOP = """
 kind = sys.argv[1]
-def numbers(context):
-    def elements():
-        for i in range(90 // context.num_input_pipelines):
-            time.sleep(0.01 if kind == "pipeline" else 0)  # for each rank's batch
-            yield [float(i)] * 4
-    return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([4]))
-
-trained = train(numbers)
+trained = train(slowly(90, 0.01 if kind == "pipeline" else 0, 4))
 valid = train(tf.data.Dataset.range(18).batch(6, drop_remainder=True), batch="global", name="valid")
 hvdata.serve()
 for epoch in range(2):

@@ -9,16 +9,7 @@ from jobs import run_program
 
 STEPS = """
 kind = sys.argv[1]
-slow = 0.06 if kind == "pipeline" else 0.0
-
-def numbers(context):
-    def elements():
-        for i in range(90 // context.num_input_pipelines):
-            time.sleep(slow)  # for each rank's batch
-            yield [float(i)] * 256
-    return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([256]))
-
-dataset = train(numbers)
+dataset = train(slowly(90, 0.06 if kind == "pipeline" else 0, 256))
 hvdata.serve()
 if rank == 0:
     hvdata.report()

@@ -294,31 +294,3 @@ else:  # saves what rank 0 has read
 """, 2, str(tmp_path))  # fmt: skip
     state = 16 * (2 * 4 + 1)  # MiB: four steps of two ranks, and one in hand
     assert state < int(job.stdout[0].split()[-1]) < 2.5 * state, job.describe()
-
-
-# ---- Time.
-
-
-@pytest.mark.parametrize("way", ["message", "auto"])
-def test_times_that_mean_never(way):
-    """While a reader waits for a slow trainer, its dealer's thread must sleep."""
-    env = {"HOROVOD_DATA_STALL_SECONDS": "1e10", "HOROVOD_DATA_TIMEOUT": "1e10", "HOROVOD_DATA_PAYLOAD": way}
-    job = run_program("""
-def dealers():
-    for thread in threading.enumerate():
-        if thread.name == "horovod_data dealer train":
-            with open(f"/proc/self/task/{thread.native_id}/stat") as stat:
-                user, system = stat.read().rsplit(")", 1)[1].split()[11:13]
-            return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-for step, x in enumerate(train(lambda: tf.data.Dataset.range(40).batch(4), prefetch=1)):
-    if step == 1 and rank == 1:
-        time.sleep(3)
-    if step == 1 and rank == 0:
-        began = dealers()
-        time.sleep(2)
-        busy = dealers() - began
-        assert busy < 1, busy
-say(step)
-""", 2, env=env)  # fmt: skip
-    assert job.stdout == ["4\n", "4\n"] and "has waited" not in "".join(job.stderr), job.describe()

@@ -73,3 +73,31 @@ for step, _ in enumerate(ds):
         rf"{HOST} has dealt \d steps and waits until rank 1 on {HOST} has taken more of them",
         2,
     )
+
+
+def test_early_stopping_on_one_rank():
+    """The stopped rank evaluates, and the others are in the next epoch. Each line says who waits, where, and for whom."""
+    script = program("""
+rows = np.ones([96, 1], np.float32)
+make = lambda: tf.data.Dataset.from_tensor_slices((rows, rows)).batch(12)
+ds, valid = train(make, batch="global"), train(make, batch="global", name="valid")
+hvdata.serve()
+model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+stops = [tf.keras.callbacks.EarlyStopping("loss", min_delta=1e9)] if rank == 1 else []  # after its second epoch
+history = model.fit(ds, epochs=9, verbose=0, callbacks=stops)
+say("stopped after", len(history.epoch))
+model.evaluate(valid, verbose=0)
+""")
+    env = {**SOON, "HOROVOD_DATA_TIMEOUT": "12"}
+    with start_job(script, np=3, env=env) as job:
+        assert job.finish(60) != 0, job.describe()
+    job.assert_said("stopped after 2", 1)
+    place = rf"rank {{}} on {HOST}, channel {{}}, epoch {{}}, step \d+\]"
+    dealt = rf"reader 0 on {HOST} has dealt \d+ steps and waits until rank 1 on {HOST} \(has not begun this epoch\) has taken"
+    absent = rf"rank 0 on {HOST}, rank 2 on {HOST} has not begun epoch 1"
+    for rank, channel, epoch, why in (0, "train", 3, dealt), (2, "train", 3, dealt), (1, "valid", 1, absent):
+        at = place.format(rank, channel, epoch)
+        job.assert_said(rf"^horovod_data: \[{at} has waited \d+ s for step \d+ from reader 0 on {HOST}: {why}", rank)
+    job.assert_said(r"DeadlineExceededError[^\0]*waited 1\d s for step")
+    assert 12 < job.seconds < 60, job.describe()

@@ -18,16 +18,7 @@ from horovod_data.timeline.parts import Part
 
 STEPS = """
 kind = sys.argv[1]
-slow = 0.02 if kind == "pipeline" else 0.0
-
-def numbers(context):
-    def elements():
-        for i in range(int(sys.argv[2]) // context.num_input_pipelines):
-            time.sleep(slow)  # for each rank's batch
-            yield [float(i)] * 256
-    return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([256]))
-
-dataset = train(numbers)
+dataset = train(slowly(int(sys.argv[2]), 0.02 if kind == "pipeline" else 0, 256))
 hvdata.serve()
 wall = 0.0
 for epoch in range(2):

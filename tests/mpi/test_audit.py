@@ -144,14 +144,6 @@ def test_every_rank_gets_batch_0(hvdata, comm, by):
         assert report.seen_again[0].seen[-1].step == 1
 
 
-def test_sharded_twice(hvdata, comm):
-    """RETURNN #1738: each rank took 1/N of its own 1/N."""
-    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).shard(comm.size, comm.rank)
-    report = passed(comm, hvdata.audit(data, key=same, reference=range(ROWS)))
-    assert (report.distinct, report.never, report.repeats) == (ROWS // comm.size, ROWS - ROWS // comm.size, 0)
-    assert ("sharded twice" in str(report)) == (comm.size > 1)
-
-
 # ---- Epochs.
 
 

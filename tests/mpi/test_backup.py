@@ -110,14 +110,13 @@ def test_every_row_is_trained_once(hvdata, comm, folder, kind, often, stop):
         stop -= stop % 2
     elif kind == "long epochs":  # two epochs are all data
         stop = min(stop, 9)
-    options = KINDS[kind]
-    if not hvdata.is_trainer():
-        for _ in range(3):
-            channel(hvdata, kind)
-    whole = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [], **options))
-    backup = lambda: hvdata.callbacks.BackupAndRestore(folder, save_freq=often)
-    one = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], stop=stop, **options))
-    two = on_trainers(hvdata, comm, lambda: fit(channel(hvdata, kind), [backup()], **options))
+
+    def job(backs_up=True, stop=None):
+        ds = channel(hvdata, kind)  # also on a dedicated reader
+        backup = lambda: [hvdata.callbacks.BackupAndRestore(folder, save_freq=often)] if backs_up else []
+        return on_trainers(hvdata, comm, lambda: fit(ds, backup(), stop=stop, **KINDS[kind]))
+
+    whole, one, two = job(backs_up=False), job(stop=stop), job()
     begun = len(whole[0][1]) - len(two[0][1])
     for rank in range(len(whole)):
         assert one[rank][1] == whole[rank][1][:stop]

@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from checkpoints import restored, saved
 from together import elements, results
 
 pytestmark = pytest.mark.world(np=4)
@@ -59,36 +58,6 @@ def test_the_weight_of_keras(hvdata, comm):
     ds = hvdata.distribute_dataset(source, batch="global", remainder="pad")
     for x, none, weight in [step for steps in elements(comm, ds) for step in steps]:
         assert none is None and x.shape == weight.shape
-
-
-def test_in_a_tf1_iterator(hvdata, comm):
-    def graph():
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            ds = hvdata.distribute_dataset(lambda: with_none(4 * comm.size, comm.size), batch="global")
-            iterator = tf.compat.v1.data.make_initializable_iterator(ds)
-            x, none, rest = iterator.get_next()
-            session.run(iterator.initializer)
-            return rows_of((x, none, {"a": rest["a"], "b": b}) for x, b in runs(session, (x, rest["b"])))
-
-    assert results(comm, graph) == [list(range(rank, 4 * comm.size, comm.size)) for rank in range(comm.size)]
-
-
-def runs(session, fetches):
-    while True:
-        try:
-            yield session.run(fetches)
-        except tf.errors.OutOfRangeError:
-            return
-
-
-def test_saved_and_restored(hvdata, comm, path):
-    ds = hvdata.distribute_dataset(with_none(8 * comm.size, comm.size), batch="global")
-    it = iter(ds)
-    results(comm, lambda: rows_of(next(it) for _ in range(2)))
-    saved(comm, it, path)
-    again = restored(comm, ds, path)
-    rest = results(comm, lambda: rows_of(again))
-    assert rest == [[comm.size * step + rank for step in range(2, 8)] for rank in range(comm.size)]
 
 
 def test_an_audit_passes_it_on(hvdata, comm):

@@ -92,6 +92,7 @@ def test_in_every_mode(hvdata, comm, second, options):
 @pytest.mark.parametrize("remainder", ["drop", "partial"])
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")
+@pytest.mark.ranks(2, 4)  # two hosts with as many trainers
 def test_readers_of_hosts(hvdata, comm, second, schedule, remainder):
     order = swapped(second)
     ds = distribute(hvdata, lambda: generated(lambda: iter(order)).batch(5), schedule=schedule, remainder=remainder)
@@ -138,7 +139,7 @@ def test_floating_point_numbers_count_without_others_alone(hvdata, comm, second,
         return Data.range(20).map(lambda i: (tf.ensure_shape(numbers(i), []), i)).batch(1)
 
     ds = distribute(hvdata, with_number)
-    got = on_trainers(hvdata, comm, lambda: [int(i.numpy()[0]) for _, i in ds])
+    got = on_trainers(hvdata, comm, lambda: [int(row) for _, i in ds for row in i.numpy()])
     assert sorted(sum(got, [])) == list(range(20))
     fails(hvdata, comm, distribute(hvdata, alone), "element 0 is not the same")
     fails(hvdata, comm, distribute(hvdata, with_number, verify=True), "element 0 is not the same")
@@ -166,6 +167,7 @@ def test_a_look_at_a_shuffled_dataset(hvdata, comm, second, peek, wants_epoch):
 
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")
+@pytest.mark.ranks(2, 4)  # two hosts with as many trainers
 def test_a_look_on_one_host(hvdata, comm, second):
     data = Data.range(60).shuffle(60, seed=4)
     if second:
@@ -188,14 +190,16 @@ def test_the_orders_are_those_of_tensorflow(hvdata, comm):
 def test_epochs_that_were_left(hvdata, comm):
     """The readers' iterators have then begun another number of rounds."""
     ds = distribute(hvdata, lambda: Data.range(9).shuffle(9, seed=4).repeat(3).batch(1), prefetch=1)
-    for steps in 1, 3, 5, 8:
+    trainers = sum(comm.allgather(hvdata.is_trainer()))
+    for steps in 1, 3, 5, min(8, 27 // trainers):
         on_trainers(hvdata, comm, lambda steps=steps: take(iter(ds), steps))
         assert rows(hvdata, comm, ds) == sorted([*range(9)] * 3)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 4, 10, 12])
-def test_saved_and_restored(hvdata, comm, path, steps):
-    """12 steps are all: the epoch's end was not asked for."""
+@pytest.mark.parametrize("twelfths", [0, 1, 4, 10, 12])
+def test_saved_and_restored(hvdata, comm, path, twelfths):
+    """Of the steps. 12 are all: the epoch's end was not asked for."""
+    steps = twelfths * (24 // sum(comm.allgather(hvdata.is_trainer()))) // 12
     ds = distribute(hvdata, lambda: Data.range(24).shuffle(24, seed=4).batch(1))
     iterator = iter(ds) if hvdata.is_trainer() else None
     got = sum(merged(on_trainers(hvdata, comm, lambda: take(iterator, steps))), [])

@@ -241,11 +241,6 @@ def test_records_have_the_content_of_their_fields():
         content(np.array([(1, {})], [("a", "i4"), ("s", "O")]))
 
 
-def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
-    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
-    assert content((batch[0][1], batch[1][1])) == content(batch)[1:]
-
-
 @pytest.mark.parametrize("made", [
     lambda: (np.ones([4000, 4000], np.float32), np.ones([4000, 1000], np.float32)), lambda: np.ones([8000, 4000], np.float32).T,
     lambda: (np.ones([2000, 8000], np.float32), ["text"] * 2000)], ids=["two", "columns in a row", "beside texts"])  # fmt: skip

@@ -27,12 +27,6 @@ def the(found, name) -> Finding:
 # ---- The report.
 
 
-def test_a_problem_has_an_advice():
-    for level, advice in ("error", ""), ("terrible", "run"):
-        with pytest.raises(ValueError):
-            Finding("x.y", "bad", level, advice)
-
-
 def test_the_status_counts_errors_alone():
     fine, slow, bad = findings.ok("a.b", 1), findings.warning("a.c", 2, "Do"), findings.error("a.d", 3, "Do")
     assert [findings.status(found) for found in ([], [fine], [fine, slow], [slow, bad])] == [0, 0, 0, 1]

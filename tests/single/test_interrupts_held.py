@@ -103,20 +103,6 @@ def test_a_program_that_ends_ends_with_its_own_status():
             raise SystemExit(3)
 
 
-def test_handlers_that_raise_come_one_at_a_time(handle):
-    handle(signal.SIGUSR2, raising(TimeoutError("too slow")))
-    done = []
-    with pytest.raises(TimeoutError, match="too slow"):
-        with Held() as held:
-            press()
-            signal.raise_signal(signal.SIGUSR2)
-            with pytest.raises(KeyboardInterrupt):  # the first that came
-                held.open()
-            held.close()
-            done.append("what the others wait for")
-    assert done
-
-
 def test_a_handler_that_returns_leaves_it_open(handle):
     calls = []
     handle(signal.SIGINT, lambda *_: calls.append("called"))
@@ -161,24 +147,6 @@ def test_a_handler_that_ends_the_program_stands_before_ctrl_c(handle):
             with pytest.raises(KeyboardInterrupt):
                 press()
             signal.raise_signal(signal.SIGTERM)
-
-
-def test_while_open_handlers_nest(handle):
-    """For example a handler that saves within a time limit."""
-
-    def saves(*_):
-        with pytest.raises(TimeoutError):
-            signal.raise_signal(signal.SIGUSR2)
-        calls.append("limited")
-
-    calls = []
-    handle(signal.SIGUSR1, saves)
-    handle(signal.SIGUSR2, raising(TimeoutError()))
-    with Held() as held:
-        held.open()
-        signal.raise_signal(signal.SIGUSR1)
-        held.close()
-    assert calls == ["limited"]
 
 
 class Kept:

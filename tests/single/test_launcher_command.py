@@ -250,11 +250,6 @@ def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
         assert ("yield" in capsys.readouterr().out) == yields
 
 
-def test_oversubscribed_here(shown):
-    assert "yield" not in shown("-np", "1", "true")
-    assert "--mca mpi_yield_when_idle 1" in shown("-np", "999", "true")
-
-
 def test_hosts_of_the_batch_system(shown, tmp_path):
     (tmp_path / "nodes").write_text("a\na\nb\n")
     text = shown("--readers-per-node", "1", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
@@ -408,7 +403,6 @@ def test_options_that_only_horovodrun_has(option):
     (["--config-file", "FILE"], None, "No such file or directory: 'FILE'). Mend them, or what --config-file FILE says."),
     (["--config-file", "FILE"], "params: [", "ParserError: while parsing"),
     (["--config-file", "FILE"], "controller: smoke", "(ValueError: No such controller supported: smoke)"),
-    (["--config-file", "FILE"], "params:\n  cycle_time_ms: slow", "(TypeError: "),
     (["--config-file", "FILE"], "- params", "(AttributeError: "),
 ])  # fmt: skip
 def test_values_that_horovod_refuses(words, text, said, tmp_path):

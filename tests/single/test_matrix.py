@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,43 +67,9 @@ def test_a_result_stays_if_a_cell_or_its_wheel_could_not_be_tried(record):
         assert json.loads(record.read_text())[CELL.name] == told and matrix.mark(told) == "passes"
 
 
-@pytest.mark.parametrize("tensorflow", ["2.15.1", "2.21.0"])
-def test_wheels_are_looked_for_where_the_set_up_keeps_them(tensorflow):
-    """A shell runs the lines of setup.sh that name the folder."""
-    pattern = r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)"
-    (lines,) = re.findall(pattern, (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE | re.DOTALL)
-    script = f"""CACHE={matrix.WHEELS} python=3.12 patched=
-mpi_id() {{ echo openmpi-5.0.1; }}
-tensorflow_version() {{ echo {tensorflow}; }}
-{lines}
-echo $folder"""
-    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(matrix.folder_of_wheel(CELL._replace(tensorflow=tensorflow), "Open MPI 5.0.1"))
-
-
 def test_a_python_that_is_not_here_is_told(record, capsys):
     assert matrix.main([CELL.name, "--python", "3.12=/no/such/python"]) == 0
     assert "not run: no Python 3.12 here" in record.read_text() and "not run" in capsys.readouterr().out
-
-
-def test_a_cell_is_run_once_at_a_time(record, tmp_path, monkeypatch):
-    """A second run would remove its folder."""
-    monkeypatch.setattr(matrix, "ROOT", tmp_path)
-    with matrix.alone(CELL.name):
-        assert matrix.main([CELL.name]) == 0
-    assert "not run: it is just being run by another process" in record.read_text()
-
-
-def test_a_python_is_found_by_its_version(tmp_path, monkeypatch):
-    """A name in PATH may belong to another version, or be a shim that leads nowhere."""
-    with pytest.raises(matrix.Failure, match=r"no Python 3\.99 here"):
-        matrix.find_python("3.99", {"3.99": sys.executable})
-    home = tmp_path / "versions" / "3.99.1" / "bin"
-    home.mkdir(parents=True)
-    (home / "python").write_text("#!/bin/sh\necho 3.99\n")
-    (home / "python").chmod(0o755)
-    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    assert matrix.find_python("3.99", {}) == str(home / "python")
 
 
 def test_reasons_are_short_and_summaries_add_up():

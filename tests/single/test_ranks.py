@@ -171,14 +171,6 @@ def test_what_goes_wrong_is_told(outer, program, found, says):
     assert status == 1
 
 
-@pytest.mark.slow
-def test_only_what_is_selected_is_launched(outer, tmp_path):
-    text, status = outer("def test_one(): pass\ndef test_two(): pass", "--np", "2", "-k", "two")
-    assert outcomes(text) == {"test_two[np=2]": "PASSED"}, text
-    assert len(list((tmp_path / "base").glob("job[0-9]"))) == 1
-    assert status == 0
-
-
 def test_files_share_a_job_unless_one_wants_its_own(outer, tmp_path):
     says = "import os, pathlib, pytest\n{}\ndef test(): pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
     (tmp_path / "mpi").mkdir()
@@ -202,25 +194,6 @@ def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
         [sys.executable, "-c", code], env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True
     )
     assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr
-
-
-def test_the_commit_tier_has_each_test_in_the_world_that_it_names(outer):
-    text, status = outer("""
-pytestmark = pytest.mark.world(np=2)
-
-def test_one(): pass
-
-@pytest.mark.world(np=1)
-@pytest.mark.parametrize("a", "xy")
-@pytest.mark.parametrize("b", "xy")
-def test_two(a, b): pass
-
-@pytest.mark.slow
-def test_three(): pass
-""", "--commit")  # fmt: skip
-    assert status == 0, text
-    passed = ["test_one[np=2]", "test_two[np=1-x-x]", "test_two[np=1-y-y]"]
-    assert outcomes(text) == dict.fromkeys(passed, "PASSED")
 
 
 def test_a_test_without_a_world_is_in_no_tier(outer):

@@ -126,14 +126,11 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
         (ours(step(1), ended=False, rank0=False), "it doesn't say when it began"),
     ],
 )
-def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
+def test_what_is_no_timeline_is_refused(file, text, says):
     path = file(text)
-    ran = merge(path, "-o", str(tmp_path / "out.json"))
-    assert ran.returncode == 2 and ran.stderr.startswith(f"horovod_data.timeline: error: {path} is no timeline: "), (
-        ran.stderr
-    )
-    assert says in ran.stderr, ran.stderr
-    assert not (tmp_path / "out.json").exists() and "Traceback" not in ran.stderr
+    with pytest.raises(ValueError, match="is no timeline: ") as raised:
+        timeline.read(path)
+    assert str(raised.value).startswith(path) and says in str(raised.value)
 
 
 def test_an_event_may_have_the_name_of_metadata(file, merged):
@@ -148,12 +145,13 @@ def test_an_event_may_have_the_name_of_metadata(file, merged):
 def test_useless_names(file, tmp_path):
     good, horovods = file(ours(step(1))), file(HOROVODS % START, "hvd.json")
     for words, says in (
-        ((str(tmp_path / "none.json"), "-o", "x"), "none.json: No such file or directory"),
+        ((str(tmp_path / "absent.json"), "-o", "x"), "absent.json: No such file or directory"),
         ((good, "-o", good), "is one of the files to be merged. Give -o another name."),
         ((good, "-o", str(tmp_path / "no" / "out.json")), "out.json: No such file or directory"),
         ((good, "-o", str(tmp_path)), "Is a directory"),
         ((good, "-o", "/dev/full"), "error: /dev/full: No space left on device"),
         ((horovods, "-o", str(tmp_path / "x")), "None of these timelines is horovod_data's"),
+        ((file("", "none.json"), "-o", str(tmp_path / "x")), "none.json is no timeline: it is empty"),
     ):
         ran = merge(*words)
         assert ran.returncode == 2 and says in ran.stderr and "Traceback" not in ran.stderr, (words, ran.stderr)

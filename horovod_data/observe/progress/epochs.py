@@ -11,6 +11,8 @@ import collections
 import dataclasses
 from typing import NamedTuple, Optional
 
+from ...errors import counted
+
 # A rate is computed over these last seconds, and over at least one step.
 _WINDOW = 5.0
 
@@ -52,7 +54,7 @@ class Ended:
         whole = (self.last - self.first + 1) * (self.expected or 0)
         early = f" of {whole:,}" if self.steps < whole else ""
         rate = f", {_rate(self.rows / self.seconds)}" if self.seconds > 0 else ""
-        steps, rows = _count(self.steps, "step"), _count(self.rows, "row")
+        steps, rows = counted(self.steps, "step"), counted(self.rows, "row")
         return f"{each} ended after {steps}{early}: {rows} on rank 0 in {self.seconds:.1f} s{rate}"
 
 
@@ -138,9 +140,9 @@ class Epochs:
         """A text that says how far the running epoch is."""
         whole = self.whole
         if not whole:
-            far = _count(self.steps, "step")
+            far = counted(self.steps, "step")
         elif self.expected is None:
-            far = f"about {100 * self.steps // whole} %, {_count(self.steps, 'step')} ({whole:,} in the epoch before)"
+            far = f"about {100 * self.steps // whole} %, {counted(self.steps, 'step')} ({whole:,} in the epoch before)"
         else:
             far = f"{min(100, 100 * self.steps // whole)} %, {self.steps:,} of {whole:,} steps"
         return f"epoch {self.number}: {far}, {_rate(self.rate())} on rank 0"
@@ -148,7 +150,3 @@ class Epochs:
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.2g} rows/s"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"

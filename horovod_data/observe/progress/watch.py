@@ -33,7 +33,6 @@ _PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
 _JOIN_SECONDS = 2.0
 
 _Times = Mapping[tuple[int, int], times.Process]  # the key is times.who()
-_UNKNOWN = -1
 _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
@@ -64,20 +63,14 @@ def stop() -> None:
 
 def renew(channel: str) -> None:
     """Keeps the numbers of the last channel of this name. Call it before a new channel replaces that channel."""
-    expected = _expected.get(channel, _UNKNOWN)
-    if _watch is not None and expected != _UNKNOWN and not _watch.forked() and (own := times.own()):
-        _watch.replaced.append((own, {channel: expected}))
+    if _watch is not None and channel in _expected and not _watch.forked() and (own := times.own()):
+        _watch.replaced.append((own, {channel: _expected[channel]}))
 
 
 def expect(channel: str, steps: int) -> None:
     """Notes that the channel was made. `steps`: the steps of an epoch, as tf.data counts them."""
     if _watch is not None:
         _expected[channel] = steps if steps >= 0 else None
-
-
-def _of(name: str, process: times.Process) -> times.Process:
-    """The times of this channel alone."""
-    return {**process, "channels": {key: one for key, one in process["channels"].items() if key == name}}
 
 
 class Watch:
@@ -141,7 +134,11 @@ class Watch:
             self._asked = now
         over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
         for name in {name for name, _ in ended} & self._epochs.keys():
-            self._begun[name] = {who: _of(name, one) for who, one in self._times.items()}
+            self._begun[name] = {
+                who: {**one, "channels": {name: one["channels"][name]}}
+                for who, one in self._times.items()
+                if name in one["channels"]
+            }
         shown = {
             name: display.Shown(epochs.text(), self._waits(name), epochs.steps) for name, epochs in running.items()
         }
@@ -158,17 +155,15 @@ class Watch:
         `expected`: the steps of an epoch, for channels that are replaced.
         """
         ended: list[tuple[str, Ended]] = []
-        numbers = times.numbers(own)
         for name, one in times.trainers(own).items():
-            if self._numbers.setdefault(name, numbers[name]) != numbers[name]:
+            number, tally = own["channels"][name]["options"]["number"], own["channels"][name]["tally"]
+            if self._numbers.setdefault(name, number) != number:  # a new channel of this name
                 ended += [(name, each) for each in self._epochs.pop(name).over()]
-                self._numbers[name] = numbers[name]
+                self._numbers[name] = number
             epochs = self._epochs.setdefault(name, Epochs())
             epochs.expected = expected.get(name, _expected.get(name))
-            tally = own["channels"][name]["tally"]
             tally = Tally(tally["epoch"], tally["steps"], tally["rows"])
-            looked = epochs.look(now, tally, Total(one.steps, one.rows, one.total))
-            ended += [(name, each) for each in looked]
+            ended += [(name, each) for each in epochs.look(now, tally, Total(one.steps, one.rows, one.total))]
         return ended
 
     def _forget(self, own: times.Process) -> list[tuple[str, Ended]]:

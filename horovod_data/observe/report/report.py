@@ -9,7 +9,7 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explain, explained, say, show, text_of
+from ...errors import aligned, counted, explain, explained, say, show, text_of
 from ...job import state
 from ...native import bindings
 from .. import times
@@ -84,22 +84,22 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
     ranks, readers = channel.trainers, channel.readers
     steps = sum(one.steps for one in ranks)
     lines = [
-        f"horovod_data report: channel {channel.name}: {len(ranks)} rank{'s' * (len(ranks) > 1)}, {len(readers)} "
-        f"reader{'s' * (len(readers) > 1)}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"
+        f"horovod_data report: channel {channel.name}: {counted(len(ranks), 'rank')}, "
+        f"{counted(len(readers), 'reader')}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"
     ]
     rows: list[Sequence[str]] = [("", "steps", "a step", "waits", "receives", "own", "queue")]
     for one in _shown(ranks):
         parts = _parts(one.total, one.wait, one.receive, one.step)
         queue = f"{one.queued / one.steps:.1f}" if one.steps else "-"
         rows.append((one.name, f"{one.steps:,}", _time(one.seconds_per_step), *parts, queue))
-    lines += _aligned(rows)
+    lines += aligned(rows)
     if len(ranks) > len(rows) - 1:
         lines.append(f"  ... and {len(ranks) - len(rows) + 1} more ranks between these")
     rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
     for reader in readers:
         pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
         rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, _fullest(reader), serve))
-    return [*lines, *(_aligned(rows) if readers else ()), f"  {judged.text}"]
+    return [*lines, *(aligned(rows) if readers else ()), f"  {judged.text}"]
 
 
 def _fullest(reader: times.Reader) -> str:
@@ -129,9 +129,3 @@ def _parts(whole: float, *parts: float) -> list[str]:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.3f} ms"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    cells = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
-    return [f"  {'  '.join(row)}".rstrip() for row in cells]
