@@ -61,9 +61,9 @@ void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchan
 
 // ---- Scatter and gather.
 
-void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
+void Exchange::Scatter(const std::string& name, int root, const Outcome& refused, Parts parts, Callback callback) {
   MutexLock lock(&mu_);
-  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
+  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, refused);
 }
 
 void Exchange::Gather(const std::string& name, int root, const Outcome& refused, const Share* part, Collected collected,
@@ -81,7 +81,10 @@ void Exchange::Begin(const std::string& name, Call made, const Outcome& refused,
   Call& call = calls_.emplace(key, std::move(made))->second;
   if (IsGather(name)) SendTo(call.root, wire::Gather{name, key.call, refused}, part);
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (t == call.root || call.root == me())) SendTo(t, wire::Called{name, key.call, call.root});
+    if (!refused.ok() && !IsGather(name))
+      SendTo(t, wire::Scatter{name, key.call, me(), refused});
+    else if (t != me() && (t == call.root || call.root == me()))
+      SendTo(t, wire::Called{name, key.call, call.root});
   }
   ReleaseIfAllCalled(key, &call);
   if (auto early = early_.extract(key)) {
@@ -94,15 +97,6 @@ void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& 
   MutexLock lock(&mu_);
   if (calls_.count(Key{name, call}) == 0) return;  // it has ended with an error
   for (int t = 0; t < world_->trainer_count(); ++t) SendTo(t, wire::Scatter{name, call, me(), outcome}, nothing);
-}
-
-void Exchange::Refuse(const std::string& name, int root, const Outcome& error) {
-  MutexLock lock(&mu_);
-  const Key key{name, made_[name]++};
-  if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
-  for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me()) SendTo(t, wire::Scatter{name, key.call, root, error});
-  }
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {

@@ -46,10 +46,8 @@ class Exchange {
 
   Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
-  // Begins this rank's next scatter of this name. Only the root gives `parts`.
-  void Scatter(const std::string& name, int root, Parts parts, Callback callback);
-  // A root that can't scatter calls it instead of Scatter. The other ranks get the error.
-  void Refuse(const std::string& name, int root, const Outcome& error);
+  // Begins this rank's next scatter of this name. Only the root gives `parts`, or an error, which all ranks get.
+  void Scatter(const std::string& name, int root, const Outcome& refused, Parts parts, Callback callback);
   // Begins this rank's next gather of this name. It ends with the root's status, when the root has checked all parts.
   // If `refused` is an error, all ranks get it instead.
   void Gather(const std::string& name, int root, const Outcome& refused, const Share* part, Collected collected,

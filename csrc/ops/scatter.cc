@@ -27,12 +27,11 @@ class ScatterOp : public ExchangeOp {
     Outcome error = refused_.empty() ? Outcome() : Outcome(kInvalidArgument, refused_);
     if (engine->world().me().trainer == root_) {
       if (error.ok()) error = Guarded([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
-      if (!error.ok()) return engine->exchange().Refuse(name_, root_, error.At(Where())), error;
     } else if (!error.ok()) {  // the call counts
-      engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
+      engine->exchange().Scatter(name_, root_, {}, {}, [](const Outcome&, const Exchanged&) {});
       return error;
     }
-    engine->exchange().Scatter(name_, root_, std::move(parts),
+    engine->exchange().Scatter(name_, root_, error.At(Where()), std::move(parts),
                                [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
                                  Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
                                    Tensor part, number(tensorflow::DT_INT64, TensorShape({}));

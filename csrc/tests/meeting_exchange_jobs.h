@@ -43,14 +43,14 @@ class Jobs {
   Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
 
   // The root's part for trainer t is 100 * root + t.
-  void Scatter(int trainer, const std::string& name, int root) {
+  void Scatter(int trainer, const std::string& name, int root, const Outcome& refused = {}) {
     Exchange::Parts parts;
     for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
       auto share = std::make_shared<Share>();
       share->bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + t), -1});
       parts.push_back(std::move(share));
     }
-    (*this)[trainer].Scatter(name, root, std::move(parts), Note(trainer, name));
+    (*this)[trainer].Scatter(name, root, refused, std::move(parts), Note(trainer, name));
   }
 
   // The part of trainer t is 100 * root + t. When the root has all parts it ends the call, or refuses them.

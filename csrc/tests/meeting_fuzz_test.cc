@@ -70,11 +70,11 @@ TEST(MeetingFuzz, Exchange) {
         case 0: {
           Exchange::Parts parts;
           for (int t = 0; any == world.me().trainer && t < 4; ++t) parts.push_back(std::make_shared<Share>());
-          exchange.Scatter(name, any, std::move(parts), note());
+          exchange.Scatter(name, any, {}, std::move(parts), note());
           break;
         }
         case 1:
-          exchange.Refuse(name, any, {kInternal, "an error"});
+          exchange.Scatter(name, world.me().trainer, {kInternal, "an error"}, {}, note());
           break;
         case 2:
           exchange.Give(name, random() % 5, any, {}, nullptr);

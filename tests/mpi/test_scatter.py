@@ -264,7 +264,7 @@ def unsent(kind):
     return rf"x (is|would be) a tensor of {kind}, which can't be sent to another rank\. Pass a tensor of numbers, bools or strings\."
 
 
-NOT_WHOLE = r"\[rank \d on \S+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows"
+NOT_WHOLE = r"\[rank \d on [^\]]+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows"
 WRONG_ON_THE_ROOT = {
     "floats": (lambda n: {"splits": [1.9] * n}, TypeError, NOT_WHOLE),
     "whole floats": (lambda n: {"splits": tf.fill([n], tf.constant(2.0, tf.float64))}, TypeError, NOT_WHOLE),
