@@ -202,7 +202,7 @@ lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ $$flags $$checks
 	tf=$$($(BIN)/python cmake/ask_tensorflow.py 2>/dev/null)
 	of_tf() { sed -n "s/^$$1=//p" <<<"$$tf" | tr ';' ' '; }
-	grep -lE 'MutexLock|OneAtATimeLock' csrc/ops/*.cc | xargs -P "$$(nproc)" -n 1 clang++ $$flags $$checks -isystem "$$(of_tf INCLUDE_DIR)" \
+	grep -l MutexLock csrc/ops/*.cc | xargs -P "$$(nproc)" -n 1 clang++ $$flags $$checks -isystem "$$(of_tf INCLUDE_DIR)" \
 	  $$(of_tf OPTIONS) "-std=c++$$(of_tf CXX_STANDARD)"
 	$(say) "clang-tidy"
 	for room in csrc/{$(ROOMS)}; do printf '#include "%s"\n' "$$PWD/$$room"/*.cc >"build/lint/$${room#csrc/}.cc"; done

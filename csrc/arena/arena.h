@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lender's end of the memory that a reader or a porter shares with trainers of its host. Only the lender allocates.
-// No process ever waits for a slot.
+// The memory that a reader or a porter shares with trainers of its host. Only the lender allocates. No process waits.
 #pragma once
 
 #include <chrono>
@@ -20,20 +19,18 @@ namespace hvdata {
 
 class Arena {
  public:
-  // Makes an arena with `bytes` bytes for batches and with rings for `peers` other processes. If the system refuses,
-  // returns null and says why.
+  // Makes an arena with `bytes` for batches, and rings for `peers` other processes. Null: the system refuses.
   static std::shared_ptr<Arena> Create(uint64_t bytes, uint32_t peers, std::string* why);
 
   const Segment& segment() const { return segment_; }
   int fd() const { return region_->fd(); }
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // The purpose of an allocation. Tensors that the reader's pipeline still uses get at most half of the arena. So large
-  // buffers and caches in the pipeline leave room for copies.
+  // Tensors that the reader's pipeline still uses get at most half of the arena. So large buffers and caches in the
+  // pipeline leave room for copies.
   enum class For { kPipeline, kCopy };
 
-  // Returns memory, aligned to 256 bytes, that the caller uses until Free. Returns null when there is no room. Never
-  // waits.
+  // Returns memory, aligned to 256 bytes, that the caller uses until Free. Null: there is no room.
   char* Allocate(uint64_t bytes, For purpose);
   // Ends the caller's use. Trainers may use the memory longer. Does nothing in a forked child.
   void Free(const char* memory);
@@ -44,8 +41,7 @@ class Arena {
     uint32_t slot;
     uint64_t offset;
   };
-  // Adds a trainer's use of the slot of `memory`, and returns the slot and the offset. Returns nothing if `memory` is
-  // not in this arena.
+  // Adds a trainer's use of the slot of `memory`. Returns nothing if `memory` is not in this arena.
   std::optional<Location> Share(const char* memory);
 
   struct Usage {
@@ -57,8 +53,8 @@ class Arena {
   };
   Usage Read();
 
-  // No more batches will come. Gives the memory of free slots back to the system, and allocates no more. Later calls,
-  // and Free(), also give back the memory that trainers have freed meanwhile.
+  // Allocates no more, and gives the memory of free slots back to the system. Later calls, and Free(), also give back
+  // the memory that trainers have freed meanwhile.
   void Retire();
 
  private:
@@ -93,13 +89,13 @@ class Arena {
 // A trainer's end: it maps the arena of another process.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
-  // If the memory can't be mapped, returns null and says why.
+  // Null: the memory can't be mapped.
   static std::shared_ptr<ArenaView> Attach(Descriptor fd, const Segment& segment, std::string* why);
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // Finds `bytes` bytes at a place that the lender named. The use ends with the last copy of `owner`, which may outlive
-  // this view. Returns false if the place is not in the arena.
+  // Finds `bytes` at a place that the lender named. The use ends with the last copy of `owner`, which may outlive this
+  // view. False: the place is not in the arena.
   bool Adopt(const Arena::Location& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread sleeps at a bell until another thread of the host rings it. A bell is a counter in shared memory, with a
-// futex. Ringing costs no system call while no thread sleeps.
+// A thread sleeps at a bell until another thread of the host rings it: a counter in shared memory, with a futex. Ringing
+// costs no system call while no thread sleeps.
 #pragma once
 
 #include <linux/futex.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands descriptors of shared memory to processes of the same user and host, over a Unix socket. Its name is abstract,
-// so no file is left behind. No function waits. So the processes agree in another way when to call the next function.
-// After a failure errno says why.
+// so no file is left behind. No function waits, so the processes agree in another way when to call the next one. After a
+// failure errno says why.
 #pragma once
 
 #include <cstddef>

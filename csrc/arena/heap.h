@@ -10,9 +10,8 @@
 
 namespace hvdata {
 
-// Takes the smallest part that fits. Of several such parts it takes the lowest address. Free neighbours become one
-// part. So batches of one size, the common case, fit exactly where earlier ones were. The far end of the arena is used
-// last.
+// Takes the smallest part that fits, and of several such parts the first one. Free neighbours become one part. So
+// batches of one size, the common case, fit exactly where earlier ones were. The far end of the arena is used last.
 class Heap {
  public:
   static constexpr uint64_t kAlignment = 256;

@@ -37,10 +37,8 @@ void Replace(const Region* from, const Region* to) {
   }
 }
 
-// Handles a failure of `call`: says why, and closes the descriptor.
-std::nullptr_t Refused(int fd, const char* call, std::string* why) {
+std::nullptr_t Refused(const char* call, std::string* why) {
   *why = std::string(call) + " failed: " + std::strerror(errno);
-  if (fd >= 0) close(fd);
   return nullptr;
 }
 
@@ -48,16 +46,16 @@ std::nullptr_t Refused(int fd, const char* call, std::string* why) {
 
 std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std::string* why) {
   WatchForks(InChild);
-  const int fd = memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return Refused(fd, "memfd_create", why);
+  Descriptor fd(memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return Refused("memfd_create", why);
   // Other users must not open it through /proc/PID/fd.
-  if (fchmod(fd, S_IRUSR | S_IWUSR) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Refused(fd, "sizing shared memory", why);
+  if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0 || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Refused("sizing shared memory", why);
   }
-  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return Refused(fd, "mmap", why);
-  std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, fd));
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return Refused("mmap", why);
+  std::shared_ptr<Region> region(new Region(static_cast<char*>(data), bytes, std::move(fd)));
   Replace(nullptr, region.get());
   return region;
 }
@@ -72,17 +70,16 @@ std::shared_ptr<Region> Region::Attach(Descriptor fd, uint64_t bytes, uint64_t r
     return nullptr;
   }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return Refused(-1, "mmap", why);
+  if (data == MAP_FAILED) return Refused("mmap", why);
   if (read_only_from < bytes) {
     mprotect(static_cast<char*>(data) + read_only_from, bytes - read_only_from, PROT_READ);
   }
-  return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, -1));
+  return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, Descriptor()));
 }
 
 Region::~Region() {
-  if (fd_ >= 0) Replace(this, nullptr);
+  if (fd_) Replace(this, nullptr);
   munmap(data_, size_);
-  if (fd_ >= 0) close(fd_);
 }
 
 bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
@@ -90,7 +87,7 @@ bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
   const SignalsBlocked blocked;
   int failed;
   do {
-    failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    failed = fallocate(fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (failed != 0 && errno == EINTR);
   return failed == 0;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/descriptors.h"
 
@@ -13,8 +14,8 @@ namespace hvdata {
 
 class Region {
  public:
-  // Makes `bytes` zeros, of fixed size. If the system refuses, returns null and says why. A page takes memory only
-  // after Reserve or after a write.
+  // Makes `bytes` zeros, of fixed size. A page takes memory only after Reserve or after a write. Null: the system
+  // refuses.
   static std::shared_ptr<Region> Create(const char* purpose, uint64_t bytes, std::string* why);
   // Maps the region of another process. From `read_only_from` on the memory is read-only.
   static std::shared_ptr<Region> Attach(Descriptor fd, uint64_t bytes, uint64_t read_only_from, std::string* why);
@@ -24,20 +25,19 @@ class Region {
 
   char* data() const { return data_; }
   uint64_t size() const { return size_; }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
-  // Makes the kernel set the pages of a range aside, so that a later write can't fail with SIGBUS. False: the kernel
-  // has no memory. Only the creator may call it.
+  // Only the creator may call these two. Reserve makes the kernel set the pages of a range aside, so that a later write
+  // can't fail with SIGBUS. False: the kernel has no memory.
   bool Reserve(uint64_t offset, uint64_t bytes) const;
-  // Gives the whole pages of a range back to the system. They contain zeros at the next use. Only the creator may call
-  // it.
+  // Gives the whole pages of a range back to the system. They contain zeros at the next use.
   void Release(uint64_t offset, uint64_t bytes) const;
 
  private:
-  Region(char* data, uint64_t size, int fd) : data_(data), size_(size), fd_(fd) {}
+  Region(char* data, uint64_t size, Descriptor fd) : data_(data), size_(size), fd_(std::move(fd)) {}
   char* const data_;
   const uint64_t size_;
-  const int fd_;  // -1: another process has created the region
+  const Descriptor fd_;  // none: another process has created the region
 };
 
 }  // namespace hvdata

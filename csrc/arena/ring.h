@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records in order from one process to another process of its host. It is a ring of bytes in shared memory, with one
-// writer and one reader. They never wait for each other.
+// Records in order from one process to another process of its host, in shared memory. The writer and the reader never
+// wait for each other.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Ring {
   // Memory of zeros is an empty ring.
   Ring() = default;
 
-  // For the writer: appends `parts`, joined, as one record. False if there is no room at the moment.
+  // Appends `parts`, joined, as one record. False if there is no room at the moment.
   bool Put(const std::vector<std::string_view>& parts) {
     uint64_t size = 0;
     for (const std::string_view part : parts) size += part.size();
@@ -48,8 +48,8 @@ class Ring {
 
   using Taken = RingTaken;
 
-  // The reader calls visit(record) with the oldest record. After `visit` the writer may overwrite the record. kBroken:
-  // the ring's contents are not valid.
+  // Calls visit(record) with the oldest record, which the writer may overwrite afterwards. kBroken: the ring's contents
+  // are not valid.
   template <typename Visitor>
   Taken Take(Visitor visit) {
     uint64_t begin = begin_.load(std::memory_order_relaxed);
@@ -80,5 +80,6 @@ class Ring {
   alignas(64) std::atomic<uint64_t> end_;
   alignas(64) char bytes_[kBytes];
 };
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
 
 }  // namespace hvdata

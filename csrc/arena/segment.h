@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout of the memory that a reader, or a porter, shares with trainers of its host:
-//   the slots' counters | a pair of rings for each peer | batches
+// The layout of shared memory: the slots' counters | a pair of rings for each peer | batches
 #pragma once
 
 #include <atomic>

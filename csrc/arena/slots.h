@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the uses of each piece of the arena, in shared memory. A slot without uses comes back to the lender by a list.
-// No call waits. Except: trainers that return slots at the same moment may try again.
+// No call waits, but trainers that return slots at the same moment may try again.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,7 @@ class Slots {
     } while (!returned_.compare_exchange_weak(head, slot + 1, std::memory_order_release, std::memory_order_relaxed));
   }
 
-  // The lender calls visit(slot) for every slot that has come back. It takes the whole list at once, which avoids the
-  // ABA problem.
+  // Calls visit(slot) for every slot that has come back. It takes the whole list at once, which avoids the ABA problem.
   template <typename Visitor>
   void TakeReturned(Visitor visit) {
     if (returned_.load(std::memory_order_relaxed) == 0) return;

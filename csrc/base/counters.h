@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what this process has sent and received, and by which way. Tests use the counters to prove that no batch is
-// copied without need.
+// What this process has sent and received, by each way. Tests prove with it that no batch is copied without need.
 #pragma once
 
 #include <atomic>

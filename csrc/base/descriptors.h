@@ -30,11 +30,8 @@ class Descriptor {
   int fd_;
 };
 
-// Notices when the program closes file descriptors that it has not opened. A program that makes itself a daemon closes
-// all descriptors from 3 on. It also closes MPI's descriptors. MPI may then wait for ever.
-//
-
-// Holds a file of its own. If the file's descriptor is closed, the program has closed descriptors that are not its own.
+// Holds a file of its own. If its descriptor is closed, the program has closed descriptors that are not its own. A
+// program that makes itself a daemon closes all from 3 on, also those of MPI. MPI may then wait for ever.
 class DescriptorWatch {
  public:
   DescriptorWatch() : fd_(memfd_create("horovod_data_watch", MFD_CLOEXEC)) {

@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-// Sets memory aside. Explained() frees it when the process has no other memory for its text.
+// Sets memory aside, which Explained() frees when the process has no other memory for its text.
 void KeepReserve();
 
 std::string NoThreads();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forked child of a process of the job does not belong to the job. It has no threads of its parent. It must not
-// change memory that it shares with its parent.
+// A forked child does not belong to the job. It has no threads of its parent, and must not change memory that it shares
+// with its parent.
 #pragma once
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ namespace hvdata {
 inline std::atomic<bool> forked{false};
 inline std::atomic<void (*)()> in_forked_child{nullptr};
 
-// From now on InForkedChild() recognizes children. `in_child` runs in each child. Only one such function may ever be
+// From now on InForkedChild() recognizes children, and `in_child` runs in each child. Only one such function may ever be
 // given.
 inline void WatchForks(void (*in_child)() = nullptr) {
   if (in_child != nullptr) in_forked_child = in_child;

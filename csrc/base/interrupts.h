@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts SIGINTs, so that a wait in C++ can end at Ctrl-C. Python's own handler only sets a flag. Python reads that
-// flag only after the wait has returned.
+// Counts SIGINTs, so that a wait in C++ can end at Ctrl-C. Python's own handler only sets a flag, which Python reads
+// after the wait has returned.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines on stderr, and records in files. Two threads write them for all other threads. So a full pipe, or a file system
-// that hangs, stops only these threads. Each line is written in one piece, so that lines of several ranks don't mix.
+// Lines on stderr, and records in files. Two threads write them. So a full pipe, or a file system that hangs, stops only
+// these threads. Each line is written in one piece, so that lines of several ranks don't mix.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace hvdata {
 // May be called under any lock, and never waits.
 void Log(const std::string& line);
 inline void Log(const Place& place, const std::string& text) { Log(Placed(place, text)); }
-// Does the same for a line that takes long to make: the writer's thread makes it.
+// The writer's thread makes the line, because that takes long.
 void LogMade(std::function<std::string()> make_line);
 
 class Writer {
@@ -30,11 +30,11 @@ class Writer {
   // The queue takes `most_bytes`. After the queue was full, a line tells the number of refused pieces, and then `lost`.
   Writer(size_t most_bytes, const char* lost) : most_bytes_(most_bytes), lost_(lost) {}
 
-  // Queues `write`, which the writer's thread runs after everything that was queued before. Never waits, and may be
-  // called under any lock. False if the queue has no room for these bytes. An empty queue takes a piece of any size.
-  // Except: a forked child, and a process that can't start a thread, run `write` at once.
+  // Queues `write` for the writer's thread. Never waits, and may be called under any lock. False if the queue has no
+  // room for these bytes. An empty queue takes a piece of any size. Except: a forked child, and a process that can't
+  // start a thread, run `write` at once.
   bool Add(size_t bytes, std::function<void()> write);
-  // Waits until everything is written, or for `most`. Returns true if everything is written.
+  // Waits until everything is written, or for `most`. True if everything is written.
   bool Flush(std::chrono::milliseconds most);
 
  private:

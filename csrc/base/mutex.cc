@@ -55,6 +55,7 @@ void CheckLocks(bool holds, const char* what) {
 #endif
 
 void Mutex::Lock() UNCHECKED {
+  if (order_ == kBefore) return mu_.lock();
   CheckLocks(std::all_of(holds + order_, std::end(holds), [](const Mutex* held_one) { return held_one == nullptr; }),
              "a lock is taken by a thread that holds one behind it, or of the same kind");
   mu_.lock();
@@ -63,11 +64,12 @@ void Mutex::Lock() UNCHECKED {
 }
 
 void Mutex::Unlock() UNCHECKED {
+  if (order_ == kBefore) return mu_.unlock();
   holds[order_] = nullptr;
   mu_.unlock();
   if (--held == 0 && pending != nullptr) RunPending();
 }
 
-bool Mutex::IsHeld() const { return holds[order_] == this; }
+bool Mutex::IsHeld() const { return order_ == kBefore || holds[order_] == this; }
 
 }  // namespace hvdata

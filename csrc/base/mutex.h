@@ -22,8 +22,7 @@
 
 namespace hvdata {
 
-// Runs `what` now if this thread holds none of our locks. Otherwise runs it as soon as the thread has released its last
-// lock.
+// Runs `what` as soon as this thread holds none of our locks.
 void AfterUnlock(std::function<void()> what);
 
 // Frees `trash` at the same moment.
@@ -46,7 +45,9 @@ inline void CheckLocks(bool, const char*) {}
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
   // A thread that holds a lock may take only locks of a later order. Tests check this rule with CheckLocks().
-  enum Order : unsigned { kState, kMail, kLast };
+  // Except: kBefore has no place in the order. Its holder may wait and handle messages, and AfterUnlock does not wait
+  // for it.
+  enum Order : unsigned { kState, kMail, kLast, kBefore };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
@@ -81,26 +82,6 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
  private:
   Mutex* const mutex_;
   bool held_ = true;
-};
-
-// A lock for a thread that waits while it holds the lock. It is not one of the locks above and has no place in their
-// order. Its holder handles messages, and AfterUnlock does not wait for it.
-class HVDATA_THREADS(capability("mutex")) OneAtATime {
- public:
-  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
-
- private:
-  friend class OneAtATimeLock;
-  std::mutex mu_;
-};
-
-class HVDATA_THREADS(scoped_lockable) OneAtATimeLock {
- public:
-  explicit OneAtATimeLock(OneAtATime* turn) HVDATA_THREADS(acquire_capability(turn)) : lock_(turn->mu_) {}
-  ~OneAtATimeLock() HVDATA_THREADS(release_capability()) {}
-
- private:
-  const std::lock_guard<std::mutex> lock_;
 };
 
 class CondVar {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the other members on this host. It notices the death of such a process at once. MPI reports the death much
-// later.
+// Notices the death of other members on this host at once. MPI reports it much later.
 #pragma once
 
 #include <poll.h>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/world.h"
 
 namespace hvdata {
@@ -47,33 +47,27 @@ class Peers {
       // Containers may share a host name. The start time proves that the pid belongs to this member.
       if (m.started == 0 || ProcessStartTime(m.pid) != m.started) continue;
       const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(m.pid), 0);
-      if (fd >= 0) watched_.emplace_back(static_cast<int>(i), static_cast<int>(fd));
+      if (fd >= 0) watched_.emplace_back(static_cast<int>(i), Descriptor(static_cast<int>(fd)));
     }
   }
-  ~Peers() {
-    for (const auto& [member, fd] : watched_) close(fd);
-  }
-  Peers(const Peers&) = delete;
-  Peers& operator=(const Peers&) = delete;
 
   // Members on this host that have died since the last call.
   std::vector<int> Died() {
     std::vector<int> died;
     if (watched_.empty()) return died;
     std::vector<pollfd> fds;
-    for (const auto& [member, fd] : watched_) fds.push_back({fd, POLLIN, 0});
+    for (const auto& [member, fd] : watched_) fds.push_back({fd.get(), POLLIN, 0});
     if (poll(fds.data(), fds.size(), 0) <= 0) return died;
     for (size_t i = fds.size(); i-- > 0;) {
       if ((fds[i].revents & POLLIN) == 0) continue;
       died.push_back(watched_[i].first);
-      close(watched_[i].second);
       watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i));
     }
     return died;
   }
 
  private:
-  std::vector<std::pair<int, int>> watched_;  // member, pidfd
+  std::vector<std::pair<int, Descriptor>> watched_;  // member, pidfd
 };
 
 }  // namespace hvdata

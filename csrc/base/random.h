@@ -9,8 +9,7 @@
 
 namespace hvdata {
 
-// A random number that differs in all processes and runs. It opens no file, because the process may have reached its
-// limit of files.
+// Differs in all processes and runs. Opens no file, because the process may have reached its limit of files.
 inline uint64_t RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number))) return number;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how long a thread does each activity. Every moment counts for exactly one activity. So the sums add up to
-// the elapsed time.
+// Measures how long a thread does each activity. Every moment counts for one activity, so the sums add up.
 #pragma once
 
 #include <array>
@@ -17,8 +16,7 @@ inline int64_t SteadyNow() {
       .count();
 }
 
-// `What` is an enum of activities. Its first value, 0, is not counted. Its last value is kCount. Any thread may call
-// it.
+// `What`: an enum of activities from 0 to kCount. Any thread may call these functions.
 template <typename What>
 class Stopwatch {
  public:
@@ -48,11 +46,13 @@ class Stopwatch {
     return {doing_, since_, SteadyNow()};
   }
 
-  // The sums up to now.
-  Sums Read() const {
+  // The sums up to now. `reset`: they begin again at zero, also that of the current lap.
+  Sums Read(bool reset = false) {
     const std::lock_guard<std::mutex> lock(mu_);
+    const int64_t lap = SteadyNow() - since_;
     Sums sums = sums_;
-    sums[static_cast<size_t>(doing_)] += SteadyNow() - since_;
+    sums[static_cast<size_t>(doing_)] += lap;
+    if (reset) sums_ = {}, sums_[static_cast<size_t>(doing_)] = -lap;
     return sums;
   }
 

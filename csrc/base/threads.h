@@ -11,8 +11,7 @@
 
 namespace hvdata {
 
-// Runs `body` on a new thread, without waiting for it. False: the system has no thread or no memory, and `body` has not
-// run.
+// Runs `body` on a new thread, without waiting for it. False: the system has no thread or no memory for it.
 inline bool RunDetached(const std::function<void()>& body) noexcept {
   try {
     std::thread(body).detach();
@@ -22,8 +21,8 @@ inline bool RunDetached(const std::function<void()>& body) noexcept {
   }
 }
 
-// Blocks signals during its lifetime, in this thread and in threads that this thread starts. So handlers of the user's
-// program don't run there. Except: signals of crashes, because a blocked one ends the process without a trace.
+// Blocks signals in this thread, and in threads that it starts, so that handlers of the user's program don't run there.
+// Except: signals of crashes, because a blocked one ends the process without a trace.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

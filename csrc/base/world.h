@@ -22,8 +22,7 @@ struct Member {
   bool reads() const { return reader >= 0; }
 };
 
-// A member is a process, with its rank in our communicator. Texts name a trainer "rank" with its index, which is
-// Horovod's rank. Texts name a reader "reader" with its index.
+// A member is a process, with its rank in our communicator. Texts name a trainer by Horovod's rank.
 struct World {
   int self = 0;
   std::vector<Member> members;

@@ -9,6 +9,8 @@ namespace hvdata {
 
 namespace {
 
+using Reports = std::map<int, proof::Report>;
+
 // 1,234,567
 std::string Grouped(uint64_t number) {
   std::string text = std::to_string(number);
@@ -39,16 +41,8 @@ std::string Quoted(const std::string& text) {
 }
 
 const char* Remainder(const proof::Report& report) {
-  switch (static_cast<plan::Remainder>(report.mode[2])) {
-    case plan::Remainder::kDrop:
-      return "drop";
-    case plan::Remainder::kPartial:
-      return "partial";
-    case plan::Remainder::kRepeat:
-      return "repeat";
-    default:
-      return "pad";
-  }
+  static constexpr const char* kNames[] = {"drop", "partial", "pad", "repeat"};
+  return kNames[std::min<size_t>(report.mode[2], 3)];
 }
 
 // The number of rows in the equal first elements of both reports. It is 0 if the rest is longer than the last few
@@ -65,7 +59,7 @@ uint64_t Alike(const proof::Report& a, const proof::Report& b) {
 
 // Each of several readers should read its own part of the data. Two equal rows may be the same row of the data, or two
 // equal rows. So this is a question. Empty: there is no question.
-std::string SameData(const std::map<int, proof::Report>& reports) {
+std::string SameData(const Reports& reports) {
   for (auto first = reports.begin(); first != reports.end(); ++first) {
     const proof::Report& report = first->second;
     std::vector<int> others;
@@ -90,28 +84,60 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
   return "";
 }
 
-// True if an earlier run has reached the end of a reader's part. Then that run has reported it.
-bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) {
-  return of_reader.second.channel.empty();
+// Joins the elements of all readers in turns: element 0 of each reader, then element 1 of each reader. If readers share
+// a source element by element, that is the order of the source, for any number of readers. If some elements are not
+// listed, the digests of their readers' whole orders follow.
+void JoinElements(const Reports& reports, proof::Report* all) {
+  all->delivered = {};
+  all->listed.clear();
+  size_t most = 0;
+  for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
+  for (size_t at = 0; at < most; at += 2) {
+    for (const auto& [reader, report] : reports) {
+      if (at >= report.listed.size()) continue;
+      all->delivered.Append({report.listed[at], report.listed[at + 1], 0});
+      all->listed.insert(all->listed.end(), {report.listed[at], report.listed[at + 1]});
+    }
+  }
+  for (const auto& [reader, report] : reports) {
+    if (report.elements > report.listed.size() / 2)
+      all->delivered.Append({report.delivered.rows, report.delivered.order, 0});
+  }
+  all->delivered.rows = all->delivered.sum = 0;
+  for (const auto& [reader, report] : reports) {
+    all->delivered.rows += report.delivered.rows;
+    all->delivered.sum += report.delivered.sum;
+  }
 }
 
-const proof::Report& First(const std::map<int, proof::Report>& reports) {
-  const auto found = std::find_if_not(reports.begin(), reports.end(), IsAccountedFor);
-  return found != reports.end() ? found->second : reports.begin()->second;
+void JoinCounts(const Reports& reports, proof::Report* all) {
+  using Of = proof::Report;
+  for (const auto count : {&Of::elements, &Of::dropped, &Of::lost, &Of::twice, &Of::altered, &Of::unverified}) {
+    all->*count = 0;
+    for (const auto& [reader, report] : reports) all->*count += report.*count;
+  }
+  for (const auto& [reader, report] : reports) {
+    all->complete = all->complete && report.complete;
+    if (all->finding.empty()) all->finding = report.finding;
+    // The error of one reader also ends the epochs of the other readers. Then `why` is that error.
+    if (all->why.empty() || (all->why == proof::kBrokenOff && !report.why.empty())) all->why = report.why;
+  }
 }
 
 }  // namespace
 
-Certificate::Certificate(const std::map<int, proof::Report>& reports)
-    : all(First(reports)), note(SameData(reports)), readers(reports.size()) {
-  if (readers > 1) Join(reports);
-  for (const auto& of_reader : reports) {
-    if (all.channel.empty() || !IsAccountedFor(of_reader)) continue;
-    if (all.why.empty())
-      all.why = "what reader " + std::to_string(of_reader.first) + " delivered is accounted for by an earlier run";
-    all.complete = false;
-  }
+Certificate::Certificate(const Reports& reports)
+    : all(reports.begin()->second), note(SameData(reports)), readers(reports.size()) {
   for (const auto& [reader, report] : reports) {
+    if (all.channel.empty()) all = report;
+  }
+  if (readers > 1) JoinElements(reports, &all), JoinCounts(reports, &all);
+  for (const auto& [reader, report] : reports) {
+    if (report.channel.empty() && !all.channel.empty()) {
+      if (all.why.empty())
+        all.why = "what reader " + std::to_string(reader) + " delivered is accounted for by an earlier run";
+      all.complete = false;
+    }
     for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {
       const auto rank = static_cast<size_t>(report.ranks[i]);
       if (i < report.trainers) ranks = std::max(ranks, rank + 1);
@@ -126,43 +152,6 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
                           " delivered by a run that was not verified";
   all.why = why + (all.why.empty() ? "" : "; " + all.why);
   all.complete = false;
-}
-
-// Joins the elements of all readers in turns: element 0 of each reader, then element 1 of each reader. If readers share
-// a source element by element, that is the order of the source, for any number of readers. If some elements are not
-// listed, the digests of their readers' whole orders follow.
-void Certificate::Join(const std::map<int, proof::Report>& reports) {
-  all.delivered = {};
-  all.listed.clear();
-  size_t most = 0;
-  for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
-  for (size_t at = 0; at < most; at += 2) {
-    for (const auto& [reader, report] : reports) {
-      if (at >= report.listed.size()) continue;
-      all.delivered.Append({report.listed[at], report.listed[at + 1], 0});
-      all.listed.insert(all.listed.end(), {report.listed[at], report.listed[at + 1]});
-    }
-  }
-  for (const auto& [reader, report] : reports) {
-    if (report.elements > report.listed.size() / 2)
-      all.delivered.Append({report.delivered.rows, report.delivered.order, 0});
-  }
-  all.elements = all.dropped = all.lost = all.twice = all.altered = all.unverified = 0;
-  all.delivered.rows = all.delivered.sum = 0;
-  for (const auto& [reader, report] : reports) {
-    all.delivered.rows += report.delivered.rows;
-    all.elements += report.elements;
-    all.dropped += report.dropped;
-    all.lost += report.lost;
-    all.twice += report.twice;
-    all.altered += report.altered;
-    all.unverified += report.unverified;
-    all.delivered.sum += report.delivered.sum;
-    all.complete = all.complete && report.complete;
-    if (all.finding.empty()) all.finding = report.finding;
-    // The error of one reader also ends the epochs of the other readers. Then `why` is that error.
-    if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
-  }
 }
 
 std::string Certificate::Line() const {

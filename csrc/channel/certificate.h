@@ -28,9 +28,6 @@ struct Certificate {
   bool apart = false;  // each reader deals to ranks of its own
   // By rank. Ranks of earlier runs are included.
   std::vector<uint64_t> rows, steps;
-
- private:
-  void Join(const std::map<int, proof::Report>& reports);
 };
 
 }  // namespace hvdata

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/certifier.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "base/log.h"
 #include "base/outcome.h"
@@ -18,37 +16,23 @@ namespace {
 
 // True if the file ends within a line. Then a job was killed, or a disk was full.
 bool EndsWithinALine(const std::string& file) {
-  const int in = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (in < 0) return false;
-  const off_t size = lseek(in, 0, SEEK_END);
-  char last = '\n';
-  const bool known = size > 0 && pread(in, &last, 1, size - 1) == 1;
-  close(in);
-  return known && last != '\n';
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  return in.tellg() > 0 && in.seekg(-1, std::ios::end).get() != '\n';
 }
 
-// With an empty `line` it only checks that the file can be written. The thread of FileWriter() calls it, because the
-// file system may hang.
+// Appends the line in one piece if the system can, because another job may append to the same file. With an empty `line`
+// it only checks that the file can be written. The thread of FileWriter() calls it, because the file system may hang.
 void Append(const std::string& file, std::string line, const Place& place) {
-  const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
-  bool written = out >= 0;
-  // Writes the line in one piece if the system can, because another job may append to the same file.
-  for (size_t done = 0; written && done < line.size();) {
-    const ssize_t more = write(out, line.data() + done, line.size() - done);
-    if (more > 0)
-      done += static_cast<size_t>(more);
-    else
-      written = more < 0 && errno == EINTR;
+  std::ofstream out(file, std::ios::binary | std::ios::app);
+  if (out) {
+    if (!line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
+    out << line;
+    out.close();
   }
-  const int why = errno;
-  const bool closed = out >= 0 && close(out) == 0;
-  if (!written) errno = why;
-  if (!written || !closed) {
-    const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
-    Log(place, what + " written to " + file + ": " + std::strerror(errno) +
-                   ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
-  }
+  if (out) return;
+  const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
+  Log(place, what + " written to " + file + ": " + std::strerror(errno) +
+                 ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
 }
 
 }  // namespace
@@ -83,9 +67,8 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
   if (words->words.empty()) {
     Channel& channel = channels_[key.first];
     channel.gone[reader] = key.second;
-    std::vector<uint64_t> epochs;
-    for (const auto& one : channel.epochs) epochs.push_back(one.first);
-    for (const uint64_t epoch : epochs) CertifyIfWhole({key.first, epoch});
+    for (auto next = channel.epochs.begin(); next != channel.epochs.end();)
+      CertifyIfWhole({key.first, (next++)->first});
     return ForgetIfOver(key.first);
   }
   if (report.mode.size() != 3) return;
@@ -122,30 +105,26 @@ void Certifier::Certify(const Key& key, Reports reports) {
     if (name.empty()) name = report.channel;
     bytes += report.listed.size() * sizeof report.listed[0];
   }
-  const auto epoch = std::make_shared<Epoch>(std::move(reports));
-  if (!name.empty()) Keep(key, name, epoch);
+  const bool for_file = !file_.empty();
+  const Made made = std::async(std::launch::deferred, [for_file, reports = std::move(reports)]() mutable {
+    auto certificate = std::make_shared<Certificate>(reports);
+    reports.clear();
+    if (!for_file) certificate->all.listed = {};
+    return certificate;
+  });
+  if (!name.empty()) Keep(key, name, made);
   if (right) Tell(key, {});
   if (name.empty()) return;
   const Place place{world_->ReaderName(0)};
-  const bool for_file = !file_.empty();
-  LogMade([place, epoch, for_file] {
-    return Placed(place, epoch->Made([for_file](Certificate* certificate) {
-      if (!for_file) certificate->all.listed = {};
-      return certificate->Line();
-    }));
-  });
+  LogMade([place, made] { return Placed(place, made.get()->Line()); });
   if (!for_file) return;
-  FileWriter().Add(bytes, [place, epoch, file = file_] {
-    const auto make = [](Certificate* certificate) {
-      std::string record = certificate->Record(true);
-      certificate->all.listed = {};
-      return record;
-    };
-    Append(file, epoch->Made(make) + "\n", place);
+  FileWriter().Add(bytes, [place, made, file = file_] {
+    Append(file, made.get()->Record(true) + "\n", place);
+    made.get()->all.listed = {};  // nothing else uses it
   });
 }
 
-void Certifier::Keep(const Key& key, const std::string& name, const std::shared_ptr<Epoch>& epoch) {
+void Certifier::Keep(const Key& key, const std::string& name, const Made& made) {
   if (name == "channel" + std::to_string(key.first) && last_.count(name) == 0) {
     unnamed_.push_back(name);
     if (unnamed_.size() > kUnnamed) last_.erase(unnamed_.front()), unnamed_.pop_front();
@@ -153,7 +132,7 @@ void Certifier::Keep(const Key& key, const std::string& name, const std::shared_
   // A channel may be certified after a newer channel of the same name, if its iterator lived longer or its reader was
   // slow.
   auto& [newest, last] = last_[name];
-  if (key >= newest) newest = key, last = epoch;
+  if (key >= newest) newest = key, last = made;
 }
 
 void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
@@ -161,15 +140,13 @@ void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
 }
 
 std::vector<std::string> Certifier::Last() const {
-  std::vector<std::shared_ptr<Epoch>> epochs;
+  std::vector<Made> all;
   {
     MutexLock lock(&mu_);
-    for (const auto& [name, last] : last_) epochs.push_back(last.second);
+    for (const auto& [name, last] : last_) all.push_back(last.second);
   }
   std::vector<std::string> records;
-  records.reserve(epochs.size());
-  for (const auto& epoch : epochs)
-    records.push_back(epoch->Made([](Certificate* certificate) { return certificate->Record(false); }));
+  for (const Made& made : all) records.push_back(made.get()->Record(false));
   return records;
 }
 

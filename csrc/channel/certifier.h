@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,24 +46,9 @@ class Certifier {
   using Reports = std::map<int, proof::Report>;  // by reader
   using Key = std::pair<uint32_t, uint64_t>;     // channel, epoch
 
-  // The reports on one epoch, and the certificate made of them. Making it takes a second for millions of elements. So a
-  // writer's thread makes it, or the thread that asks for the record. The thread that delivers a report never makes it.
-  class Epoch {
-   public:
-    explicit Epoch(Reports reports) : reports_(std::move(reports)) {}
-    // Calls `use` with the certificate, and returns its result. One call at a time.
-    template <typename Use>
-    std::string Made(Use use) EXCLUDES(mu_) {
-      MutexLock lock(&mu_);
-      if (!made_) made_.emplace(reports_), reports_.clear();  // in this order: there may be no memory for it
-      return use(&*made_);
-    }
-
-   private:
-    Mutex mu_{Mutex::kLast};
-    Reports reports_ GUARDED_BY(mu_);
-    std::optional<Certificate> made_ GUARDED_BY(mu_);
-  };
+  // A certificate that the first get() makes. That takes a second for millions of elements. So a writer's thread makes
+  // it, or the thread that asks for the record. The thread that delivers a report never makes it.
+  using Made = std::shared_future<std::shared_ptr<Certificate>>;
 
   // A channel whose readers have begun to report.
   struct Channel {
@@ -75,7 +60,7 @@ class Certifier {
   void Tell(const Key& key, const wire::Verified& verified) const;
   void CertifyIfWhole(const Key& key) REQUIRES(mu_);
   void Certify(const Key& key, Reports reports) REQUIRES(mu_);
-  void Keep(const Key& key, const std::string& name, const std::shared_ptr<Epoch>& epoch) REQUIRES(mu_);
+  void Keep(const Key& key, const std::string& name, const Made& made) REQUIRES(mu_);
   void ForgetIfOver(uint32_t number) REQUIRES(mu_);
 
   const World* const world_;
@@ -86,7 +71,7 @@ class Certifier {
   bool expects_ GUARDED_BY(mu_) = false;                  // there has been a verified channel
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without finished channels
   // By the channel's name: the newest epoch of the newest channel of that name.
-  std::map<std::string, std::pair<Key, std::shared_ptr<Epoch>>> last_ GUARDED_BY(mu_);
+  std::map<std::string, std::pair<Key, Made>> last_ GUARDED_BY(mu_);
   std::deque<std::string> unnamed_ GUARDED_BY(mu_);  // the channels in `last_` without names of their own, oldest first
 };
 

@@ -71,32 +71,26 @@ void Channels::EndSource(uint32_t number) {
 // ---- The network.
 
 void Channels::Deliver(int member, Header header, BundlePtr bundle) {
-  const uint32_t number = header.channel;
-  Channel channel;
   {
     MutexLock lock(&mu_);
-    const auto found = channels_.find(number);
-    if (found == channels_.end()) {  // messages of an ended channel are dropped
-      if (number > made_) early_[number].push_back({member, std::move(header)});
-      return;
-    }
-    channel = found->second;
+    if (header.channel > made_) return early_[header.channel].push_back({member, std::move(header)});
   }
-  DeliverEarly(number);
+  const Channel channel = DeliverEarly(header.channel);
   Deliver(channel, member, std::move(header), std::move(bundle));
 }
 
-void Channels::DeliverEarly(uint32_t number) {
+Channel Channels::DeliverEarly(uint32_t number) {
   Channel channel;
   std::vector<Message> messages;
   {
     MutexLock lock(&mu_);
     const auto found = channels_.find(number);
-    if (early_.empty() || found == channels_.end()) return;
+    if (found == channels_.end()) return {};
     channel = found->second;
     if (auto early = early_.extract(number)) messages = std::move(early.mapped());
   }
   for (Message& message : messages) Deliver(channel, message.member, std::move(message.header), nullptr);
+  return channel;
 }
 
 void Channels::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) const {
@@ -119,20 +113,13 @@ void Channels::OnGone(int member) {
 // Ended channels count, too. The time of a channel's end depends on each process's garbage collection, but all
 // processes must know the same names.
 std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
-  const OneAtATimeLock one_look(&looking_);  // otherwise a slow look would replace what a later look has found
-  std::map<std::string, Account> live;
+  const MutexLock one_look(&looking_);  // otherwise a slow look would replace what a later look has found
+  std::vector<std::pair<std::string, Account>> live;
   for (const Channel& channel : All()) {
-    if (channel.sink) {
-      Account& account = live[channel.sink->config().name];
-      account.options = channel.sink->config();
-      account.tally = channel.sink->tally();
-      account.trainer = channel.sink->Times(reset);
-    }
-    if (channel.source) {
-      Account& account = live[channel.source->config().name];
-      account.options = channel.source->config();
-      account.reader = channel.source->Times(reset);
-    }
+    auto& [name, account] = live.emplace_back();
+    name = channel.sink ? channel.sink->config().name : channel.source->config().name;
+    if (channel.sink) account.tally = channel.sink->tally(), account.trainer = channel.sink->Times(reset);
+    if (channel.source) account.reader = channel.source->Times(reset);
   }
   MutexLock lock(&mu_);
   for (auto& [name, account] : accounts_) {
@@ -141,7 +128,6 @@ std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   for (const auto& [name, account] : live) {
     const auto known = accounts_.find(name);
     if (known == accounts_.end()) continue;
-    known->second.options = account.options;
     if (account.trainer) known->second.tally = account.tally, known->second.trainer = account.trainer;
     if (account.reader) known->second.reader = account.reader;  // the dealer or the iterators may live longer
   }

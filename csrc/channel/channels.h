@@ -50,7 +50,8 @@ class Channels {
   // Delivers one message of a channel. Another process may send it before this process has made the channel. Then the
   // message is kept, and delivered before all later messages.
   void Deliver(int member, wire::Header header, BundlePtr bundle) EXCLUDES(mu_);
-  void DeliverEarly(uint32_t number) EXCLUDES(mu_);
+  // Delivers the kept messages. Returns the channel, without sink and source if it has ended.
+  Channel DeliverEarly(uint32_t number) EXCLUDES(mu_);
   // This member takes no more steps.
   void OnGone(int member) EXCLUDES(mu_);
 
@@ -65,11 +66,12 @@ class Channels {
     wire::Header header;
   };
 
+  // Messages of an ended channel are dropped.
   void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle) const;
 
   const World* const world_;
 
-  OneAtATime looking_;  // held for a look at all sinks and sources, under whose locks nobody looks
+  Mutex looking_{Mutex::kBefore};  // held for a look at all sinks and sources, under whose locks nobody looks
   mutable Mutex mu_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // by channel that is not made yet

@@ -82,7 +82,7 @@ class DynamicLanes : public Lanes {
     return steps;
   }
 
-  std::vector<int> WaitsFor(int trainer) const override {
+  std::vector<int> WaitsFor(int trainer, uint64_t) const override {
     std::vector<int> slow;
     if (!finished_) return slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -111,7 +111,7 @@ class DynamicLanes : public Lanes {
     for (; lane.taken < taken.n && !lane.held.empty(); ++lane.taken) {
       const bool last = lane.taken + 1 == taken.n;
       output_->Acknowledged(trainer, &lane.held.front(), last ? std::exchange(received, nullptr) : nullptr);
-      credit_->Take(static_cast<size_t>(trainer), lane.held.front().ShareOf(trainer).bytes);
+      credit_->Release(static_cast<size_t>(trainer), lane.held.front().ShareOf(trainer).bytes);
       FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
     }
@@ -124,7 +124,7 @@ class DynamicLanes : public Lanes {
   void TakeBack(int trainer, LaneStep from) {
     Lane& lane = At(trainer);
     while (!lane.held.empty() && lane.sent() > from.n) {
-      credit_->TakeBack(static_cast<size_t>(trainer), lane.held.back().ShareOf(trainer).bytes);
+      credit_->Release(static_cast<size_t>(trainer), lane.held.back().ShareOf(trainer).bytes);
       waiting_.push_front(std::move(lane.held.back()));
       lane.held.pop_back();
     }

@@ -14,7 +14,7 @@
 #include "base/outcome.h"
 #include "channel/credit.h"
 #include "mail/share.h"
-#include "proof/share_hash.h"
+#include "proof/report.h"
 #include "wire/messages.h"
 
 namespace hvdata {
@@ -97,16 +97,15 @@ class Lanes {
   virtual std::vector<const Step*> Untaken() const = 0;
   // Static: the number of the first element of these steps. ~0: there are none. Dynamic: always ~0.
   virtual uint64_t FirstUntaken() const { return ~0ull; }
-  // The lanes that must all get more credit before HasCredit is true. Empty if credit of any lane is enough.
-  virtual std::vector<int> WithoutCredit(uint64_t) const { return {}; }
-  // The limit that such a lane needs, in its own steps.
+  // The trainers that must take or open before `trainer` gets so many more steps. Static: the lanes that must all get more
+  // credit before HasCredit is true. Dynamic: empty until the input has ended, because credit of any lane is enough.
+  virtual std::vector<int> WaitsFor(int trainer, uint64_t steps) const = 0;
+  // Static: the limit that such a lane needs, in its own steps.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // Gated lanes: steps before this one are not sent any more.
   virtual DealtStep Oldest() const { return {}; }
   // How many steps each lane may be sent beyond its taken steps. Returns the smallest of these numbers.
   virtual uint64_t Window() const { return 1; }
-  // The other trainers that must take or open before `trainer` gets more steps.
-  virtual std::vector<int> WaitsFor(int trainer) const = 0;
 
   // Steps that are dealt until now.
   uint64_t dealt() const { return dealt_; }

@@ -75,7 +75,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  if (!resumed_.empty()) SendReady(Progress::kGoesOn, DealtStep(), {kOk, "", Where(turn_)});
+  SendReady(Progress::kBegins, DealtStep(), {kOk, "", resumed_.empty() ? Place() : Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
@@ -127,10 +127,6 @@ void ReaderEpoch::OnClose(int trainer, const wire::Close& close) {
   Settle();
 }
 
-void ReaderEpoch::OnDeparted(int trainer) {
-  if (started_) lanes_->Close(trainer, LaneStep(0));
-}
-
 bool ReaderEpoch::Over() const { return stopped_ || (lanes_->AllClosed() && (cancelled_ || !OnlyItsEndIsLeft())); }
 
 // True if only the end of the input is missing. A program that counts its steps leaves after the last step, and does
@@ -176,7 +172,7 @@ bool ReaderEpoch::StopsPulling() const { return Over() || lanes_->finished() || 
 
 void ReaderEpoch::WantEnough() {
   pulling_ = false;
-  wanted_ = lanes_->HasCredit(1) ? 1 : credit_->Enough(lanes_->Window());
+  wanted_ = lanes_->HasCredit(1) ? 1 : std::max<uint64_t>(lanes_->Window() / 4, 1);
 }
 
 // If there are several readers, each holds its next step back until there is credit for it. So their pipelines run at
@@ -192,7 +188,7 @@ std::optional<ReaderEpoch::Task> ReaderEpoch::Next(bool save) {
 // A step needs credit in every lane. Other trainers need not wake the dealer before the last lane without credit has
 // got it.
 std::pair<int, LaneStep> ReaderEpoch::WaitsForCreditOf() const {
-  const std::vector<int> full = lanes_->WithoutCredit(wanted_);
+  const std::vector<int> full = lanes_->WaitsFor(-1, wanted_);
   if (full.empty()) return {-1, LaneStep(0)};
   return {full.back(), lanes_->LimitFor(full.back(), wanted_)};
 }
@@ -219,7 +215,7 @@ void ReaderEpoch::DealNow(Step step) {
   const double cost = config_.weighed ? step.cost : -1;
   lanes_->Deal(std::move(step));
   Settle();
-  SendReady(Progress::kHas, Dealt(), {}, cost);
+  SendReady(Progress::kHas, Dealt(), {}, false, cost);
 }
 
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
@@ -240,6 +236,9 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const bool pulled = std::exchange(pulling_, false);
   // When all trainers have left, the pull was cancelled. Then its outcome is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
+  // An iterator that was saved at its end yields no elements, so there is nothing to compare.
+  const bool compares = pulled_.first + pulled_.hashes.size() > 0;
+  if (outcome.ok() && compares && !alike_ && !input_over_) return SendPulled(wire::Pulled::Progress::kEnded);
   input_ended_ = input_ended_ || outcome.ok();
   const uint64_t steps_before = history_->last_steps;
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
@@ -263,14 +262,12 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
     SendReady(Progress::kFailed, steps, outcome);
-  else if (!lost.ok() && !no_filler_.empty())  // nothing can take the place of this reader's rows
-    SendReady(Progress::kFailed, steps, lost);
-  else if (!no_filler_.empty())
+  else if (no_filler_.empty())
+    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps, lost, !lost.ok());
+  else if (lost.ok())
     SendReady(Progress::kFills, steps, {kInvalidArgument, no_filler_, Here()});
-  else if (!lost.ok())
-    SendReady(SendsFillers(config_, world_) ? Progress::kLostFills : Progress::kLostEnds, steps, lost);
-  else
-    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps);
+  else  // nothing can take the place of this reader's rows
+    SendReady(Progress::kFailed, steps, lost);
   Report(false);
 }
 
@@ -303,8 +300,9 @@ void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
 }
 
 void ReaderEpoch::OnAlike(const wire::Alike& alike) {
-  if (alike.outcome.ok()) alike_ = true;
-  if (alike.outcome.ok() || lanes_->finished() || input_over_) return;
+  if (lanes_->finished() || input_over_) return;
+  alike_ = alike.outcome.ok();
+  if (alike_) return pulled_.progress == wire::Pulled::Progress::kEnded ? Finish({}) : void();
   if (!account_) return Finish(alike.outcome);
   account_->Find({alike.outcome.message});
   EndWith(alike.outcome.message);
@@ -358,7 +356,7 @@ void ReaderEpoch::LogLost(const Outcome& error) const {
 // stopped rank, or its messages don't reach this reader. If every trainer's window is full, all trainers are equally
 // busy: then nothing is logged.
 void ReaderEpoch::LogStall(double seconds) const {
-  const auto full = static_cast<int64_t>(lanes_->WithoutCredit(1).size());
+  const auto full = static_cast<int64_t>(lanes_->WaitsFor(-1, 1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;
   Log(Here(), "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
 }
@@ -374,7 +372,7 @@ std::string ReaderEpoch::Explain(int trainer) const {
   if (pulled_.progress == wire::Pulled::Progress::kEnded && !alike_ && !input_over_)
     return "the pipeline of " + me + " has ended, and waits until those of all readers have (shard=\"auto\")";
   std::vector<std::string> slow;
-  for (const int t : lanes_->WaitsFor(trainer))
+  for (const int t : lanes_->WaitsFor(trainer, 1))
     slow.push_back(world_.AudienceName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));
   if (slow.empty()) return me + " has dealt " + dealt + " steps";
   return me + " has dealt " + dealt + " steps and waits until " + JoinNames(slow) + " has taken more of them";

@@ -75,7 +75,7 @@ class ReaderEpoch : private LaneOutput {
   void Start(const plan::Resumption& at, const proof::Past& past);
   // Returns the next task, or nothing while credit is missing. `save`: a trainer wants a state.
   std::optional<Task> Next(bool save);
-  // Before a wait. WantEnough: the dealer wants credit for Credit::Enough() steps. WantOne: one step is enough.
+  // Before a wait. WantEnough: the dealer wants credit for a quarter of the window (credit.h). WantOne: one step is enough.
   void WantEnough();
   void WantOne() { wanted_ = 1; }
   uint64_t wanted() const { return wanted_; }
@@ -93,18 +93,17 @@ class ReaderEpoch : private LaneOutput {
   void Leave(std::vector<Leftover> leftovers, std::string no_filler);
   // Called before Finish, if SendsFillers: gives the shares of steps that only other readers have, or the reason why
   // they can't be made.
-  void Fill(Step step);
+  void Fill(Step step) { lanes_->Fill(std::move(step)); }
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
   // The input has ended with `outcome`. An error gets its place. `of_pipeline`: the user's pipeline has
-  // failed. With on_reader_error="continue" the other readers then continue, if there are any.
+  // failed. With on_reader_error="continue" the other readers then continue, if there are any. If readers divide one
+  // pipeline, the epoch ends when all readers have compared their elements.
   void Finish(Outcome outcome, bool of_pipeline = false);
 
   // Readers that divide one pipeline compare its elements (channel/stream_comparer.h). Pulled: hashes of elements from
   // number `first` on, also of those that other readers deal. They are sent in bunches, and at a SendPulled.
   void Pulled(uint64_t first, std::vector<uint64_t> hashes);
   void SendPulled(wire::Pulled::Progress progress);
-  // All readers have had the same elements, or the epoch has ended otherwise.
-  bool Compared() const { return alike_ || StopsPulling(); }
   void OnAlike(const wire::Alike& alike);
 
   // True if no trainer needs the epoch any more.
@@ -114,7 +113,9 @@ class ReaderEpoch : private LaneOutput {
   // For the account of a verified channel. NoStep: the elements from number `first` on make no step. DeliveredBefore:
   // an earlier run has delivered the element.
   void NoStep(uint64_t first, std::vector<proof::Element> elements);
-  void DeliveredBefore(uint64_t element, const proof::Element& its);
+  void DeliveredBefore(uint64_t element, const proof::Element& its) {
+    if (account_) account_->DeliveredBefore(element, its);
+  }
   proof::Bookmark Mark(uint64_t element) const { return account_ ? account_->Mark(element) : proof::Bookmark(); }
 
   // The elements that some trainer has not taken, with their numbers.
@@ -132,7 +133,9 @@ class ReaderEpoch : private LaneOutput {
   }
   void OnClaim(int trainer, const wire::Claim& claim);
   void OnClose(int trainer, const wire::Close& close);
-  void OnDeparted(int trainer);
+  void OnDeparted(int trainer) {
+    if (started_) lanes_->Close(trainer, LaneStep(0));
+  }
   // A trainer has waited for long. Returns false if this trainer does not wait for another reader of a coordinated
   // channel.
   bool OnWhy(int trainer, EpochStep step);
@@ -164,7 +167,8 @@ class ReaderEpoch : private LaneOutput {
   void LeftOut(const Step& dealt) override;
 
   void Tell(int trainer, wire::Message message) const;
-  void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}, double cost = -1) const;
+  void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}, bool lost = false,
+                 double cost = -1) const;
   void LearnCosts(DealtStep end, const std::vector<double>& costs);
   double CostOf(DealtStep step, const Step& dealt) const;
   std::string Me() const { return world_.ReaderName(world_.me().reader); }
@@ -191,7 +195,6 @@ class ReaderEpoch : private LaneOutput {
   void Find(int trainer, const proof::Difference& what);
   void EndWith(const std::string& text);
   void Report(bool over);
-  void SendReport(const proof::Report& report) const;
 
   const ChannelConfig& config_;
   const World& world_;
@@ -222,11 +225,9 @@ class ReaderEpoch : private LaneOutput {
   bool lost_ = false;    // this reader's pipeline has failed, and the other readers continue
   std::string why_;      // the error that ended the epoch
   std::vector<Leftover> leftovers_;
-  std::string no_filler_;               // the reason why this reader can't make fillers
-  std::optional<DealtStep> cut_short_;  // another reader has ended the epoch at this step
-  // Weighed channels of coordinated readers: the costs of all trainers' rows, from step costs_begin_ on.
-  uint64_t costs_begin_ = 0;
-  std::deque<double> costs_;
+  std::string no_filler_;                  // the reason why this reader can't make fillers
+  std::optional<DealtStep> cut_short_;     // another reader has ended the epoch at this step
+  std::map<uint64_t, double> costs_;       // weighed channels of coordinated readers: of all trainers' rows, by step
   uint64_t undealt_ = 0;                   // steps that came too late to be dealt
   int64_t dropped_ = 0, all_dropped_ = 0;  // rows or elements: not logged yet; of the whole epoch
   uint64_t stepless_ = 0;

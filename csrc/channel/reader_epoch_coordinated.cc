@@ -13,29 +13,24 @@ using Notice = wire::Go::Notice;
 
 // Hosts may resume from different steps of a checkpoint, so READY counts steps of the whole epoch. No READY comes after
 // kLeftForGood.
-void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome, double cost) const {
+void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome, bool lost, double cost) const {
   if (!coordinated() || roster_.AllDeparted()) return;
-  send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome, cost}, nullptr);
+  send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome, cost, lost}, nullptr);
 }
 
-// Notes the costs of the steps before `end`, and forgets those of steps that are not sent any more.
+// Notes the costs of the last steps before `end`, and forgets those of steps that are not sent any more.
 void ReaderEpoch::LearnCosts(DealtStep end, const std::vector<double>& costs) {
-  if (costs.empty()) return;
-  for (; !costs_.empty() && costs_begin_ < lanes_->Oldest().n; ++costs_begin_) costs_.pop_front();
-  const uint64_t known = costs_begin_ + costs_.size(), news = std::min<uint64_t>(costs.size(), end.n);
-  if (costs_.empty() || end.n - news > known) costs_.clear(), costs_begin_ = end.n - news;
-  const uint64_t from = costs_begin_ + costs_.size();
-  for (uint64_t step = from; step < end.n; ++step) costs_.push_back(costs[costs.size() - (end.n - step)]);
+  uint64_t step = end.n;
+  for (auto cost = costs.rbegin(); cost != costs.rend() && step > 0; ++cost) costs_[--step] = *cost;
+  costs_.erase(costs_.begin(), costs_.lower_bound(lanes_->Oldest().n));
 }
 
 // The cost of the step in the whole job. This reader alone knows its own rows only.
 double ReaderEpoch::CostOf(DealtStep step, const Step& dealt) const {
   if (!coordinated()) return dealt.cost;
-  const bool known = step.n >= costs_begin_ && step.n - costs_begin_ < costs_.size();
-  return known ? costs_[static_cast<size_t>(step.n - costs_begin_)] : 0;
+  const auto found = costs_.find(step.n);
+  return found == costs_.end() ? 0 : found->second;
 }
-
-void ReaderEpoch::Fill(Step step) { lanes_->Fill(std::move(step)); }
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
   if (go.notice == Notice::kBehind) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "channel/reader_epoch.h"
-#include "proof/compare.h"
+#include "proof/account.h"
 
 namespace hvdata {
 
@@ -45,10 +45,6 @@ void ReaderEpoch::NoStep(uint64_t first, std::vector<proof::Element> elements) {
   if (account_) account_->Deal(first, {std::move(elements), {}});
 }
 
-void ReaderEpoch::DeliveredBefore(uint64_t element, const proof::Element& its) {
-  if (account_) account_->DeliveredBefore(element, its);
-}
-
 // The trainer has reached its end, and so many of its shares are missing. Below 0: it got so many surplus shares.
 void ReaderEpoch::Missing(int trainer, int64_t shares) {
   if (!account_ || !started_ || wrong_.count(trainer) > 0) return;
@@ -84,13 +80,10 @@ void ReaderEpoch::Settle() {
 
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
-  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);  // for trainers that wait at the end
+  // At once, for trainers that wait at the end.
+  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);
   Finish({kDataLoss, text});
   why_ = text;
-}
-
-void ReaderEpoch::SendReport(const proof::Report& report) const {
-  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
 }
 
 // Reports once: when every trainer has acknowledged all its shares or has left, or when the epoch is over.
@@ -106,7 +99,7 @@ void ReaderEpoch::Report(bool over) {
   report.channel = accounted_before_ ? "" : config_.name;
   report.mode = {static_cast<uint8_t>(config_.batch), static_cast<uint8_t>(config_.schedule),
                  static_cast<uint8_t>(config_.remainder)};
-  SendReport(report);
+  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
 }
 
 }  // namespace hvdata

@@ -21,9 +21,8 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       changed_(std::move(door)),
       window_(config_.prefetch,
               std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
-              config_.schedule == plan::Schedule::kDynamic) {
-  times_.waited_for.resize(static_cast<size_t>(world->source_count()));
-  until_reset_ = times_;
+              config_.schedule == plan::Schedule::kDynamic),
+      times_(world->sources.size()) {
   clock_.TraceTo(trace, config_.number, world->source_readers);
 }
 
@@ -190,12 +189,10 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
 TrainerTimes Sink::Times(bool reset) {
   MutexLock lock(&mu_);
   TrainerTimes now = times_;
-  now.sums = clock_.Read();
+  now.sums = clock_.Read(reset);
   now.window = static_cast<uint64_t>(window_.Steps());
-  TrainerTimes since = now;
-  since -= until_reset_;
-  if (reset) until_reset_ = std::move(now);
-  return since;
+  if (reset) times_ = TrainerTimes(world_->sources.size());
+  return now;
 }
 
 Sink::Tally Sink::tally() const {

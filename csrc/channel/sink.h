@@ -24,7 +24,7 @@
 #include "channel/window.h"
 #include "mail/share.h"
 #include "mail/signal.h"
-#include "proof/share_hash.h"
+#include "proof/report.h"
 
 namespace hvdata {
 
@@ -135,8 +135,8 @@ class Sink {
   Tally tally_ GUARDED_BY(mu_);
   TracedWatch<TrainerDoes> clock_;
   int last_reader_ GUARDED_BY(mu_) = -1;  // the reader of the last share
-  TrainerTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
-  uint64_t before_ GUARDED_BY(mu_) = 0;  // an epoch's number over all runs, less its number in this run
+  TrainerTimes times_ GUARDED_BY(mu_);    // without `sums` and `window`
+  uint64_t before_ GUARDED_BY(mu_) = 0;   // an epoch's number over all runs, less its number in this run
   const SinkIterator* restored_ GUARDED_BY(mu_) = nullptr;  // its state is on the readers, for the next epoch
   Outcome failed_ GUARDED_BY(mu_);
   std::string reason_ GUARDED_BY(mu_);                                 // from a reader: why a step does not come

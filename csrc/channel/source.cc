@@ -22,10 +22,8 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       send_(std::move(send)),
       changed_(std::move(door)),
       roster_(world->audience_count()),
-      credit_(config_, *world) {
-  times_.no_room.resize(credit_.lanes());
-  times_.no_room_times.resize(credit_.lanes());
-  until_reset_ = times_;
+      credit_(Credit::Of(config_, *world)),
+      times_(world->audience.size()) {
   clock.TraceTo(trace, config_.number, world->audience_ranks);
 }
 
@@ -81,7 +79,7 @@ std::map<int, wire::Restore> Source::Begin(uint64_t epoch, std::function<void()>
 void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
   Begin(epoch, nullptr);
   Start({});
-  Finish(outcome);
+  Epoch()->Finish(outcome);
   while (Linger() != Task::kStop) {
     for (const SaveRequest& request : TakeSaveRequests()) AnswerSave(request, outcome, "");
   }
@@ -91,9 +89,6 @@ void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
 void Source::Start(const plan::Resumption& at, const proof::Past& past) {
   MutexLock lock(&mu_);
   epoch_->Start(at, past);
-  const auto go = goes_.find(begun_);  // another reader was faster
-  if (go != goes_.end()) epoch_->OnGo(go->second);
-  goes_.erase(goes_.begin(), goes_.upper_bound(begun_));
 }
 
 Source::Task Source::Await() {
@@ -140,26 +135,6 @@ void Source::Deal(Step step) {
   epoch_->Deal(std::move(step));
 }
 
-void Source::Finish(Outcome outcome, bool of_pipeline) {
-  MutexLock lock(&mu_);
-  epoch_->Finish(std::move(outcome), of_pipeline);
-  changed_.NotifyAll();
-}
-
-Source::Task Source::AwaitAlike() {
-  changed_.Fetch();  // messages of reader 0 to itself
-  MutexLock lock(&mu_);
-  epoch_->SendPulled(wire::Pulled::Progress::kEnded);
-  const auto ready = [this] {
-    mu_.AssertHeld();
-    changed_.Attend(Doorbell::kEverybody, LaneStep(0));
-    return epoch_->Compared() || SaveIsWanted();
-  };
-  while (!changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
-  }
-  return epoch_->Compared() ? Task::kStop : Task::kSave;
-}
-
 Source::Task Source::Linger() {
   clock.TurnTo(ReaderDoes::kServes);
   MutexLock lock(&mu_);
@@ -185,12 +160,13 @@ void Source::End() {
 ReaderTimes Source::Times(bool reset) {
   MutexLock lock(&mu_);
   ReaderTimes now = times_;
-  now.sums = clock.Read();
+  now.sums = clock.Read(reset);
   if (epoch_) now.untaken = epoch_->Untaken(), now.steps += epoch_->dealt();
-  ReaderTimes since = now;
-  since -= until_reset_;
-  if (reset) until_reset_ = std::move(now);
-  return since;
+  if (reset) {
+    times_ = ReaderTimes(world_->audience.size());
+    times_.steps = epoch_ ? 0 - epoch_->dealt() : 0;  // the sum of both counts from now on
+  }
+  return now;
 }
 
 // ---- Checkpoints.
@@ -363,19 +339,14 @@ void Source::OnDeparted(int trainer) {
   changed_.NotifyAll();
 }
 
-// Reader 0 sends the step up to which all readers may go. This reader keeps the last GO of each epoch that it has not
-// begun.
+// Reader 0 sends the step up to which all readers may go.
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
-  const bool of_steps = go.notice == Notice::kAllHave || go.notice == Notice::kEndsThere;
   if (go.notice == Notice::kExplain) {
     if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
       SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), {kOk, Explain(-1, epoch)}});
-  } else if (Deals(epoch) && (epoch_->started() || !of_steps)) {
+  } else if (Deals(epoch) && epoch_->started()) {
     epoch_->OnGo(go);
     if (go.notice == Notice::kEndsThere) changed_.NotifyAll();
-  } else if (of_steps && (epoch > begun_ || Deals(epoch))) {
-    wire::Go& last = goes_[epoch];
-    if (last.notice == Notice::kAllHave && (go.notice == Notice::kEndsThere || go.steps.n >= last.steps.n)) last = go;
   }
 }
 

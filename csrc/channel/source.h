@@ -87,11 +87,7 @@ class Source {
   void Deal(Step step);
   bool shares_tail() const { return SharesTail(config_, *world_); }
   bool sends_fillers() const { return SendsFillers(config_, *world_); }
-  // The input of a divided channel has ended. Waits until all readers have compared their elements, or the epoch is
-  // over (kStop), or a trainer wants a state (kSave).
-  Task AwaitAlike();
-  void Finish(Outcome outcome, bool of_pipeline = false);
-  // After Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
+  // After ReaderEpoch::Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();
   // The epoch is over, and the dealer has closed its input.
   void End();
@@ -151,8 +147,7 @@ class Source {
   std::function<void()> cancel_ GUARDED_BY(mu_);        // cancels the epoch's pull
   bool shut_ GUARDED_BY(mu_) = false;
   std::map<uint64_t, std::vector<SaveRequest>> saves_ GUARDED_BY(mu_);  // by epoch, of this epoch and later epochs
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);                   // by epoch that has not begun: its last GO
-  ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
+  ReaderTimes times_ GUARDED_BY(mu_);  // without `sums`, `untaken` and the steps of the current epoch
 };
 
 }  // namespace hvdata

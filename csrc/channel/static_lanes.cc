@@ -122,9 +122,7 @@ class StaticLanes : public Lanes {
 
   uint64_t FirstUntaken() const override { return window_.empty() ? kAll : window_.front().first; }
 
-  std::vector<int> WaitsFor(int) const override { return WithoutCredit(1); }
-
-  std::vector<int> WithoutCredit(uint64_t steps) const override {
+  std::vector<int> WaitsFor(int, uint64_t steps) const override {
     std::vector<int> slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (!lanes_[i].closed && !LaneHasCredit(lanes_[i], steps)) slow.push_back(static_cast<int>(i));
@@ -172,7 +170,8 @@ class StaticLanes : public Lanes {
     if (lane.closed) return;  // its steps may be dropped
     const uint64_t said = lane.After(steps), taken = std::min(lane.sent, said);
     for (; lane.taken < taken; ++lane.taken) {
-      if (lane.taken < dealt_) credit_->Take(static_cast<size_t>(trainer), InWindow(lane.taken).ShareOf(trainer).bytes);
+      if (lane.taken < dealt_)
+        credit_->Release(static_cast<size_t>(trainer), InWindow(lane.taken).ShareOf(trainer).bytes);
       if (received == nullptr || lane.taken + 1 != said) continue;
       output_->Acknowledged(trainer, &SentTo(lane, lane.taken), std::exchange(received, nullptr));
     }

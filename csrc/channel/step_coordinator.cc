@@ -8,11 +8,11 @@ namespace hvdata {
 using wire::Go;
 using wire::Ready;
 
-StepCoordinator::StepCoordinator(const World* world, Send send) : world_(world), send_(std::move(send)) {}
-
 // Updates the step up to which all readers may go, and finds out if the epoch ends there. True when either has changed.
-bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
+bool StepCoordinator::Advance(Epoch* epoch) {
   if (epoch->ended) return false;
+  Outcome* const outcome = &epoch->outcome;
+  *outcome = {};
   constexpr uint64_t kAll = ~0ull;
   uint64_t reach = kAll;  // every reader has these steps, or makes fillers for them
   uint64_t end = kAll;    // no reader goes beyond it
@@ -60,14 +60,6 @@ bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
                      [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas); });
 }
 
-// Takes the costs of the steps that are allowed now.
-std::vector<double> StepCoordinator::TakeCosts(Epoch* epoch) {
-  std::vector<double> costs;
-  const auto end = epoch->costs.lower_bound(epoch->allowed);
-  for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) costs.push_back(at->second);
-  return costs;
-}
-
 void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
@@ -88,16 +80,16 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
-// left. That is an error.
-void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
+// left. That is an error. Returns true if the reader begins the epoch with this message.
+bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
   if (r.begun || progress == Progress::kLeft || progress == Progress::kLeftForGood || progress == Progress::kAsks ||
       progress == Progress::kExplains)
-    return;
+    return false;
   r.begun = true;
   r.from = ready.steps.n;
-  if (progress == Progress::kGoesOn) r.resumes = ready.outcome.place;
+  if (progress == Progress::kBegins) r.resumes = ready.outcome.place;
   Place place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
@@ -108,7 +100,7 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
     else if (!place.known() && one.from > 0)
       place = one.resumes;
   }
-  if (!place.known() || anew.empty()) return;
+  if (!place.known() || anew.empty()) return true;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition,
@@ -116,85 +108,65 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
                    ": each host's reader has its own place, so restore the iterator on every rank, each from what it "
                    "saved itself",
                place};
+  return true;
 }
 
 void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   if (reader < 0) return;
   const auto& ready = std::get<Ready>(header.message);
-  const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
   // The epoch is over: the answer of a reader to kExplain came late.
-  if (ready.progress == Progress::kExplains && epochs_.count(key) == 0) return;
-  if (ready.progress != Progress::kLeftForGood) return Note(key, reader, ready);
-  std::set<int>& departed = departed_[header.channel];
-  departed.insert(reader);
-  for (auto next = epochs_.begin(); next != epochs_.end();) {
-    const Key one = (next++)->first;
-    if (one.first == header.channel) Note(one, reader, ready);
-  }
-  if (departed.size() == world_->readers.size()) departed_.erase(header.channel);
+  if (ready.progress == Progress::kExplains && !book_.Has(header)) return;
+  book_.Update(header, reader, ready.progress == Progress::kLeftForGood,
+               [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, ready); });
 }
 
-size_t StepCoordinator::kept() const {
-  MutexLock lock(&mu_);
-  return epochs_.size() + departed_.size();
-}
-
-void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
+void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
-  Epoch& epoch = epochs_[key];
-  epoch.readers.resize(world_->readers.size());
-  if (const auto found = departed_.find(key.first); found != departed_.end()) {
-    for (int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kLeft;
-  }
-  Reader& r = epoch.readers[static_cast<size_t>(reader)];
-  CheckBeginnings(&epoch, reader, ready);
+  Reader& r = epoch->readers[static_cast<size_t>(reader)];
+  const bool begins = CheckBeginnings(epoch, reader, ready);
   // A reader's end stays its end: a later READY does not change it. Except: the reader leaves.
-  if (r.progress == Progress::kHas && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
-  if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch.allowed)
-    epoch.costs[ready.steps.n - 1] += ready.cost;
-  if ((progress == Progress::kLostEnds || progress == Progress::kLostFills) && r.progress == Progress::kHas) {
-    r.progress = progress == Progress::kLostEnds ? Progress::kEnded : Progress::kFills;
-    r.lost = ready.outcome;
-  } else if (progress == Progress::kLeft ||
-             ((progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed) &&
-              r.progress == Progress::kHas)) {
+  const bool runs = r.progress == Progress::kHas;
+  if (runs && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
+  if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch->allowed)
+    epoch->costs[ready.steps.n - 1] += ready.cost;
+  const bool ends = progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed;
+  if (progress == Progress::kLeft || (ends && runs)) {
     r.progress = progress;
-    r.outcome = ready.outcome;
+    (ready.lost ? r.lost : r.outcome) = ready.outcome;
   }
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
   Place place;
-  for (const Reader& one : epoch.readers) {
+  for (const Reader& one : epoch->readers) {
     if (one.progress == Progress::kLeft || !one.resumes.known() || one.from < latest) continue;
     latest = one.from;
     place = one.resumes;
   }
-  if (!epoch.costs.empty() && epoch.costs.begin()->first < latest && r.progress == Progress::kHas) {
+  if (!epoch->costs.empty() && epoch->costs.begin()->first < latest && r.progress == Progress::kHas) {
     r.progress = Progress::kFailed;
-    r.steps = epoch.allowed;
+    r.steps = epoch->allowed;
     r.outcome = {
         kFailedPrecondition,
         "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
         "Save without a buffering stage behind distribute_dataset",
         place};
   }
-  Outcome outcome;
-  if (Advance(&epoch, &outcome)) {
-    epoch.waiting.clear();
-    const Go go{epoch.ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch.allowed), outcome,
-                TakeCosts(&epoch)};
-    for (size_t to = 0; to < epoch.readers.size(); ++to) {
-      if (epoch.readers[to].progress != Progress::kLeft) SendGo(static_cast<int>(to), key, go);
+  const bool news = Advance(epoch);
+  if (news || (begins && epoch->ended)) {
+    epoch->waiting.clear();
+    Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome};
+    const auto end = epoch->costs.lower_bound(epoch->allowed);
+    for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) go.costs.push_back(at->second);
+    for (int to = 0; to < static_cast<int>(epoch->readers.size()); ++to) {
+      const Reader& one = epoch->readers[static_cast<size_t>(to)];
+      if (one.begun && one.progress != Progress::kLeft && (news || to == reader)) SendGo(to, key, go);
     }
   } else if (progress == Progress::kAsks) {
-    AskThoseBehind(&epoch, key, reader);
+    AskThoseBehind(epoch, key, reader);
   } else if (progress == Progress::kExplains) {
     const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.outcome.message;
-    for (int to : epoch.waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch.allowed), {kOk, text}});
+    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, text}});
   }
-  const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                [](const Reader& one) { return one.progress == Progress::kLeft; });
-  if (over) epochs_.erase(key);
 }
 
 }  // namespace hvdata

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/world.h"
+#include "channel/epoch_book.h"
 #include "mail/share.h"
 #include "wire/header.h"
 
@@ -20,13 +21,17 @@ namespace hvdata {
 
 class StepCoordinator {
  public:
-  StepCoordinator(const World* world, Send send);
+  StepCoordinator(const World* world, Send send)
+      : world_(world), send_(std::move(send)), book_(world->readers.size()) {}
 
   // `reader`: the sender's reader index in the job.
   void OnReady(int reader, const wire::Header& header);
 
   // The number of epochs and channels that it stores: only those that have not ended.
-  size_t kept() const;
+  size_t kept() const {
+    MutexLock lock(&mu_);
+    return book_.size();
+  }
 
  private:
   using Progress = wire::Ready::Progress;
@@ -35,7 +40,7 @@ class StepCoordinator {
     Progress progress = Progress::kHas;
     Outcome outcome;     // kFailed: the error. kFills: the reason why it can't make fillers, or OK
     Outcome lost;        // the error of its pipeline, with on_reader_error="continue"
-    bool begun = false;  // it has reported this epoch's first step, or its end
+    bool begun = false;  // it has begun the epoch. Other readers get no GO
     uint64_t from = 0;   // that step
     Place resumes;       // if it resumes from a checkpoint: its place, for an error
   };
@@ -44,26 +49,23 @@ class StepCoordinator {
     uint64_t allowed = 0;
     std::map<uint64_t, double> costs;  // weighed channels: of steps that are not allowed yet, of all readers
     bool ended = false;
+    Outcome outcome;        // of its end
     std::set<int> waiting;  // readers that have asked which readers are behind
   };
-  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+  using Key = EpochBook<Epoch>::Key;
 
-  static bool Advance(Epoch* epoch, Outcome* outcome);
+  static bool Advance(Epoch* epoch);
   static bool EndsWell(const Epoch& epoch, uint64_t end);
-  static std::vector<double> TakeCosts(Epoch* epoch);
   void SendGo(int reader, const Key& key, wire::Go go) const;
   void AskThoseBehind(Epoch* epoch, const Key& key, int reader) const;
-  void CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
-  void Note(const Key& key, int reader, const wire::Ready& ready) REQUIRES(mu_);
+  bool CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
+  void Note(const Key& key, Epoch* epoch, int reader, const wire::Ready& ready) const;
 
   const World* const world_;
   const Send send_;
 
   mutable Mutex mu_;
-  std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
-  // By channel: readers that have departed from it. Dropped when the last reader departs, because no READY of the
-  // channel comes after that.
-  std::map<uint32_t, std::set<int>> departed_ GUARDED_BY(mu_);
+  EpochBook<Epoch> book_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

@@ -16,43 +16,23 @@ void StreamComparer::OnPulled(int reader, const wire::Header& header) {
   const auto* pulled = std::get_if<wire::Pulled>(&header.message);
   if (reader < 0 || pulled == nullptr) return;
   MutexLock lock(&mu_);
-  if (pulled->progress != Progress::kLeftForGood) return Note({header.channel, header.epoch}, reader, *pulled);
-  std::set<int>& departed = departed_[header.channel];
-  departed.insert(reader);
-  std::vector<uint64_t> epochs;
-  for (const auto& [key, epoch] : epochs_) {
-    if (key.first == header.channel) epochs.push_back(key.second);
-  }
-  for (const uint64_t epoch : epochs) Note({header.channel, epoch}, reader, {0, {}, Progress::kLeft});
-  if (departed.size() == world_->readers.size()) departed_.erase(header.channel);
+  book_.Update(header, reader, pulled->progress == Progress::kLeftForGood,
+               [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, *pulled); });
 }
 
-size_t StreamComparer::kept() const {
-  MutexLock lock(&mu_);
-  return epochs_.size() + departed_.size();
-}
-
-void StreamComparer::Note(const Key& key, int reader, const wire::Pulled& pulled) {
-  Epoch& epoch = epochs_[key];
-  epoch.readers.resize(world_->readers.size());
-  if (const auto found = departed_.find(key.first); found != departed_.end()) {
-    for (const int r : found->second) epoch.readers[static_cast<size_t>(r)].progress = Progress::kLeft;
-  }
-  Reader& r = epoch.readers[static_cast<size_t>(reader)];
-  if (pulled.progress != Progress::kLeft && r.progress == Progress::kGoesOn) {
-    r.divides_files = pulled.progress == Progress::kFiles;
-    std::string difference = CompareHashes(&epoch, reader, pulled);
-    r.progress = pulled.progress;
-    if (difference.empty()) difference = CompareEnds(epoch);
-    if (epoch.difference.empty()) epoch.difference = std::move(difference);
-  } else if (pulled.progress == Progress::kLeft) {
+void StreamComparer::Note(const Key& key, Epoch* epoch, int reader, const wire::Pulled& pulled) const {
+  Reader& r = epoch->readers[static_cast<size_t>(reader)];
+  if (pulled.progress == Progress::kLeft) {
     r.progress = Progress::kLeft;
+  } else if (r.progress == Progress::kGoesOn) {
+    r.divides_files = pulled.progress == Progress::kFiles;
+    std::string difference = CompareHashes(epoch, reader, pulled);
+    r.progress = pulled.progress;
+    if (difference.empty()) difference = CompareEnds(*epoch);
+    if (epoch->difference.empty()) epoch->difference = std::move(difference);
   }
-  Forget(&epoch);
-  Tell(key, &epoch);
-  const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                [](const Reader& one) { return one.progress == Progress::kLeft; });
-  if (over) epochs_.erase(key);
+  Forget(epoch);
+  Tell(key, epoch);
 }
 
 // Returns the first difference, or an empty text.

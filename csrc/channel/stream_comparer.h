@@ -6,14 +6,13 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/world.h"
+#include "channel/epoch_book.h"
 #include "mail/share.h"
 #include "wire/header.h"
 
@@ -21,13 +20,16 @@ namespace hvdata {
 
 class StreamComparer {
  public:
-  StreamComparer(const World* world, Send send) : world_(world), send_(std::move(send)) {}
+  StreamComparer(const World* world, Send send) : world_(world), send_(std::move(send)), book_(world->readers.size()) {}
 
   // `reader`: the sender's reader index in the job.
   void OnPulled(int reader, const wire::Header& header);
 
   // The number of epochs and channels that it stores: only those that have not ended.
-  size_t kept() const;
+  size_t kept() const {
+    MutexLock lock(&mu_);
+    return book_.size();
+  }
 
  private:
   using Progress = wire::Pulled::Progress;
@@ -47,9 +49,9 @@ class StreamComparer {
     std::deque<Hash> hashes;  // of elements that some reader has not pulled
     std::string difference;   // the first one
   };
-  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+  using Key = EpochBook<Epoch>::Key;
 
-  void Note(const Key& key, int reader, const wire::Pulled& pulled) REQUIRES(mu_);
+  void Note(const Key& key, Epoch* epoch, int reader, const wire::Pulled& pulled) const;
   std::string CompareHashes(Epoch* epoch, int reader, const wire::Pulled& pulled) const;
   std::string CompareEnds(const Epoch& epoch) const;
   static void Forget(Epoch* epoch);
@@ -60,9 +62,7 @@ class StreamComparer {
   const Send send_;
 
   mutable Mutex mu_;
-  std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
-  // By channel: readers that have departed from it. Dropped when the last reader departs.
-  std::map<uint32_t, std::set<int>> departed_ GUARDED_BY(mu_);
+  EpochBook<Epoch> book_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

@@ -39,12 +39,9 @@ inline const char* NameOf(ReaderDoes does) {
   return kNames[static_cast<size_t>(does)];
 }
 
-template <typename Numbers>
-void Subtract(Numbers* from, const Numbers& what) {
-  for (size_t i = 0; i < from->size(); ++i) (*from)[i] -= what[i];
-}
-
 struct TrainerTimes {
+  explicit TrainerTimes(size_t readers) : waited_for(readers) {}
+
   Stopwatch<TrainerDoes>::Sums sums{};
   uint64_t steps = 0, rows = 0;     // handed out
   uint64_t waits = 0;               // steps that the trainer had to wait for
@@ -53,25 +50,17 @@ struct TrainerTimes {
   uint64_t window = 0;              // the current window, in steps
   int64_t first = 0;                // ns of waits for the first share of each epoch
   std::vector<int64_t> waited_for;  // ns, by reader
-
-  void operator-=(const TrainerTimes& o) {
-    Subtract(&sums, o.sums), Subtract(&waited_for, o.waited_for);
-    steps -= o.steps, rows -= o.rows, waits -= o.waits, queued -= o.queued, epochs -= o.epochs, first -= o.first;
-  }
 };
 
 struct ReaderTimes {
+  explicit ReaderTimes(size_t trainers) : no_room(trainers), no_room_times(trainers) {}
+
   Stopwatch<ReaderDoes>::Sums sums{};
   uint64_t elements = 0;         // pulled
   uint64_t steps = 0;            // dealt
   uint64_t untaken = 0;          // dealt steps (dynamic: elements) that some trainer has not taken at the moment
   std::vector<int64_t> no_room;  // ns, by the trainer that was the last one with a full window
   std::vector<uint64_t> no_room_times;
-
-  void operator-=(const ReaderTimes& o) {
-    Subtract(&sums, o.sums), Subtract(&no_room, o.no_room), Subtract(&no_room_times, o.no_room_times);
-    elements -= o.elements, steps -= o.steps;
-  }
 };
 
 }  // namespace hvdata

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,18 +30,20 @@ class TracedWatch {
 
   // The next TurnTo begins a lap of this step and this lane. -1: the lap has no lane, or the lane is not known yet.
   void At(uint64_t epoch, uint64_t step, int lane = -1) {
-    if (log_ != nullptr) next_.Set(epoch, step, lane);
+    if (log_ == nullptr) return;
+    const std::lock_guard<std::mutex> lock(mu_);
+    next_ = {epoch, step, lane};
   }
 
   // Begins a lap. Returns the length of the last lap. `lane`: the lane of the last lap, if it becomes known only now.
   int64_t TurnTo(Does what, int lane = -1) {
+    if (log_ == nullptr) return watch_.TurnTo(what).spent();
+    const std::lock_guard<std::mutex> lock(mu_);
     const auto lap = watch_.TurnTo(what);
-    if (log_ != nullptr) {
-      Note(lap, lane);
-      if (what == Does::kNothing && lap.what != what) Moment("epoch ends", lap.end);
-      begun_.Set(next_.epoch, next_.step, next_.lane);
-      if (lap.what == Does::kNothing && lap.what != what) Moment("epoch begins", lap.end);
-    }
+    Note(lap, lane);
+    if (what == Does::kNothing && lap.what != what) Moment("epoch ends", lap.end);
+    begun_ = next_;
+    if (lap.what == Does::kNothing && lap.what != what) Moment("epoch begins", lap.end);
     return lap.spent();
   }
 
@@ -49,28 +51,23 @@ class TracedWatch {
   // thread may call it.
   void NoteUnderWay(int64_t least = 0) {
     if (log_ == nullptr) return;
+    const std::lock_guard<std::mutex> lock(mu_);
     const auto lap = watch_.UnderWay();
-    if (lap.end - std::max(lap.begin, noted_.load(std::memory_order_relaxed)) >= least) Note(lap, -1);
+    if (lap.end - std::max(lap.begin, noted_) >= least) Note(lap, -1);
   }
 
-  typename Stopwatch<Does>::Sums Read() const { return watch_.Read(); }
+  typename Stopwatch<Does>::Sums Read(bool reset = false) { return watch_.Read(reset); }
 
  private:
   static constexpr bool kReads = std::is_same_v<Does, ReaderDoes>;
 
   struct Place {
-    std::atomic<uint64_t> epoch{0}, step{0};
-    std::atomic<int> lane{-1};
-
-    void Set(uint64_t in_epoch, uint64_t at_step, int of_lane) {
-      epoch.store(in_epoch, std::memory_order_relaxed);
-      step.store(at_step, std::memory_order_relaxed);
-      lane.store(of_lane, std::memory_order_relaxed);
-    }
+    uint64_t epoch = 0, step = 0;
+    int lane = -1;
   };
 
   void Note(const typename Stopwatch<Does>::Lap& lap, int lane) {
-    const int64_t begin = std::max(lap.begin, noted_.exchange(lap.end, std::memory_order_relaxed));
+    const int64_t begin = std::max(lap.begin, std::exchange(noted_, lap.end));
     if (lap.what == Does::kNothing || lap.end - begin < least_) return;
     if (lane < 0) lane = begun_.lane;
     Add(NameOf(lap.what), begin, lap.end, lane < 0 ? TraceEvent::kNobody : others_[static_cast<size_t>(lane)], false);
@@ -89,8 +86,10 @@ class TracedWatch {
   uint32_t channel_ = 0;
   int64_t least_ = 0;
   std::vector<int> others_;
-  Place next_, begun_;             // of the next lap, and of the current one
-  std::atomic<int64_t> noted_{0};  // the timeline has the laps up to this time
+  // A plain std::mutex, as in Stopwatch. It guards the members after it.
+  std::mutex mu_;
+  Place next_, begun_;  // of the next lap, and of the current one
+  int64_t noted_ = 0;   // the timeline has the laps up to this time
 };
 
 }  // namespace hvdata

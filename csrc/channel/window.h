@@ -5,8 +5,7 @@
 // consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. Its shares
 // take at most a given number of bytes. Except: 2 steps are always allowed. Under `dynamic` a share that one rank has
 // asked for can't go to another rank. So there the window is at most the number of steps that the rank consumes in 5
-// ms. If all ranks are faster than that, the reader bounds each rank by its pace (credit.h). The window decides when a
-// share is sent. It never decides which share is sent.
+// ms. The window decides when a share is sent. It never decides which share is sent.
 #pragma once
 
 #include <algorithm>

@@ -147,15 +147,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
                                   : nullptr),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
-  // Long activities are recorded in pieces, because the job may be killed before they end.
-  constexpr int64_t kPiece = 1000000000;
-  if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
-  try {
-    transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
-  } catch (...) {
-    if (timeline_) timeline_->Halt();  // its thread uses the post
-    throw;
-  }
+  transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
 }
 
 Post::Ways Engine::MakeWays() {
@@ -280,8 +272,11 @@ std::string Engine::Certificates() const {
 
 // The communication thread calls it.
 void Engine::Tick() {
+  // Long activities are recorded in pieces, because the job may be killed before they end.
+  constexpr int64_t kPiece = 1000000000;
   agreements_->Tick();
   exchange_->Tick();
+  if (timeline_) timeline_->Tick([this] { NoteUnderWay(kPiece); });
   TheHooks().sweep();
   {
     MutexLock lock(&mu_);

@@ -60,9 +60,6 @@ class Engine {
   // Collective on `comm`, which still belongs to the caller. Makes a duplicate, on the caller's thread. Sets the pids
   // in `roles`.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
-  ~Engine() {
-    if (timeline_) timeline_->Halt();  // its thread uses members that are destroyed before it
-  }
   // The engine of this process. Null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();

@@ -96,9 +96,9 @@ class Dealer {
     }
     if (source_->sends_fillers() && from_.Choice(2) == 0) source_->Epoch()->Fill(Hashed(MakeStep(99, shares)));
     if (from_.Choice(4) == 0)
-      source_->Finish({kInternal, "broken"}, true);
+      source_->Epoch()->Finish({kInternal, "broken"}, true);
     else
-      source_->Finish({});
+      source_->Epoch()->Finish({});
   }
 
   void Answer() {

@@ -18,7 +18,7 @@ namespace {
 // Each rank sends it to all others. Its bytes are sent as they are. So it has no gaps.
 struct Offer {
   uint64_t name;    // of its socket
-  uint64_t token;   // in its bells, and in each greeting that it receives
+  uint64_t token;   // in each greeting that it receives
   Segment segment;  // without peers: it lends nothing
 };
 static_assert(std::has_unique_object_representations_v<Offer>, "no gaps");
@@ -38,13 +38,8 @@ std::unique_ptr<HostLink> Connect(const Offer& peer, Descriptor bells_fd, Descri
                                   const std::shared_ptr<Arena>& own, uint32_t number, std::string* why) {
   const std::shared_ptr<Region> region = Region::Attach(std::move(bells_fd), sizeof(Bells), sizeof(Bells), why);
   if (!region) return nullptr;
-  std::shared_ptr<Bells> bells = BellsIn(region);
-  if (bells->token != peer.token) {
-    *why = "the memory is another process's";
-    return nullptr;
-  }
   if (own) {
-    return std::make_unique<HostLink>(std::shared_ptr<RingPair>(own, own->Rings(number)), std::move(bells), nullptr);
+    return std::make_unique<HostLink>(std::shared_ptr<RingPair>(own, own->Rings(number)), BellsIn(region), nullptr);
   }
   if (number >= peer.segment.peers) {
     *why = "it is for fewer ranks";
@@ -53,7 +48,7 @@ std::unique_ptr<HostLink> Connect(const Offer& peer, Descriptor bells_fd, Descri
   std::shared_ptr<ArenaView> view = ArenaView::Attach(std::move(arena), peer.segment, why);
   if (!view) return nullptr;
   std::shared_ptr<RingPair> rings(view, view->Rings(number));
-  return std::make_unique<HostLink>(std::move(rings), std::move(bells), std::move(view));
+  return std::make_unique<HostLink>(std::move(rings), BellsIn(region), std::move(view));
 }
 
 }  // namespace
@@ -65,21 +60,21 @@ bool ReadsAfar(const World& world, int from, int to) {
 }
 
 std::vector<int> Porters(const World& world) {
-  const auto count = static_cast<int>(world.members.size());
+  const std::vector<int>&readers = world.readers, &trainers = world.trainers;
   std::vector<int> porters(world.members.size(), -1);
-  for (const int trainer : world.trainers) {
+  for (const int trainer : trainers) {
     const Member& me = world.members[static_cast<size_t>(trainer)];
-    int reader = -1, first = -1, trainers = 0;  // of its group, on its host
-    bool from_afar = false;
-    for (int m = 0; m < count; ++m) {
-      const Member& member = world.members[static_cast<size_t>(m)];
-      from_afar = from_afar || ReadsAfar(world, m, trainer);
-      if (member.group != me.group || member.host != me.host) continue;
-      if (member.reads() && reader < 0) reader = m;
-      if (member.trains() && trainers++ == 0) first = m;
-    }
+    const auto from_afar = [&](int reader) { return ReadsAfar(world, reader, trainer); };
+    const auto beside = [&](int other) {
+      const Member& member = world.members[static_cast<size_t>(other)];
+      return member.group == me.group && member.host == me.host;
+    };
+    if (std::none_of(readers.begin(), readers.end(), from_afar)) continue;
+    if (std::count_if(trainers.begin(), trainers.end(), beside) == 1) continue;
     // A reader of the host already has links with the trainers.
-    if (from_afar && trainers > 1) porters[static_cast<size_t>(trainer)] = reader >= 0 ? reader : first;
+    const auto reader = std::find_if(readers.begin(), readers.end(), beside);
+    porters[static_cast<size_t>(trainer)] =
+        reader != readers.end() ? *reader : *std::find_if(trainers.begin(), trainers.end(), beside);
   }
   return porters;
 }
@@ -94,7 +89,6 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   }
   // Without shared bells this process has no links. It still takes part in the collective calls.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
-  bells->token = RandomNumber();
   const auto count = static_cast<int>(world.members.size());
   if (payload == Payload::kMessage || count < 2) return;
   porters = Porters(world);
@@ -112,7 +106,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     for (int m = 0; m < member; ++m) number += lends(lender, m);
     return number;
   };
-  const uint64_t name = RandomNumber();
+  const uint64_t name = RandomNumber(), token = RandomNumber();
   Descriptor listener;
   std::shared_ptr<Arena> own;
   if (const uint32_t peers = borrowers_before(world.self, count)) {
@@ -127,7 +121,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
           "no shared memory for the ranks of this host (" + no_memory + "): their batches travel as messages");
   }
 
-  const Offer mine{name, bells->token, own ? own->segment() : Segment()};
+  const Offer mine{name, token, own ? own->segment() : Segment()};
   std::vector<Offer> offers(world.members.size());
   std::map<int, std::string> refused;           // by lender: why this process can't use its memory
   std::string have(world.members.size(), 'n');  // by member: 'y' if this end of the link is there, 'w': it may come
@@ -158,7 +152,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
         refused[m] = std::string("connecting failed: ") + std::strerror(error);
         if (error != EAGAIN && error != ETOOMANYREFS) state = 'n';
       }
-    } else if (!TakeOver(call, &reply, fds, 2) || reply.token != bells->token) {
+    } else if (!TakeOver(call, &reply, fds, 2) || reply.token != token) {
       refused[m] = "it has not answered";
     } else {
       const uint32_t number = borrowers_before(m, world.self);
@@ -171,7 +165,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   const auto serve = [&](const Descriptor& caller) {
     Greeting greeting{};
     Descriptor its_bells;
-    if (!TakeOver(caller, &greeting, &its_bells, 1) || greeting.token != bells->token) return;
+    if (!TakeOver(caller, &greeting, &its_bells, 1) || greeting.token != token) return;
     const auto m = static_cast<int>(greeting.member);
     if (greeting.member >= offers.size() || !lends(world.self, m)) return;
     std::string why;
@@ -207,11 +201,10 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
           "can't use the shared memory of " + world.Name(m) + " (" + refused[m] + "): batches travel as messages");
   }
   if (world.me().reads() && !links.empty()) arena = own;
-  if (std::all_of(porters.begin(), porters.end(), [](int porter) { return porter < 0; })) return;
-  const int porter = porters[static_cast<size_t>(world.self)];
-  const std::vector<std::string> reached = gather(porter == world.self || links.count(porter) ? "y" : "n");
-  for (size_t m = 0; m < reached.size(); ++m) {
-    if (reached[m] != "y") porters[m] = -1;
+  for (int m = 0; m < count; ++m) {
+    int& porter = porters[static_cast<size_t>(m)];
+    const auto has = [&](int a, int b) { return theirs[static_cast<size_t>(a)][static_cast<size_t>(b)] == 'y'; };
+    if (porter >= 0 && porter != m && !(has(m, porter) && has(porter, m))) porter = -1;
   }
 }
 

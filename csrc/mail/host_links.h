@@ -3,8 +3,8 @@
 // has a link with each rank that it receives for. A link is two rings and an arena, in memory that the reader or porter
 // lends.
 //
-// A porter receives small messages from other hosts for all ranks of its host, and passes them on through rings. So a
-// reader sends one message to each host. The porter is a reader of that host, or its first rank.
+// A porter, which is a reader of its host or the first rank, receives small messages from other hosts for all ranks of
+// its host. So a reader sends one message to each host.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,6 @@ enum class Payload : int {
 // The bells of a process, in memory that it hands to its peers. Channels c and c + kEach share a bell.
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
-  uint64_t token;  // a random number: a peer that finds it has opened the right memory
   Bell sinks[kEach], sources[kEach];
   // The bell of the thread that waits for this channel: the dealer's, or a trainer's.
   Bell* Of(bool for_reader, uint32_t channel) { return (for_reader ? &sources[0] : &sinks[0]) + channel % kEach; }
@@ -40,7 +39,7 @@ struct Bells {
 
 class HostLink {
  public:
-  // `lent`: the memory that the peer lends. Null: this process lends its own.
+  // `lent`: the memory of the peer. Null: this process lends its own.
   HostLink(std::shared_ptr<RingPair> rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
       : view(std::move(lent)), peer(std::move(of_peer)), rings_(std::move(rings)) {}
 
@@ -48,8 +47,8 @@ class HostLink {
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }
 
-  // Sends one record to the peer. False if the ring has no room now. A record of more than Most() bytes never finds
-  // room. Only one thread at a time may call it.
+  // Only one thread at a time may call Put, and one Take. False if the ring has no room now. A record of more than
+  // Most() bytes never finds room.
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
@@ -57,14 +56,13 @@ class HostLink {
     return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
   }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
-  // Calls visit(record) with the oldest record from the peer, in place. Only one thread at a time may call it.
+  // Calls visit(record) with the oldest record from the peer, in place.
   template <typename Visitor>
   RingTaken Take(Visitor visit) {
     return lends() ? rings_->up.Take(visit) : rings_->down.Take(visit);
   }
-  // By channel. The trainer rings for a TAKEN with this limit or more. Both sides read and write the word in one
-  // operation. So the second side sees the change of the first. A TAKEN that was sent before the reader's change is in
-  // the ring at the reader's next look.
+  // By channel. The trainer rings for a TAKEN with this limit or more. Both sides use single read-modify-write
+  // operations. So either the trainer sees the reader's change, or the reader's next look finds the TAKEN in the ring.
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
@@ -86,8 +84,7 @@ struct HostLinks {
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 
-// By member: its porter. -1: the member has no porter. It gets no shares from other hosts, or it is the only trainer of
-// its host.
+// By member: its porter. -1: it gets no shares from other hosts, or it is the only trainer of its host.
 std::vector<int> Porters(const World& world);
 
 // True if member `from` is a reader for member `to`, and they are on different hosts.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,9 +39,8 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Sets `where` and `bytes` of every component. A payload that is in shared memory stays there. Otherwise a small
-// payload goes inline, and a large one as a message. `shared`: the memory that the receiver maps, too; null: there is
-// none. A payload there is kept until the receiver gives it back.
+// Sets `where` and `bytes` of every component. `shared`: the memory that the receiver maps, too; null: there is none.
+// A payload there stays there, until the receiver gives it back. Other payloads go inline if small, or as messages.
 inline void PlacePayloads(Packet* packet, Arena* shared) {
   InlineBudget budget;
   for (size_t i = 0; i < packet->header.components.size(); ++i) {
@@ -67,10 +68,28 @@ inline std::vector<std::string_view> InlineParts(const Packet& packet) {
 }
 
 // True if some payloads are messages of their own.
-inline bool HasMessages(const Packet& packet) {
-  const auto& components = packet.header.components;
+inline bool HasMessages(const std::vector<wire::Component>& components) {
   return std::any_of(components.begin(), components.end(),
                      [](const wire::Component& one) { return one.where == wire::Where::kMessage; });
+}
+
+// Decodes a message from `member`, makes memory for its payloads, and copies the inline ones there. Returns why it can't
+// be read, or an empty text.
+inline std::string Open(Inbox* inbox, int member, std::string_view message, wire::Header* header,
+                        Destination* destination) {
+  std::string_view payload;
+  std::string error;
+  if (!wire::Decode(message, header, &payload, &error) || header->components.empty()) return error;
+  *destination = inbox->DestinationFor(member, *header);
+  const size_t count = header->components.size();
+  if (destination->places.size() != count) return "no place was made for its " + std::to_string(count) + " components";
+  for (size_t i = 0; i < count; ++i) {
+    const wire::Component& component = header->components[i];
+    if (component.where != wire::Where::kInline || component.bytes == 0) continue;
+    std::memcpy(destination->places[i], payload.data(), component.bytes);
+    payload.remove_prefix(component.bytes);
+  }
+  return "";
 }
 
 }  // namespace hvdata

@@ -42,8 +42,7 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)) {
   by_member_.resize(world->members.size());
   const auto add = [this](int member, HostLink* link) {
-    routes_.push_back(std::make_unique<Route>(member, link));
-    return by_member_[static_cast<size_t>(member)] = routes_.back().get();
+    return (by_member_[static_cast<size_t>(member)] = std::make_unique<Route>(member, link)).get();
   };
   for (const auto& [member, link] : links_->links) linked_.push_back(add(member, link.get()));
   const int mine = links_->porters[static_cast<size_t>(world->self)];
@@ -91,22 +90,21 @@ void Post::Send(int member, Header header, const Share* share) {
   PlacePayloads(&packet, link != nullptr && link->lends() ? arena().get() : nullptr);
   Header& h = packet.header;
   CountPlaces(h);
-  // Messages of no channel go by MPI. No thread waits for them at a ring, so the communication thread would find them
-  // there later. They need no order among the messages of the ring. Except: BYE comes after everything.
+  // Messages of no channel go by MPI, and need no order among the others: no thread waits for them at a ring, so the
+  // communication thread would find them there later. Except: BYE comes after everything.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // BYE and BECAUSE avoid the porter. BYE takes the same way as the messages of no channel, because it must arrive
-  // after them. BECAUSE says why a step does not come. A stopped porter may hold that step.
+  // BYE avoids the porter, because it must arrive after the messages of no channel. So does BECAUSE, which says why a
+  // step does not come: a stopped porter may hold that step.
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  // A state may have gigabytes. Such a state does not fit into the ring. So no state is encoded for the ring under a
-  // lock.
+  // A state may have gigabytes, which must not be encoded under a lock for a ring that can't take them.
   bool all_here =
-      link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(packet);
+      link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(h.components);
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
   const uint64_t limit = link != nullptr && link->lends() ? kAlways : LimitIn(h.message);
@@ -182,17 +180,15 @@ void Post::LogFull(uint64_t bytes) {
                : ""));
 }
 
-std::string Post::Name(int member) const {
-  const bool known = member >= 0 && static_cast<size_t>(member) < world_->members.size();
-  return known ? world_->Name(member) : "process " + std::to_string(member);
-}
-
 void Post::Break(const std::string& what) {
   if (broken_.exchange(true)) return;
   ways_.broken(what + ". No more batches can be moved: look for the first error that any rank printed");
 }
 
-Post::Route* Post::RouteTo(int member) const { return member < 0 ? nullptr : by_member_[static_cast<size_t>(member)]; }
+Post::Route* Post::RouteTo(int member) const {
+  const auto i = static_cast<size_t>(member);
+  return i < by_member_.size() ? by_member_[i].get() : nullptr;
+}
 
 HostLink* Post::LinkTo(int member) const {
   Route* const route = RouteTo(member);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The post office of a process: every message passes here. The ways of a message:
 //   to this process itself: a queue;
-//   to a process of this host with a link to this process: a ring for headers and small payloads, the arena for
-//   large payloads;
+//   through a link to a process of this host: a ring for headers and small payloads, the arena for large payloads;
 //   to all other processes: MPI, where small messages for another host go through its porter.
 // A sender's messages of a channel are delivered in the order in which they were sent, on whichever way. BYE is
 // delivered after all of them. BECAUSE may overtake other messages.
@@ -40,20 +39,20 @@ class Post : public Inbox {
 
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
 
-  // Any thread may call it, under any lock of a room above. Never waits and never delivers.
+  // Sends a message to a member, which may be this process. Never waits and never delivers. So each room sends under
+  // its own lock, in the order of its decisions.
   void Send(int member, wire::Header header, const Share* share = nullptr);
 
-  // Allocates shared memory for a payload. The caller writes it for `member` (-1: for any member of this host). Send
-  // then needs no copy. Returns no data if Send takes another way for it, or if the arena is full.
+  // Allocates shared memory for a payload to `member` (-1: to any member of this host), so that Send needs no copy.
+  // Returns no data if Send takes another way for it, or if the arena is full.
   Block AllocateShared(int member, uint64_t bytes);
 
-  // Copies blocks into shared memory, if Send would otherwise send them to `member` (as above) by MPI. A copied block
-  // gets the copy's owner. Not copied: blocks in shared memory, blocks whose `parts` are small, and blocks for which
-  // the arena has no room.
+  // Copies blocks into shared memory, if Send would otherwise send them to `member` (as above) by MPI. Not copied:
+  // blocks in shared memory, blocks whose `parts` are small, and blocks for which the arena has no room.
   void MoveToArena(int member, std::vector<Block>* blocks, int parts = 1);
 
-  // Delivers all messages that have come, on this thread. If another thread is delivering, that thread delivers them.
-  // Call it with no lock held.
+  // Delivers all messages that have come. If another thread is delivering, that thread delivers them. Call it with no
+  // lock held.
   bool Fetch() override;
   // Does the same, and returns only when all messages that had come before the call are delivered.
   void FetchAll();
@@ -64,7 +63,7 @@ class Post : public Inbox {
   Destination DestinationFor(int member, const wire::Header& header) override;
   void Arrived(int member, wire::Header header, Destination destination) override;
   void PassOn(int source, int member, wire::Envelope envelope) override;
-  std::string Name(int member) const override;
+  std::string Name(int member) const override { return world_->Name(member); }
   void Break(const std::string& what) override;
 
   // A channel's waiting threads wait at this doorbell: the dealer, or a trainer's threads.
@@ -113,8 +112,8 @@ class Post : public Inbox {
   const World* const world_;
   const std::unique_ptr<HostLinks> links_;
   const Ways ways_;
-  std::vector<std::unique_ptr<Route>> routes_;
-  std::vector<Route*> by_member_, linked_;
+  std::vector<std::unique_ptr<Route>> by_member_;  // null: messages go by MPI alone
+  std::vector<Route*> linked_;
   std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // RingPair::wake_at for the trainer of this process
 
   Mutex mu_{Mutex::kMail};

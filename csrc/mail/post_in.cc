@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Incoming messages, from rings, MPI and this process itself. One thread at a time delivers them, in each sender's
-// order.
+// Incoming messages. One thread at a time delivers them, in each sender's order.
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "base/counters.h"
 #include "base/exceptions.h"
+#include "mail/placement.h"
 #include "mail/post.h"
 
 namespace hvdata {
@@ -106,25 +105,10 @@ bool Post::DeliverQueue() {
 // Takes a message whose payloads are all inline or in the arena.
 void Post::TakeMessage(int member, std::string_view message) {
   Header header;
-  std::string_view payload;
-  std::string error;
-  if (!wire::Decode(message, &header, &payload, &error)) {
-    Break("a record from " + world_->Name(member) + " can't be read: " + error);
-    return;
-  }
   Destination destination;
-  if (!header.components.empty()) {
-    destination = DestinationFor(member, header);
-    if (destination.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
-    for (size_t i = 0; i < header.components.size(); ++i) {
-      if (header.components[i].where == Where::kMessage)
-        return Break("a share from " + world_->Name(member) + " is not all here");
-      if (header.components[i].where != Where::kInline) continue;
-      const uint64_t bytes = header.components[i].bytes;
-      if (bytes > 0) std::memcpy(destination.places[i], payload.data(), bytes);
-      payload.remove_prefix(bytes);
-    }
-  }
+  std::string why = Open(this, member, message, &header, &destination);
+  if (why.empty() && HasMessages(header.components)) why = "some payloads are not in it";
+  if (!why.empty()) return Break("a record from " + world_->Name(member) + " can't be read: " + why);
   InOrder(member, std::move(header), std::move(destination.owner));
 }
 
@@ -163,8 +147,7 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
   }
 }
 
-// ---- The porter. It receives an envelope from another host. It passes each rank of its own host the messages for that
-// rank.
+// ---- The porter receives envelopes from other hosts. It passes each rank of its host the messages for that rank.
 
 void Post::TakeEnvelope(Route* route, std::string_view record) {
   const auto refuse = [&](const std::string& why) {
@@ -175,7 +158,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
   if (!wire::OpenEnvelope(record, &messages, &error)) return refuse(error);
   for (const wire::Enclosed& one : messages) {
     const auto source = static_cast<int>(one.member);
-    if (one.member >= by_member_.size() || RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
+    if (RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
       return refuse("it is from member " + std::to_string(one.member) + ", who does not send this way");
     }
     TakeMessage(source, one.message);
@@ -183,8 +166,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
 }
 
 void Post::PassOn(int source, int member, wire::Envelope envelope) {
-  const bool known = member >= 0 && static_cast<size_t>(member) < by_member_.size();
-  HostLink* const link = known ? LinkTo(member) : nullptr;
+  HostLink* const link = LinkTo(member);
   if (link == nullptr || !link->lends() || envelope.bytes() > link->Most()) {
     return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
                  ", but can't be passed on");

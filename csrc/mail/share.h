@@ -24,7 +24,7 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// An outgoing header and its payloads: components[i] of the header describes blocks[i].
+// An outgoing message: components[i] of the header describes blocks[i].
 struct Packet {
   wire::Header header;
   std::vector<Block> blocks;
@@ -74,12 +74,11 @@ struct Share {
   std::vector<Block> blocks;
   BundlePtr bundle;
   uint64_t rows = 0;   // without padding
-  uint64_t hash = 0;   // verified channels (proof/share_hash.h)
+  uint64_t hash = 0;   // verified channels (proof/report.h)
   uint64_t bytes = 0;  // of its tensors
 };
 
-// Sends a message to a member, which may be this process, with or without a share. Never waits and never calls back. So
-// each room sends under its own lock, in the order of its decisions.
+// As Post::Send.
 using Send = std::function<void(int member, wire::Header, const Share*)>;
 
 // A header of a channel's epoch.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A condition variable that other processes of the host can notify. The waiting thread fetches messages before it
-// sleeps. So a share reaches that thread directly, without another thread.
+// sleeps, so a share reaches it without another thread.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,7 @@ struct Doorbell {
   // As Post::Fetch and Post::FetchAll. Call them with no lock held.
   std::function<bool()> fetch = [] { return false; };
   std::function<void()> fetch_all = [] {};
-  // From now on only this member wakes the thread, and only when it gives credit up to step `limit`. kEverybody: every
-  // member wakes it.
+  // From now on only this member, or kEverybody, wakes the thread, and only by giving credit up to step `limit`.
   std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
@@ -35,8 +34,8 @@ class Signal {
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void FetchAll() const { door_.fetch_all(); }
-  // Call it in ready() of a wait, under the mutex of the waiting thread, as WokenBy. Then messages that did not ring
-  // are fetched before the thread sleeps.
+  // Call these two in ready() of a wait, under the mutex of the waiting thread. Then messages that did not ring are
+  // fetched before the thread sleeps.
   void Attend(int member, LaneStep limit) {
     const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;

@@ -37,12 +37,12 @@ void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
 void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {
   std::vector<int64_t> dims;
   for (const auto& dim : shape) dims.push_back(dim.size);
-  writer->Ints("dims", dims);
+  Field(writer, "dims", dims);
 }
 
 void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
   std::vector<int64_t> dims;
-  reader->Ints("dims", dims);
+  Field(reader, "dims", dims);
   if (!tensorflow::TensorShape::BuildTensorShape(dims, &shape).ok()) reader->Fail("it holds no shape");
 }
 
@@ -52,7 +52,7 @@ template <typename Codec, typename S>
 void CheckpointState::Fields(Codec* codec, S& s) {
   codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
   codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
-  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), codec->Ints("taken", s.taken_since);
+  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), Field(codec, "taken", s.taken_since);
   codec->Text("mark", s.mark);
   codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
   for (auto& part : s.iterator) codec->Text("iterator", part);

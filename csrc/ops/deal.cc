@@ -58,7 +58,7 @@ class Dealer {
       }
       bool end = false;
       const absl::Status status = Caught([&] { return DealOne(&end); });
-      CompareWithReaders(status.ok() && end);
+      GiveHashes();
       if (!status.ok() || end) {
         Finish(status);
         break;
@@ -73,7 +73,7 @@ class Dealer {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
       if (!made.ok()) source_->Epoch()->CannotFill(std::string(made.message()));
     }
-    source_->Finish(ToOutcome(status), !status.ok());
+    source_->Epoch()->Finish(ToOutcome(status), !status.ok());
   }
 
  private:
@@ -84,14 +84,11 @@ class Dealer {
     return status.ok() && !*end ? cutter_.CheckCostsOf(*element) : status;
   }
 
-  // Gives the hashes of all pulled elements to the comparison of the readers that divide them. At the end it waits for
-  // the result. An error has then ended the epoch, so that Finish does nothing.
-  void CompareWithReaders(bool end) {
+  // Gives the hashes of all pulled elements to the comparison of the readers that divide them.
+  void GiveHashes() {
     uint64_t first = 0;
     std::vector<uint64_t> hashes = input_->TakeHashes(&first);
     if (!hashes.empty()) source_->Epoch()->Pulled(first, std::move(hashes));
-    while (end && input_->divides() && input_->yielded_any() && source_->AwaitAlike() == Source::Task::kSave)
-      checkpoint_->AnswerSaves();
   }
 
   // Pulls the elements of one step, and deals them.
@@ -236,7 +233,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   if (!status.ok() && !resumes)
     dealer.Finish(status);
   else if (!status.ok() || resumption.over)
-    source->Finish(ToOutcome(status));
+    source->Epoch()->Finish(ToOutcome(status));
   dealer.Run();
   checkpoint.KeepFinalStates();
   input.Close();

@@ -8,7 +8,7 @@
 #include "ops/leaves.h"
 #include "plan/plan.h"
 #include "proof/fingerprint.h"
-#include "proof/share_hash.h"
+#include "proof/report.h"
 
 namespace hvdata {
 

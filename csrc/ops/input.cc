@@ -230,7 +230,6 @@ absl::Status Input::Next(Tensors* element, bool* end) {
     absl::Status status = iterator_->GetNext(iterator_ctx_.get(), element, end);
     if (status.ok() && !*end && check_) status = check_(*element);
     if (!status.ok() || *end) return status;
-    yielded_any_ = true;
     if (division_.divides) hashes_.push_back(HashOf(*element));
     if (yielded_++ % division_.readers != division_.reader) {
       if (cancelled()) return absl::CancelledError("the input was cancelled");

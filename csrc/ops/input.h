@@ -73,9 +73,6 @@ class Input {
   // If the readers divide the elements: the hashes of those that the iterator has yielded since the last call. `*first`:
   // the number of the first one among all elements.
   std::vector<uint64_t> TakeHashes(uint64_t* first);
-  bool divides() const { return division_.divides; }
-  // True if the iterator has yielded an element since it was made. An iterator that was saved at its end yields none.
-  bool yielded_any() const { return yielded_any_; }
   // Elements given to PutBack() that Next has not returned yet.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
@@ -114,7 +111,6 @@ class Input {
   const Division division_;
   std::vector<uint64_t> hashes_;  // not taken yet
   uint64_t yielded_ = 0;          // elements of all readers
-  bool yielded_any_ = false;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
   bool keeps_tensors_ = false;
 };

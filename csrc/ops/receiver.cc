@@ -169,7 +169,7 @@ class ReceiverOp : public DatasetOpKernel {
       // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         if (Engine::State() == EngineState::kForked) return {};
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", channel()},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -184,7 +184,7 @@ class ReceiverOp : public DatasetOpKernel {
         Arrival arrival;  // declared first, so that tensors are freed without the mutex
         if (Engine::State() == EngineState::kForked)
           return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatches();
         iterator_.cancelled = false;
         std::function<void()> deregister;
@@ -229,7 +229,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       Outcome Write(IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatches();
         SinkState state;
         const Outcome outcome = sink()->Save(&iterator_, &state);
@@ -266,7 +266,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       Outcome Read(IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
-        const OneAtATimeLock lock(&mu_);
+        const MutexLock lock(&mu_);
         if (!sink()) return NoBatches();
         absl::Status status;
         const auto get = [&](const std::string& key) {
@@ -306,7 +306,7 @@ class ReceiverOp : public DatasetOpKernel {
                 "channel '" + channel() + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
       }
 
-      mutable OneAtATime mu_;  // one GetNext at a time
+      mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
     };

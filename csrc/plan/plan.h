@@ -15,9 +15,6 @@ enum class Batch : uint8_t {
 enum class Schedule : uint8_t { kStatic = 0, kDynamic = 1 };
 enum class Remainder : uint8_t { kDrop = 0, kPartial = 1, kPad = 2, kRepeat = 3 };
 
-// True if a trainer without enough rows gets filler rows: zeros, or copies of rows of the same step.
-inline bool FillsUp(Remainder remainder) { return remainder == Remainder::kPad || remainder == Remainder::kRepeat; }
-
 // One trainer's rows of a global batch: rows [begin, begin + count), then `padding` filler rows.
 struct Rows {
   int64_t begin = 0;
@@ -26,7 +23,7 @@ struct Rows {
   bool operator==(const Rows& o) const { return begin == o.begin && count == o.count && padding == o.padding; }
 };
 
-// The rows of a global batch that go to trainer `trainer` of `trainers`. The batch has `rows` rows.
+// The rows of a global batch of `rows` rows that go to trainer `trainer` of `trainers`.
 //   kDrop     every trainer gets floor(rows / trainers)
 //   kPartial  the first rows % trainers trainers get one row more; shares may be empty
 //   kPad      every trainer gets ceil(rows / trainers); the missing rows are zeros at the end of the step
@@ -43,8 +40,8 @@ inline int64_t DroppedRows(int64_t rows, int trainers, Remainder remainder) {
   return remainder == Remainder::kDrop ? rows % trainers : 0;
 }
 
-// An epoch of per-rank batches may end with fewer elements than trainers. True when these elements still make a step
-// (elements > 0 and not kDrop). Then the trainers without an element get an empty or padding share.
+// True when the last elements of per-rank batches, fewer than trainers, still make a step. Then the trainers without an
+// element get an empty or padding share.
 inline bool TailMakesStep(int64_t elements, Remainder remainder) {
   return elements > 0 && remainder != Remainder::kDrop;
 }
@@ -54,10 +51,9 @@ inline int64_t StepsOf(int64_t elements, int trainers, Remainder remainder) {
   return elements / trainers + (TailMakesStep(elements % trainers, remainder) ? 1 : 0);
 }
 
-// The order in which readers deal steps. In round k every reader that has a k-th step deals it, reader 0 first. So
-// while all readers have steps, step k comes from reader k mod R. A reader without more steps leaves the rotation.
-// Every trainer has its own copy of the rotation. All copies agree, because a reader's end is at the same step for all
-// trainers.
+// The order in which readers deal steps. In round k every reader that has a k-th step deals it, reader 0 first. A reader
+// without more steps leaves the rotation. Every trainer has its own copy. All copies agree, because a reader's end is at
+// the same step for all trainers.
 class Rotation {
  public:
   explicit Rotation(int readers);
@@ -70,8 +66,8 @@ class Rotation {
   void Forward(int reader, int64_t round);
   int64_t Round(int reader) const { return readers_[static_cast<size_t>(reader)].round; }
 
-  // How many steps reader `reader` deals among the next `window` steps, including the current one, if no reader retires
-  // meanwhile. The number is an upper bound if the readers' rounds differ by more than one.
+  // How many of the next `window` steps, including the current one, this reader deals, if no reader retires meanwhile.
+  // The number is an upper bound if the readers' rounds differ by more than one.
   int64_t Ahead(int reader, int64_t window) const;
 
  private:
@@ -83,9 +79,8 @@ class Rotation {
   int running_;
 };
 
-// The last steps, which several readers of per-rank batches make together. When they have ended, each has fewer than N
-// elements left, too few for a step of its own. Their leftovers are joined in the readers' order. So the job has one
-// remainder, instead of one for each reader.
+// The last steps, which several readers of per-rank batches make of their leftovers, joined in the readers' order: each
+// has too few for a step of its own. So the job has one remainder, instead of one for each reader.
 class Tail {
  public:
   struct Share {

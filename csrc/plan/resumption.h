@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides where one reader's epoch resumes, from the states that its trainers restored. Pure arithmetic: neither MPI
-// nor TensorFlow.
+// Decides where one reader's epoch resumes, from the states that its trainers restored. Pure arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +38,7 @@ struct Resumption {
   TailStep tail_taken;
 };
 
-// `all`: in the trainers' order, at least one. `names`: of all trainers, for texts. Returns the reason why these can't
-// be resumed, or an empty text.
+// `all`: in the trainers' order, at least one. `names`: of all trainers. Returns why these can't be resumed, or "".
 std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
                    Resumption* resumption);
 
@@ -62,9 +60,9 @@ struct Remaining {
 // `taken`: elements that trainers have taken since the state was made.
 Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken);
 
-// The element at which a verified channel's account resumes. In the state, the account covers the elements before number
-// `first`, and the next `known` elements. The result is after `resumption.first` if the elements between make no step.
-// None: the account and the elements contradict each other.
+// The element at which a verified channel's account resumes. In the state it covers the elements before number `first`,
+// and the next `known` elements. The result is after `resumption.first` if the elements between make no step. None: the
+// account and the elements contradict each other.
 std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
                                       const Resumption& resumption, const Remaining& remaining);
 

@@ -11,11 +11,22 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "proof/compare.h"
 #include "proof/report.h"
-#include "proof/share_hash.h"
+#include "wire/messages.h"
 
 namespace hvdata::proof {
+
+// A finding: a text for users, and numbers of rows. No text: nothing is wrong.
+struct Difference {
+  std::string text;
+  uint64_t lost = 0, twice = 0, altered = 0;
+};
+
+// "1 row", "5 rows"
+std::string Rows(uint64_t count);
+
+// `dealt`: the share that the trainer takes next in its lane; null: there is none. `position`: its place in the epoch.
+Difference Compare(const ShareHash* dealt, Position position, const wire::Received& received);
 
 // The part of a checkpoint that describes the earlier runs of an epoch.
 struct Past {

@@ -16,15 +16,15 @@ void Fields(Codec* codec, R& r) {
   codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice),
       codec->Int("altered", r.altered);
   codec->Int("unverified", r.unverified), codec->Int("trainers", r.trainers);
-  codec->Ints("rows", r.rows), codec->Ints("steps", r.steps), codec->Ints("listed", r.listed);
-  codec->Text("channel", r.channel), codec->Ints("mode", r.mode), codec->Ints("ranks", r.ranks);
+  Field(codec, "rows", r.rows), Field(codec, "steps", r.steps), Field(codec, "listed", r.listed);
+  codec->Text("channel", r.channel), Field(codec, "mode", r.mode), Field(codec, "ranks", r.ranks);
   codec->Text("finding", r.finding), codec->Text("why", r.why);
 }
 
 template <typename Codec, typename E>
 void ElementFields(Codec* codec, E& y) {
   codec->Int("rows", y.digest.rows), codec->Int("order", y.digest.order), codec->Int("sum", y.digest.sum);
-  codec->Int("dropped", y.dropped), codec->Int("trainer", y.trainer), codec->Ints("shares", y.shares);
+  codec->Int("dropped", y.dropped), codec->Int("trainer", y.trainer), Field(codec, "shares", y.shares);
 }
 constexpr size_t kElementBytes = 5 * sizeof(uint64_t) + sizeof(uint32_t);
 constexpr std::string_view kFormat = "horovod_data account 2";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A report on one reader's rows in one epoch, for reader 0 and for checkpoints.
+// The hashes of shares, and the report on one reader's rows in one epoch, for reader 0 and for checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,19 @@ struct Element {
   // static: the rows of its shares, for trainers from number `trainer` on. Empty if it made no step.
   uint64_t trainer = 0;
   std::vector<uint64_t> shares = {};
+};
+
+// The hash of a share. The reader computes it at the cut, and the trainer computes it again when it hands the share
+// out.
+struct ShareHash {
+  Digest data;           // of its rows in their order, without padding
+  Fingerprint hash = 0;  // of these rows and of everything else in the share
+};
+
+// The hashes of a step of a verified channel. Empty in other channels.
+struct StepHashes {
+  std::vector<Element> elements;
+  std::vector<ShareHash> shares;  // one for each trainer; dynamic: one for the trainer that takes it
 };
 
 struct Report {

@@ -94,24 +94,6 @@ TEST_F(ArenaTest, RefusesWhenFullAndGivesAgainWhatCameBack) {
   EXPECT_EQ(Copy(7 * kMiB), most);
 }
 
-TEST_F(ArenaTest, ThePipelineNeverHasMoreThanHalf) {
-  std::vector<char*> made;
-  while (char* const memory = Pipeline(kMiB)) made.push_back(memory);
-  EXPECT_EQ(made.size(), 4u);
-  EXPECT_TRUE(Copy(4 * kMiB)) << "the other half is there for copies";
-  // Dealt memory is not the pipeline's any more, but it still takes room.
-  ASSERT_TRUE(arena_->Share(made[0]));
-  EXPECT_FALSE(Pipeline(kMiB)) << "the arena itself is full";
-  arena_->Free(made[1]);
-  char* const again = Pipeline(kMiB);
-  EXPECT_EQ(again, made[1]);
-  arena_->Free(made[2]);
-  EXPECT_TRUE(Pipeline(kMiB)) << "3 of 4 MiB wait";
-  arena_->Free(again);
-  arena_->Free(made[3]);
-  EXPECT_EQ(Taken(), 6 * kMiB);
-}
-
 TEST_F(ArenaTest, WhatOnlyTrainersHoldLeavesThePipelineItsHalf) {
   std::vector<char*> dealt;
   for (int i = 0; i < 4; ++i) {
@@ -183,27 +165,14 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   EXPECT_NE(why, "");
 }
 
-TEST_F(ArenaTest, BothEndsHaveTheSameRings) {
-  const auto view = View();
-  for (uint32_t peer : {1u, 0u}) {
-    ASSERT_TRUE(arena_->Rings(peer)->down.Put({"down", std::to_string(peer)}));
-    ASSERT_TRUE(view->Rings(peer)->up.Put({"up", std::to_string(peer)}));
-  }
-  std::string got;
-  for (uint32_t peer : {0u, 1u}) {
-    view->Rings(peer)->down.Take([&](std::string_view record) { got += record; });
-    arena_->Rings(peer)->up.Take([&](std::string_view record) { got += record; });
-  }
-  EXPECT_EQ(got, "down0up0down1up1");
-}
-
-TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemory) {
+TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemoryAndAsksItAgain) {
   arena_ = Make(128 * kMiB);
   char* const first = Copy(kMiB);
   ASSERT_TRUE(first);
   const uint64_t reserved = arena_->Read().reserved;
   EXPECT_GE(Backed(), reserved);
   short_of_memory = true;
+  const auto asked = std::chrono::steady_clock::now();
   EXPECT_FALSE(Copy(reserved));
   EXPECT_EQ(arena_->Read().refused, 1u);
   EXPECT_EQ(Taken(), kMiB);
@@ -212,13 +181,6 @@ TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemory) {
   std::string why;
   EXPECT_FALSE(Arena::Create(kMiB, 1, &why));
   EXPECT_NE(why.find("the system has no memory for"), std::string::npos) << why;
-}
-
-TEST_F(ArenaTest, AsksAShortSystemAgain) {
-  arena_ = Make(128 * kMiB);
-  short_of_memory = true;
-  const auto asked = std::chrono::steady_clock::now();
-  EXPECT_FALSE(Copy(kMiB));
   short_of_memory = false;
   const bool again = Copy(kMiB);
   if (std::chrono::steady_clock::now() - asked < std::chrono::seconds(1)) {
@@ -236,6 +198,8 @@ TEST_F(ArenaTest, WhatIsFreedAfterTheEndGoesBackAtOnce) {
   char* const shared = Copy(10 * kMiB);
   ASSERT_TRUE(a && b && shared);
   arena_->Retire();
+  EXPECT_FALSE(Copy(1)) << "it gives nothing any more";
+  EXPECT_EQ(arena_->Read().reserved, Taken());
   const uint64_t before = Backed();
   arena_->Free(a);
   EXPECT_LE(Backed() + 10 * kMiB, before);
@@ -247,14 +211,6 @@ TEST_F(ArenaTest, WhatIsFreedAfterTheEndGoesBackAtOnce) {
   EXPECT_LE(Backed() + 30 * kMiB, before);
 }
 
-TEST_F(ArenaTest, GivesNothingAfterTheEnd) {
-  char* const kept = Copy(kMiB);
-  arena_->Retire();
-  EXPECT_FALSE(Copy(1));
-  EXPECT_EQ(arena_->Read().reserved, Taken());
-  arena_->Free(kept);
-}
-
 TEST_F(ArenaTest, RefusesWhenThereAreNoMoreSlots) {
   arena_ = Make(Slots::kCount * uint64_t{512});
   std::vector<char*> pieces;
@@ -263,25 +219,6 @@ TEST_F(ArenaTest, RefusesWhenThereAreNoMoreSlots) {
   EXPECT_EQ(Taken(), Slots::kCount * uint64_t{256});
   arena_->Free(pieces[5]);
   EXPECT_EQ(Copy(1), pieces[5]);
-}
-
-TEST_F(ArenaBetweenProcesses, ATrainersLastUseComesBack) {
-  char* const memory = Copy(kMiB);
-  Fill(memory, kMiB, 1);
-  const auto place = arena_->Share(memory + 4096);
-  ASSERT_TRUE(place);
-  arena_->Free(memory);
-  {
-    Process trainer([&] {
-      const auto view = View();
-      const char* data = nullptr;
-      std::shared_ptr<const void> owner;
-      ASSERT_TRUE(view->Adopt(*place, 1000, &data, &owner));
-      EXPECT_EQ(Checksum(data, 1000), Checksum(memory + 4096, 1000));
-    });
-    EXPECT_EQ(trainer.Wait(), 0);
-  }
-  EXPECT_EQ(Taken(), 0u);
 }
 
 TEST_F(ArenaBetweenProcesses, AForkedChildChangesNothing) {

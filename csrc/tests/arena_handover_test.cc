@@ -45,13 +45,6 @@ TEST(Handover, PassesDescriptorsBothWays) {
   EXPECT_EQ(OpenFds(), before);
 }
 
-TEST(Handover, NobodyListens) {
-  const uint64_t name = RandomNumber();
-  EXPECT_TRUE(Listen(name)) << "and no longer";
-  EXPECT_FALSE(Call(name));
-  EXPECT_EQ(errno, ECONNREFUSED);
-}
-
 TEST(Handover, TheOtherEndHasGone) {
   const uint64_t name = RandomNumber();
   const Descriptor listener = Listen(name), caller = Call(name);

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -11,7 +12,6 @@
 
 #include "arena/ring.h"
 #include "tests/arena_checksum.h"
-#include "tests/arena_process.h"
 
 namespace hvdata {
 namespace {
@@ -129,17 +129,11 @@ void Read(Wide* ring, uint64_t records) {
   EXPECT_TRUE(ring->Empty());
 }
 
-TEST(Ring, BetweenThreads) {
+TEST(Ring, EveryRecordOnceAndWhole) {
   const auto ring = std::make_unique<Wide>();
   std::thread writer([&] { Write(ring.get(), 1000000); });
   Read(ring.get(), 1000000);
   writer.join();
-}
-
-TEST(RingBetweenProcesses, EveryRecordOnceAndWhole) {
-  const auto ring = SharedWithChildren<Wide>();
-  Process writer([&] { Write(ring.get(), 1000000); });
-  Read(ring.get(), 1000000);
 }
 
 }  // namespace

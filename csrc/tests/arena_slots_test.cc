@@ -10,7 +10,6 @@
 
 #include "arena/ring.h"
 #include "arena/slots.h"
-#include "tests/arena_process.h"
 
 namespace hvdata {
 namespace {
@@ -135,23 +134,13 @@ void Borrow(Board* board, int self, uint64_t loans) {
   }
 }
 
-TEST(Slots, NoneIsLostNorTwiceBetweenThreads) {
+TEST(Slots, NoneIsLostNorTwice) {
   constexpr uint64_t kLoans = 200000;
   const auto board = std::make_unique<Board>();
   std::vector<std::thread> others;
   for (int self = 0; self < kOthers; ++self) others.emplace_back([&, self] { Borrow(board.get(), self, kLoans); });
   Lend(board.get(), kLoans);
   for (std::thread& other : others) other.join();
-}
-
-TEST(SlotsBetweenProcesses, NoneIsLostNorTwice) {
-  constexpr uint64_t kLoans = 200000;
-  const auto board = SharedWithChildren<Board>();
-  std::vector<std::unique_ptr<Process>> others;
-  for (int self = 0; self < kOthers; ++self) {
-    others.push_back(std::make_unique<Process>([&, self] { Borrow(board.get(), self, kLoans); }));
-  }
-  Lend(board.get(), kLoans);
 }
 
 }  // namespace

@@ -57,18 +57,6 @@ TEST(AfterUnlock, WhatRunsMayLockAgainAndPutMoreOff) {
   EXPECT_EQ(ran, (Numbers{1, 2, 3, 4}));
 }
 
-TEST(AfterUnlock, EachThreadHasItsOwnLocks) {
-  Mutex mutex;
-  const MutexLock lock(&mutex);
-  EXPECT_TRUE(HoldsLocks());
-  std::thread([] {
-    EXPECT_FALSE(HoldsLocks());
-    bool ran = false;
-    AfterUnlock([&] { ran = true; });
-    EXPECT_TRUE(ran);
-  }).join();
-}
-
 TEST(AfterUnlock, FreesTrashBehindTheLock) {
   Mutex mutex;
   bool freed = false;
@@ -85,43 +73,30 @@ TEST(AfterUnlock, FreesTrashBehindTheLock) {
   EXPECT_TRUE(freed);
 }
 
-TEST(Mutexes, HoldsLocksCountsThemAll) {
-  Mutex a(Mutex::kState), b(Mutex::kMail);
-  EXPECT_FALSE(HoldsLocks());
+TEST(Mutexes, HoldsLocksCountsThoseOfThisThread) {
+  Mutex before(Mutex::kBefore), a(Mutex::kState), b(Mutex::kMail);
+  const auto runs_at_once = [] {
+    bool ran = false;
+    AfterUnlock([&ran] { ran = true; });
+    return ran;
+  };
+  const MutexLock outside(&before);
+  EXPECT_FALSE(HoldsLocks()) << "its holder may wait";
   {
     MutexLock first(&a);
     {
       const MutexLock second(&b);
       EXPECT_TRUE(HoldsLocks());
+      std::thread([&] { EXPECT_TRUE(!HoldsLocks() && runs_at_once()); }).join();
     }
     EXPECT_TRUE(HoldsLocks());
     first.Unlock();
     EXPECT_FALSE(HoldsLocks());
-    bool ran = false;
-    AfterUnlock([&] { ran = true; });
-    EXPECT_TRUE(ran) << "a wait that lets go of the lock lets what was put off run";
+    EXPECT_TRUE(runs_at_once()) << "a wait that lets go of the lock lets what was put off run";
     first.Lock();
     EXPECT_TRUE(HoldsLocks());
   }
   EXPECT_FALSE(HoldsLocks());
-}
-
-TEST(Mutexes, AConditionIsLookedAtUnderTheLock) {
-  Mutex mutex;
-  CondVar changed;
-  bool ready = false;
-  std::thread other([&] {
-    const MutexLock lock(&mutex);
-    ready = true;
-    changed.NotifyAll();
-  });
-  {
-    const MutexLock lock(&mutex);
-    EXPECT_TRUE(changed.WaitFor(&mutex, std::chrono::seconds(60), [&] { return ready; }));
-    EXPECT_TRUE(HoldsLocks()) << "it is held again behind the wait";
-    EXPECT_FALSE(changed.WaitFor(&mutex, std::chrono::milliseconds(1), [] { return false; }));
-  }
-  other.join();
 }
 
 TEST(MutexDeathTest, LocksAreTakenInOneOrder) {

@@ -52,7 +52,7 @@ TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
     EXPECT_EQ(source_->Await(), Task::kPull) << "one element, too few for a step";
     EXPECT_FALSE(IsCancelled(50));
     source_->Epoch()->Dropped(1, 1);
-    source_->Finish({});
+    source_->Epoch()->Finish({});
     EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
     EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"}))
@@ -79,7 +79,7 @@ TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
   source_->Start({});
   Deal();
   Deal();
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   Leave(2);
   source_->End();
   TakeTwoAndLeave(3);
@@ -96,7 +96,7 @@ TEST_F(CountedStepsTest, WhoWaitsForTheNextEpochDoesNotWaitForTheEndForEver) {
   source_->OnOpen(0, 2, 9);
   source_->OnWhy(0, 2, 0);
   EXPECT_TRUE(IsCancelled(10000));
-  source_->Finish({kCancelled, "cancelled"});
+  source_->Epoch()->Finish({kCancelled, "cancelled"});
   EXPECT_EQ(source_->Await(), Task::kStop);
   EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
@@ -154,7 +154,7 @@ TEST_F(CountedStepsTest, AnEpochThatWasSavedWithMoreRanksEndsWhereItsElementsEnd
   }
   Leave(1);
   EXPECT_EQ(source_->Await(), Task::kPull) << "its end is near";
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   source_->End();
 }
 
@@ -163,7 +163,7 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   TakeTwoAndLeave(1);
   EXPECT_EQ(source_->Await(), Task::kPull);
   CaptureLines();
-  source_->Finish({kInternal, "a truncated record"}, true);
+  source_->Epoch()->Finish({kInternal, "a truncated record"}, true);
   EXPECT_NE(CapturedLines().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
   source_->End();
 }

@@ -49,7 +49,7 @@ class JobDealer {
     if (!restores.empty()) Resume(restores, &resumption);
     const bool over = std::exchange(resumption.over, false);  // the test's earlier run has kept no account
     source_->Start(resumption);
-    if (over) source_->Finish({});
+    if (over) source_->Epoch()->Finish({});
     for (;;) {
       const Source::Task task = source_->Await();
       if (task == Source::Task::kStop) break;
@@ -62,7 +62,7 @@ class JobDealer {
       Outcome outcome = DealOne(&end);
       if (outcome.ok() && !end) continue;
       if (source_->sends_fillers() && (outcome.ok() || source_->config().on_error_continue)) Fill();
-      source_->Finish(outcome, !outcome.ok());
+      source_->Epoch()->Finish(outcome, !outcome.ok());
       break;
     }
     while (source_->Linger() == Source::Task::kSave) AnswerSaves();
@@ -74,6 +74,7 @@ class JobDealer {
     uint64_t snapshot = 0, pulled = 0;
     std::vector<uint64_t> elements, taken;
 
+    uint64_t From() const { return elements.empty() ? pulled : std::min(pulled, elements.front()); }
     std::string Text() const {
       std::ostringstream text;
       text << snapshot << ' ' << pulled << ' ' << elements.size();
@@ -112,9 +113,9 @@ class JobDealer {
       if (one.has_state) {
         State state = State::Of(hand.state);
         one.trainers = names.size();
-        one.first = state.elements.empty() ? state.pulled : std::min(state.pulled, state.elements.front());
+        one.first = state.From();
         taken.insert(state.taken.begin(), state.taken.end());
-        if (!found || state.pulled < first.pulled) first = std::move(state);
+        if (!found || one.first < first.From()) first = std::move(state);
         found = true;
       }
       all.push_back(std::move(one));

@@ -77,22 +77,21 @@ struct LaneCalls : LaneOutput {
 };
 
 // Lanes with a Credit of their own. `bytes`: of a lane, where the windows fit themselves.
-inline std::shared_ptr<Lanes> LanesOf(const Credit::Bounds& bounds, LaneOutput* output, bool gated = false) {
+inline std::shared_ptr<Lanes> LanesOf(bool dynamic, Credit its, LaneOutput* output, bool gated = false) {
   struct Both {
     Credit credit;
     std::unique_ptr<Lanes> lanes;
   };
-  auto both = std::make_shared<Both>(Both{Credit(bounds), nullptr});
-  both->lanes =
-      bounds.dynamic ? MakeDynamicLanes(output, &both->credit) : MakeStaticLanes(gated, output, &both->credit);
+  auto both = std::make_shared<Both>(Both{std::move(its), nullptr});
+  both->lanes = dynamic ? MakeDynamicLanes(output, &both->credit) : MakeStaticLanes(gated, output, &both->credit);
   return {both, both->lanes.get()};
 }
 inline std::shared_ptr<Lanes> StaticLanesOf(int trainers, uint64_t limit, bool gated, LaneOutput* output,
                                             uint64_t bytes = 0) {
-  return LanesOf({static_cast<size_t>(trainers), false, limit, bytes}, output, gated);
+  return LanesOf(false, Credit(static_cast<size_t>(trainers), limit, bytes), output, gated);
 }
-inline std::shared_ptr<Lanes> DynamicLanesOf(int trainers, LaneOutput* output) {
-  return LanesOf({static_cast<size_t>(trainers), true}, output);
+inline std::shared_ptr<Lanes> DynamicLanesOf(int trainers, LaneOutput* output, uint64_t bytes = 0) {
+  return LanesOf(true, Credit(static_cast<size_t>(trainers), 0, bytes), output);
 }
 
 // "1<2:7": trainer 1's lane step 2 is element 7; "1<end@3", "1<end@3!13 text", "1<recall", "1 took 7".

@@ -20,6 +20,10 @@ class GroupedTest : public SourceTest {
     ASSERT_TRUE(world_.grouped);
     ASSERT_EQ(world_.audience_count(), 2);
   }
+  void Begin(uint64_t epoch) {
+    SourceTest::Begin(epoch);
+    EXPECT_EQ(Sent(), Texts{"r0 READY e" + std::to_string(epoch) + " 0,7,0"});
+  }
   void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
     source_->Handle(world_.readers[0], MakeHeader(0, epoch, wire::Go{notice, Turn(step), std::move(outcome)}));
   }
@@ -30,18 +34,20 @@ class GroupedTest : public SourceTest {
   }
 };
 
-TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
-  Go(1, 1);
-  Go(2, 0, Notice::kEndsThere);  // the next one is over before it has begun
-  Go(1, 0);                      // overtaken
+// Reader 0 answers when it hears that the epoch has begun here.
+TEST_F(GroupedTest, AnEpochMayBeOverWhenItBegins) {
+  Go(1, 0, Notice::kEndsThere);  // of no epoch that has begun
   OpenAll(1);
   Begin(1);
   Deal();
-  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0", "r0 READY e1 1,0,0"}));
+  Go(1, 1);
+  Go(1, 0);  // overtaken
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,0,0", "2 DATA e1 0,1,0", "3 DATA e1 0,1,0"}));
   CloseAll(1, 1);
   Sent();
   OpenAll(2);
   Begin(2);
+  Go(2, 0, Notice::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e2 0,0,0", "3 END e2 0,0,0"}));
   EXPECT_EQ(source_->Await(), Task::kStop);
   Go(1, 3);  // of an epoch that is over
@@ -77,7 +83,7 @@ TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
   OpenAll(1);
   Begin(1);
   source_->Epoch()->CannotFill("a scalar");
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,3 [reader 1 on host1, channel train, epoch 1, step 0] a scalar"}));
   Go(1, 0, Notice::kEndsThere);
   EXPECT_EQ(Sent().size(), 2u);
@@ -91,23 +97,23 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
     OpenAll(1);
     Begin(1);
-    const std::string log = LogOf([&] { source_->Finish({kInternal, "broken"}, true); });
+    const std::string log = LogOf([&] { source_->Epoch()->Finish({kInternal, "broken"}, true); });
     EXPECT_NE(log.find("step 0] broken. on_reader_error=\"continue\": " + what), std::string::npos) << log;
     return Sent();
   };
   EXPECT_EQ(said(plan::Remainder::kDrop,
                  "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
                  "at least 1"),
-            (Texts{"r0 READY e1 0,9,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
+            (Texts{"r0 READY e1 0,1,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
   EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
-            (Texts{"r0 READY e1 0,10,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
+            (Texts{"r0 READY e1 0,2,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
 }
 
 // A state that can't be used: the dealer finishes before it has pulled anything, and must not begin to.
 TEST_F(GroupedTest, NothingIsPulledAfterTheInputIsOver) {
   OpenAll(1);
   Begin(1);
-  source_->Finish({kInternal, "no such checkpoint"});
+  source_->Epoch()->Finish({kInternal, "no such checkpoint"});
   EXPECT_EQ(source_->Await(), Task::kStop) << "though the others have not agreed to the end yet";
   Sent();
   source_->Deal(MakeStep(0, 2));
@@ -137,7 +143,7 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
     ASSERT_EQ(source_->Await(), Task::kPull);
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
     Sent();
-    source_->Finish(outcome);
+    source_->Epoch()->Finish(outcome);
     EXPECT_EQ(Sent(), Texts());
     EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
@@ -156,7 +162,7 @@ TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
   source_->Begin(1, nullptr);
   source_->Start({kAllTaken.n, kAllTaken.n}, 3);
   Sent();
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 3,1,0"}));
 }
 
@@ -203,7 +209,7 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   ASSERT_EQ(source_->Await(), Task::kPull);
   source_->OnWhy(0, 1, 2);
   EXPECT_EQ(Sent()[0].substr(0, 41), "2 BECAUSE e1 0,0,0 the pipeline of reader");
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   Sent();
   source_->OnWhy(1, 1, 2);
   ASSERT_EQ(Sent().back(), "r0 READY e1 2,6,0") << "its end waits for the others too";

@@ -57,7 +57,7 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   source_->OnTaken(1, 1, 1, 2);
   ASSERT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,4,1", "1 DATA e1 1,4,1"}));
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
 }
 
@@ -84,7 +84,7 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   Sent();
   ASSERT_EQ(source_->Await(), Task::kPull);
   Leave(2, 1, true);
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
   source_->OnTaken(0, 1, 1, 1);
   source_->OnTaken(1, 1, 1, 1);
@@ -109,7 +109,7 @@ TEST_F(TurnsTest, WithoutAModelThereIsNoFillerAndTheEndSaysWhy) {
   OpenAll(1, 1);
   Begin(1);
   Leave(0, 1, false, "'x' is a scalar");
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 0,0,1 'x' is a scalar", "1 END e1 0,0,1 'x' is a scalar"}));
   source_->OnClaim(0, 1, 0, 0, true);
   EXPECT_EQ(Sent(), Texts());
@@ -119,7 +119,7 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   OpenAll(1, 1);
   Begin(1);
   Leave(0, 1, false);
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   CaptureLines();
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
   EXPECT_EQ(source_->Linger(), Task::kStop);
@@ -139,7 +139,7 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   }
   Sent();
   CaptureLines();
-  source_->Finish({kInternal, "broken"}, true);
+  source_->Epoch()->Finish({kInternal, "broken"}, true);
   EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
@@ -155,7 +155,7 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   Begin(1);
   Sent();
   CaptureLines();
-  source_->Finish({kInternal, "no such checkpoint"});
+  source_->Epoch()->Finish({kInternal, "no such checkpoint"});
   EXPECT_EQ(CapturedLines(), "");
   const std::string end =
       " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
@@ -167,7 +167,7 @@ TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
   OpenAll(1, 9);
   Begin(1);
   Sent();
-  source_->Finish({kInternal, "broken"}, true);
+  source_->Epoch()->Finish({kInternal, "broken"}, true);
   EXPECT_EQ(Sent()[0].substr(0, 16), "0 END e1 0,13,0 ");
 }
 
@@ -178,7 +178,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   ASSERT_EQ(source_->Await(), Task::kPull);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   CaptureLines();
-  source_->Finish({kCancelled, "cancelled"}, true);  // the pull that the last one's leaving cancelled
+  source_->Epoch()->Finish({kCancelled, "cancelled"}, true);  // the pull that the last one's leaving cancelled
   EXPECT_EQ(CapturedLines(), "");
 }
 
@@ -211,7 +211,7 @@ TEST_F(TurnsTest, WhatAFailedReaderLosesIsCounted) {
       source_->Deal(MakeStep(one.restored + k, each == 2 ? 2 : 0, each));
     }
     CaptureLines();
-    source_->Finish({kInternal, "broken"}, true);
+    source_->Epoch()->Finish({kInternal, "broken"}, true);
     const std::string log = CapturedLines();
     EXPECT_NE(log.find(one.text), std::string::npos) << log;
   }

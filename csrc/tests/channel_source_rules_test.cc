@@ -132,9 +132,9 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
         } else {
           source.Epoch()->Dropped(1, 1);
           if (mine() % 2)
-            source.Finish({kInternal, "broken"}, true);
+            source.Epoch()->Finish({kInternal, "broken"}, true);
           else
-            source.Finish({});
+            source.Epoch()->Finish({});
           break;
         }
       }

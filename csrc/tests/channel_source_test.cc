@@ -114,7 +114,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
     Begin(1);
     source_->Epoch()->Dropped(elements, 1);
     CaptureLines();
-    source_->Finish({});
+    source_->Epoch()->Finish({});
     const std::string where = "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] ";
     EXPECT_EQ(CapturedLines(),
               where +
@@ -131,7 +131,7 @@ TEST_F(SourceTest, AnEpochOfNothingBehindOneWithStepsIsLoggedOnce) {
     Begin(epoch);
     if (epoch == 2) Deal(), Deal();
     CaptureLines();
-    source_->Finish({});
+    source_->Epoch()->Finish({});
     const std::string line =
         "horovod_data: [reader 0 on host0, channel train, epoch 3, step 0] the pipeline yielded nothing in this epoch, "
         "and 2 step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
@@ -151,7 +151,7 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     source_->Epoch()->Dropped(1, 0);
     source_->Epoch()->Dropped(1, 0);
     CaptureLines();
-    if (fails) source_->Finish({kInternal, "broken"});
+    if (fails) source_->Epoch()->Finish({kInternal, "broken"});
     CloseAll(epoch, 1);
     EXPECT_EQ(CapturedLines(), "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
                                    ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
@@ -204,7 +204,7 @@ TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
   ASSERT_EQ(cancelled.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   Sent();
   source_->Start({4, 4});
-  source_->Finish({kCancelled, "the input was cancelled"});
+  source_->Epoch()->Finish({kCancelled, "the input was cancelled"});
   EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), Texts()) << "nobody is told of an error";
@@ -240,7 +240,7 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   source_->Start({kAllTaken.n, 3});
   Sent();
   Deal();
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), (Texts{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
   source_->OnClose(1, 1, 0);
   EXPECT_EQ(source_->Linger(), Task::kStop);

@@ -105,7 +105,7 @@ TEST_F(VerifiedTest, SharesThatNeverCameAreCounted) {
     Begin(1);
     for (int step = 0; step < 3; ++step) Deal();
     Take(1, 0);
-    source_->Finish({});
+    source_->Epoch()->Finish({});
     Reports();
     source_->Hear(1, 1, wire::Close{LaneStep(1), 0, missing});
     const auto reports = Reports();
@@ -132,7 +132,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   Step filler = MakeStep(9, 2);
   filler.elements.clear();
   source_->Epoch()->Fill(Hashed(std::move(filler)));
-  source_->Finish({});
+  source_->Epoch()->Finish({});
   source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Notice::kEndsThere, Turn(2), {}}));
   for (int t = 0; t < 2; ++t) Take(t, 0);
   EXPECT_EQ(Reports().size(), 0u);

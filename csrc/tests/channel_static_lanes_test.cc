@@ -37,11 +37,11 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
   EXPECT_FALSE(lanes_->HasCredit(1));
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
   EXPECT_FALSE(lanes_->HasCredit(1));
-  EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>{1});
+  EXPECT_EQ(lanes_->WaitsFor(0, 1), std::vector<int>{1});
   EXPECT_EQ(lanes_->Untaken().size(), 2u);
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_TRUE(lanes_->HasCredit(1));
-  EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>());
+  EXPECT_EQ(lanes_->WaitsFor(0, 1), std::vector<int>());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
 }
 
@@ -50,9 +50,9 @@ TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   lanes_->Skip(1, Position(2));  // which has had two of these steps in an earlier run
   OpenAll(8);
   Deal(8);
-  EXPECT_EQ(lanes_->WithoutCredit(1), (std::vector<int>{0, 2}));
-  EXPECT_EQ(lanes_->WithoutCredit(2), (std::vector<int>{0, 2}));
-  EXPECT_EQ(lanes_->WithoutCredit(3), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(lanes_->WaitsFor(-1, 1), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->WaitsFor(-1, 2), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->WaitsFor(-1, 3), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(lanes_->LimitFor(0, 3).n, 11u);
   EXPECT_EQ(lanes_->LimitFor(1, 3).n, 9u) << "in its own counting";
   lanes_->Taken(0, LaneStep(3), LaneStep(11));
@@ -60,7 +60,7 @@ TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   lanes_->Taken(2, LaneStep(2), LaneStep(10));
   EXPECT_TRUE(lanes_->HasCredit(2));
   EXPECT_FALSE(lanes_->HasCredit(3));
-  EXPECT_EQ(lanes_->WithoutCredit(3), std::vector<int>{2});
+  EXPECT_EQ(lanes_->WaitsFor(-1, 3), std::vector<int>{2});
   lanes_->Close(2, LaneStep(2));
   EXPECT_TRUE(lanes_->HasCredit(3));
 }

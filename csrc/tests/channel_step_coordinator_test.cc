@@ -25,9 +25,10 @@ class StepCoordinatorTest : public testing::Test {
     Progress progress;
     uint64_t steps = 0;
     Outcome outcome = {};
+    bool lost = false;
   };
   void Ready(const Word& word, uint64_t epoch = 1, uint32_t channel = 7) {
-    const wire::Ready ready{word.progress, Turn(word.steps), word.outcome};
+    const wire::Ready ready{word.progress, Turn(word.steps), word.outcome, -1, word.lost};
     in_step_.OnReady(word.reader, MakeHeader(channel, epoch, ready));
   }
   // What is said to the readers after these words.
@@ -94,18 +95,19 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
     std::vector<Word> words;  // of reader 0
     std::vector<const char*> gos;
   } cases[] = {
-      {Progress::kLostEnds, {{0, Progress::kHas, 2}}, {"1 end"}},
-      {Progress::kLostEnds, {{0, Progress::kEnded, 1}}, {"1 end"}},
-      {Progress::kLostEnds, {{0, Progress::kLeft, 1}}, {"1 end"}},
-      {Progress::kLostEnds, {{0, Progress::kLostEnds, 1, lost}}, {"1 end!13 [r0] lost"}},
-      {Progress::kLostFills, {{0, Progress::kHas, 3}, {0, Progress::kFills, 3}}, {"3", "3 end"}},
-      {Progress::kLostFills, {{0, Progress::kHas, 2}, {0, Progress::kLostFills, 2, lost}}, {"2", "2 end!13 [r0] lost"}},
+      {Progress::kEnded, {{0, Progress::kHas, 2}}, {"1 end"}},
+      {Progress::kEnded, {{0, Progress::kEnded, 1}}, {"1 end"}},
+      {Progress::kEnded, {{0, Progress::kLeft, 1}}, {"1 end"}},
+      {Progress::kEnded, {{0, Progress::kEnded, 1, lost, true}}, {"1 end!13 [r0] lost"}},
+      {Progress::kFills, {{0, Progress::kHas, 3}, {0, Progress::kFills, 3}}, {"3", "3 end"}},
+      {Progress::kFills, {{0, Progress::kHas, 2}, {0, Progress::kFills, 2, lost, true}}, {"2", "2 end!13 [r0] lost"}},
   };
   uint64_t epoch = 0;
   for (const auto& one : cases) {
     const std::string e = "e" + std::to_string(++epoch) + " ";
     EXPECT_EQ(After(AllSay(Progress::kHas, 1), epoch), ToAll(e + "1"));
-    EXPECT_EQ(After({{1, one.how, 1, {kInternal, "[r1] lost"}}, {2, one.how, 1, {kInternal, "[r2] lost"}}}, epoch),
+    EXPECT_EQ(After({{1, one.how, 1, {kInternal, "[r1] lost"}, true}, {2, one.how, 1, {kInternal, "[r2] lost"}, true}},
+                    epoch),
               Texts());
     for (size_t i = 0; i < one.words.size(); ++i) {
       Texts expected = ToAll(e + one.gos[i]);
@@ -144,7 +146,7 @@ TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
   for (const int first : {1, 0}) {
     const auto epoch = 1 + static_cast<uint64_t>(first);
     const auto goes_on = [&](int reader, uint64_t steps) {
-      Ready({reader, Progress::kGoesOn, steps, {kOk, "", {"r" + std::to_string(reader)}}}, epoch);
+      Ready({reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}}, epoch);
     };
     const auto has = [&] { in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), {}, 2})); };
     goes_on(0, 3), goes_on(2, 3);
@@ -159,7 +161,7 @@ TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
 
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   const auto goes_on = [](int reader, uint64_t steps) {
-    return Word{reader, Progress::kGoesOn, steps, {kOk, "", {"r" + std::to_string(reader)}}};
+    return Word{reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}};
   };
   EXPECT_EQ(After({goes_on(0, 5), goes_on(1, 4), goes_on(2, 5)}), ToAll("e1 4")) << "perhaps from different steps";
   const std::string text =
@@ -167,10 +169,11 @@ TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
       ": each host's reader has its own place, so restore the iterator on every rank, each from what "
       "it saved itself";
   EXPECT_EQ(After({goes_on(1, 5)}, 2), Texts());
-  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), ToAll("e2" + text));
+  EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), (Texts{"r1 e2" + text, "r2 e2" + text}));
+  EXPECT_EQ(After({{0, Progress::kBegins}}, 2), Texts{"r0 e2" + text}) << "which begins after the end";
   EXPECT_EQ(After({goes_on(0, 5)}, 2), Texts());
   EXPECT_EQ(After({{2, Progress::kHas, 1}}, 3), Texts()) << "the other way round";
-  EXPECT_EQ(After({goes_on(1, 3)}, 3), ToAll("e3" + text));
+  EXPECT_EQ(After({goes_on(1, 3)}, 3), (Texts{"r1 e3" + text, "r2 e3" + text}));
   const std::vector<Word> begin{{1, Progress::kHas, 1}, {2, Progress::kHas, 1}};
   EXPECT_EQ(After({goes_on(0, 0)}, 4), Texts());
   EXPECT_EQ(After(begin, 4), Texts()) << "a checkpoint of the beginning may stand beside those that begin";

@@ -188,14 +188,15 @@ TEST_F(DividedTest, TheEndWaitsForTheResult) {
   source_->Epoch()->Pulled(3, std::vector<uint64_t>(64));
   EXPECT_EQ(SentOf("PULLED"), Texts{"r0 PULLED e1 0,0,67"});
   source_->Epoch()->Pulled(67, {1});
+  ASSERT_EQ(source_->Await(), Task::kPull);
+  source_->Epoch()->Finish({});
+  EXPECT_EQ(Sent(), Texts{"r0 PULLED e1 67,1,1"}) << "no end yet";
+  source_->OnWhy(0, 1, 1);
+  EXPECT_EQ(SentOf("has ended, and waits until those of all readers have").size(), 1u);
   source_->OnSave(0, 1, 5);
-  EXPECT_EQ(source_->AwaitAlike(), Task::kSave);
-  EXPECT_EQ(SentOf("PULLED"), Texts{"r0 PULLED e1 67,1,1"});
+  EXPECT_EQ(source_->Linger(), Task::kSave);
   source_->TakeSaveRequests();
   Hear(kOk, "");
-  EXPECT_EQ(source_->AwaitAlike(), Task::kStop);
-  EXPECT_EQ(SentOf("END"), Texts());
-  source_->Finish({});
   Texts sent = Sent();
   EXPECT_EQ(std::count_if(sent.begin(), sent.end(), [](const auto& s) { return s.find("END e1") != s.npos; }), 2);
   EXPECT_EQ(std::count(sent.begin(), sent.end(), "r0 PULLED e1 68,3,0"), 1);
@@ -219,10 +220,10 @@ TEST_F(DividedTest, NobodyWaitsForTheResultOfALeftEpoch) {
   OpenAll(1);
   Begin(1);
   Deal();
-  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
-  EXPECT_EQ(source_->AwaitAlike(), Task::kStop);
+  source_->Epoch()->Pulled(0, {1});
+  source_->Epoch()->Finish({});
   CloseAll(1);
-  EXPECT_FALSE(SentOf("PULLED e1 0,3,0").empty());
+  EXPECT_EQ(SentOf("PULLED"), (Texts{"r0 PULLED e1 0,1,1", "r0 PULLED e1 1,3,0"}));
 }
 
 }  // namespace

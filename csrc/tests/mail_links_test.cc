@@ -58,13 +58,16 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIt
   const auto links =
       Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArenaBytes);
   EXPECT_EQ(Pairs(links), "0-2 0-3 1-4");
+  for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, -1, 1}));
   EXPECT_EQ(links[0]->arena->segment().peers, 2u);
   EXPECT_GE(links[0]->arena->segment().arena, kArenaBytes);
   for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
-  EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "to 2"), "to 2");
-  EXPECT_EQ(Through(To(*links[0], 3), To(*links[3], 0), "to 3"), "to 3");
-  EXPECT_EQ(Through(To(*links[2], 0), To(*links[0], 2), "from 2"), "from 2");
-  EXPECT_EQ(Through(To(*links[3], 0), To(*links[0], 3), "from 3"), "from 3");
+  for (const int trainer : {2, 3}) {
+    HostLink* const there = To(*links[0], trainer);
+    HostLink* const back = To(*links[static_cast<size_t>(trainer)], 0);
+    EXPECT_EQ(Through(there, back, "to " + std::to_string(trainer)), "to " + std::to_string(trainer));
+    EXPECT_EQ(Through(back, there, "from " + std::to_string(trainer)), "from " + std::to_string(trainer));
+  }
 }
 
 TEST(HostLinks, BetweenReadersAndTheirTrainers) {
@@ -81,8 +84,10 @@ TEST(HostLinks, BetweenReadersAndTheirTrainers) {
 
 TEST(HostLinks, NoneWithoutSharedMemory) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
-  EXPECT_EQ(Pairs(Connect(members, Payload::kMessage, kArenaBytes)), "");
   EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArenaBytes)), "");
+  const auto by_mpi = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2)}, Payload::kMessage, kArenaBytes);
+  EXPECT_EQ(Pairs(by_mpi), "");
+  for (const auto& one : by_mpi) EXPECT_EQ(one->porters, std::vector<int>(3, -1));
   CaptureLines();
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
   const std::string said = CapturedLines();

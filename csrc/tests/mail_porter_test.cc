@@ -3,14 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mail/placement.h"
 #include "tests/captured_lines.h"
-#include "tests/mail_links_job.h"
 #include "tests/mail_post_fixture.h"
 #include "wire/envelope.h"
 
@@ -31,17 +28,6 @@ TEST(Porters, AReaderOfTheHostOrElseItsFirstRank) {
       << "each host has its own reader";
 }
 
-TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
-  const std::vector<Member> members = {Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)};
-  const auto links = Connect(members, Payload::kAuto, 64 << 20);
-  for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, 1, 1}));
-  EXPECT_EQ(links[1]->links.size(), 2u);
-  EXPECT_EQ(links[1]->arena, nullptr) << "it reads for nobody";
-  for (const int self : {2, 3}) EXPECT_EQ(links[static_cast<size_t>(self)]->links.size(), 1u);
-  for (const auto& one : Connect(members, Payload::kMessage, 64 << 20))
-    EXPECT_EQ(one->porters, (std::vector<int>(4, -1)));
-}
-
 TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   CaptureLines();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
@@ -52,75 +38,23 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
 
-class PorterTest : public testing::Test {
+class PorterTest : public PostJob {
  protected:
-  static constexpr uint32_t kChannel = 5;
   static constexpr int kReader = 0, kPorter = 1, kFirst = 2, kSecond = 3;
-  struct Sent {
+  struct Sent {  // by MPI
     int to;
     Packet packet;
   };
-  struct Party {
-    World world;
-    HostLinks* links = nullptr;
-    std::unique_ptr<Post> post;
-    std::deque<Sent> sent;                      // by MPI
-    std::vector<std::pair<int, uint64_t>> got;  // from whom, number
-    std::string broken;
-  };
 
   void SetUp() override {
-    const std::vector<Member> members = {Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)};
-    auto links = Connect(members, Payload::kAuto, 8 << 20);
-    parties_.resize(members.size());
-    for (size_t m = 0; m < members.size(); ++m) {
-      Party& party = parties_[m];
-      party.world = World::Of(static_cast<int>(m), members);
-      party.links = links[m].get();
-      Post::Ways ways;
-      ways.send_by_mpi = [&party](int to, Packet packet) { party.sent.push_back({to, std::move(packet)}); };
-      ways.make_destination = DestinationFor;
-      ways.deliver = [&party](int member, const wire::Header& header, const BundlePtr& bundle) {
-        EXPECT_FALSE(HoldsLocks());
-        const uint64_t number = std::get<wire::Data>(header.message).step.n;
-        party.got.emplace_back(member, number);
-        const auto blocks = std::static_pointer_cast<Blocks>(bundle);
-        for (size_t i = 0; i < header.components.size(); ++i) {
-          EXPECT_EQ(static_cast<int64_t>(Checksum((*blocks)[i].data, (*blocks)[i].size) >> 1),
-                    header.components[i].dims[0]);
-        }
-      };
-      ways.broken = [&party](const std::string& what) { party.broken += what; };
-      party.post = std::make_unique<Post>(&party.world, std::move(links[m]), std::move(ways));
-    }
+    MakePosts({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 8 << 20);
   }
-  Post& post(int member) { return *parties_[static_cast<size_t>(member)].post; }
-  Party& party(int member) { return parties_[static_cast<size_t>(member)]; }
-
-  void Send(int from, int to, uint64_t number, size_t bytes) {
-    wire::Data data;
-    data.step = LaneStep(number);
-    std::shared_ptr<char> memory(new char[bytes + 1], std::default_delete<char[]>());
-    Fill(memory.get(), bytes, number);
-    wire::Component component;
-    component.dims = {static_cast<int64_t>(Checksum(memory.get(), bytes) >> 1)};
-    Share share;
-    share.components = {component};
-    share.blocks = {{memory.get(), bytes, memory}};
-    post(from).Send(to, MakeHeader(kChannel, 1, data), &share);
-  }
+  void SendByMpi(int from, int to, Packet packet) override { sent_[from].push_back({to, std::move(packet)}); }
+  void Send(int from, int to, uint64_t number, size_t bytes) { PostJob::Send(from, to, Make(number, {bytes})); }
   Sent TakeSent(int from) {
-    Sent sent = std::move(party(from).sent.front());
-    party(from).sent.pop_front();
+    Sent sent = std::move(sent_[from].front());
+    sent_[from].pop_front();
     return sent;
-  }
-  // Delivers it as MPI would, without the porter.
-  void Arrive(int from, Sent sent) {
-    Destination destination = post(sent.to).DestinationFor(from, sent.packet.header);
-    for (size_t i = 0; i < sent.packet.blocks.size(); ++i) {
-      std::memcpy(destination.places[i], sent.packet.blocks[i].data, sent.packet.blocks[i].size);
-    }
-    post(sent.to).Arrived(from, std::move(sent.packet.header), std::move(destination));
   }
   static std::string BytesOf(const Sent& sent) {
     std::string message = wire::Encode(sent.packet.header);
@@ -133,11 +67,19 @@ class PorterTest : public testing::Test {
     for (const std::string& message : messages) envelope.Add(from, uint32_t{1} << kChannel)->append(message);
     post(kPorter).PassOn(from, to, std::move(envelope));
   }
-  void ExpectAllWell() {
-    for (const Party& one : parties_) EXPECT_EQ(one.broken, "");
+  // All messages up to this number have come from the reader to the first rank, in order and whole.
+  void ExpectAll(uint64_t numbers) {
+    uint64_t next = 1;
+    for (const Got& got : Came(kFirst)) {
+      EXPECT_EQ(got.from, kReader);
+      ASSERT_EQ(Number(got.header), next++);
+      ExpectWhole(got);
+    }
+    EXPECT_EQ(next - 1, numbers);
+    for (const int member : {kReader, kPorter, kFirst, kSecond}) EXPECT_EQ(Broken(member), "");
   }
 
-  std::vector<Party> parties_;
+  std::deque<Sent> sent_[4];  // by sender
 };
 
 TEST_F(PorterTest, OnlyWhatAReaderSendsToAnotherHostIsForThePorter) {
@@ -181,15 +123,16 @@ TEST_F(PorterTest, WhyAStepDoesNotComeIsSaidPastAPorterThatHasStopped) {
 
 TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
   const Doorbell door = post(kFirst).Door(false, kChannel);
+  uint64_t number = 0;
   for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kInlineLimit}}) {
     const uint32_t rung = door.bell->rung;
-    Send(kReader, kFirst, bytes, bytes);
+    Send(kReader, kFirst, ++number, bytes);
     PassOn(kReader, kFirst, {BytesOf(TakeSent(kReader))});
     EXPECT_EQ(door.bell->rung, rung + 1);
     EXPECT_TRUE(post(kFirst).Fetch());
-    EXPECT_EQ(party(kFirst).got.back(), (std::pair<int, uint64_t>{kReader, bytes}));
+    EXPECT_EQ(party(kFirst).got.size(), number);
   }
-  ExpectAllWell();
+  ExpectAll(3);
 }
 
 TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
@@ -197,17 +140,14 @@ TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
   std::vector<Sent> sent;
   for (int i = 0; i < 6; ++i) sent.push_back(TakeSent(kReader));
   PassOn(kReader, kFirst, {BytesOf(sent[4]), BytesOf(sent[5])});
-  Arrive(kReader, std::move(sent[2]));
+  Arrive(kReader, kFirst, std::move(sent[2].packet));
   post(kFirst).Fetch();
   EXPECT_TRUE(party(kFirst).got.empty());
   PassOn(kReader, kFirst, {BytesOf(sent[0]), BytesOf(sent[1])});
   post(kFirst).Fetch();
   EXPECT_EQ(party(kFirst).got.size(), 3u);
-  Arrive(kReader, std::move(sent[3]));
-  ASSERT_EQ(party(kFirst).got.size(), 6u);
-  for (uint64_t number = 1; number <= 6; ++number)
-    EXPECT_EQ(party(kFirst).got[number - 1], (std::pair<int, uint64_t>{kReader, number}));
-  ExpectAllWell();
+  Arrive(kReader, kFirst, std::move(sent[3].packet));
+  ExpectAll(6);
 }
 
 TEST_F(PorterTest, AFullRingLosesNothing) {
@@ -221,9 +161,7 @@ TEST_F(PorterTest, AFullRingLosesNothing) {
     post(kFirst).Fetch();
     post(kPorter).Fetch();
   }
-  ASSERT_EQ(party(kFirst).got.size(), kMany);
-  for (uint64_t number = 1; number <= kMany; ++number) ASSERT_EQ(party(kFirst).got[number - 1].second, number);
-  ExpectAllWell();
+  ExpectAll(kMany);
 }
 
 TEST_F(PorterTest, TheLargestEnvelopeFitsIntoARing) {
@@ -238,25 +176,25 @@ TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
     made.Add(source, 1)->append(bytes, 'x');
     return made;
   };
-  post(kPorter).PassOn(kReader, kReader, envelope(kReader, 1));
-  EXPECT_NE(party(kPorter).broken.find("something for member 0 has come here from rank 0 on a, but can't be passed on"),
-            std::string::npos)
-      << party(kPorter).broken;
-  post(kSecond).PassOn(kReader, 99, envelope(kReader, 1));
-  EXPECT_NE(party(kSecond).broken.find("something for member 99"), std::string::npos);
+  const struct {
+    int at, to;
+    size_t bytes;
+  } cases[] = {{kPorter, kReader, 1}, {kSecond, 99, 1}, {kPorter, kFirst, 1 << 20}};  // the last fits into no ring
+  for (const auto& [at, to, bytes] : cases) {
+    SetUp();
+    post(at).PassOn(kReader, to, envelope(kReader, bytes));
+    EXPECT_EQ(Broken(at).rfind("something for member " + std::to_string(to) +
+                                   " has come here from rank 0 on a, but can't be passed on",
+                               0),
+              0u)
+        << Broken(at);
+  }
   EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({envelope(kSecond, 1).Take()}));
   post(kFirst).Fetch();
-  EXPECT_NE(party(kFirst).broken.find(
-                "what rank 1 on b passes on can't be read: it is from member 3, who does not send this way"),
-            std::string::npos)
-      << party(kFirst).broken;
-}
-
-TEST_F(PorterTest, WhatNoRingCanTakeBreaksTheLine) {
-  wire::Envelope envelope;
-  envelope.Add(kReader, 1)->append(1 << 20, 'x');
-  post(kPorter).PassOn(kReader, kFirst, std::move(envelope));
-  EXPECT_NE(party(kPorter).broken.find("can't be passed on"), std::string::npos) << party(kPorter).broken;
+  EXPECT_EQ(Broken(kFirst).rfind(
+                "what rank 1 on b passes on can't be read: it is from member 3, who does not send this way", 0),
+            0u)
+      << Broken(kFirst);
 }
 
 }  // namespace

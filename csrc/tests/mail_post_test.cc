@@ -28,9 +28,9 @@ using wire::Where;
 constexpr auto kInline = Where::kInline, kMessage = Where::kMessage, kArena = Where::kArena;
 
 TEST_F(PostTest, SmallPayloadsTravelInlineAndLargeOnesStayInTheArena) {
-  Start(Payload::kAuto);
+  Start();
   const Sums before = Sums::Now();
-  Send(0, Make(1, {100, 1 << 20, 0, kInlineLimit}));
+  Send(0, 1, Make(1, {100, 1 << 20, 0, kInlineLimit}));
   auto got = Take(1, 1);
   ExpectWhole(got.at(0));
   EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kArena, kInline, kArena}));
@@ -46,7 +46,7 @@ TEST_F(PostTest, SmallPayloadsTravelInlineAndLargeOnesStayInTheArena) {
 }
 
 TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
-  Start(Payload::kAuto);
+  Start();
   char* const batch = arena()->Allocate(64 << 10, Arena::For::kPipeline);
   Packet packet = Make(1, {40000});
   std::memcpy(batch + 64, packet.blocks[0].data, 40000);
@@ -54,7 +54,7 @@ TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
                         arena()->Free(static_cast<const char*>(data));
                       })};
   const Sums before = Sums::Now();
-  Send(0, std::move(packet));
+  Send(0, 1, std::move(packet));
   auto got = Take(1, 1);
   ExpectWhole(got.at(0));
   const Sums sums = Sums::Now().Since(before);
@@ -80,13 +80,12 @@ TEST_F(PostTest, EachPayloadHasItsWay) {
   };
   for (const auto& one : cases) {
     Start(one.payload, 1 << 20, 1, one.lie);
-    EXPECT_EQ(parties_[1].post->arena().get(), nullptr);
-    Send(one.from, Make(1, one.sizes));
+    EXPECT_EQ(post(1).arena().get(), nullptr);
+    Send(one.from, 1 - one.from, Make(1, one.sizes));
     const auto got = Take(1 - one.from, 1);
     ExpectWhole(got.at(0));
     EXPECT_EQ(Places(got[0]), one.places);
     EXPECT_EQ(got[0].header.sequence, arena() == nullptr ? 0u : 1u) << "only a link needs a number";
-    Stop();
   }
 }
 
@@ -95,7 +94,7 @@ TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
   CaptureLines();
   std::vector<Got> kept;
   for (uint64_t number = 1; number <= 5; ++number) {
-    Send(0, Make(number, {300 << 10}));
+    Send(0, 1, Make(number, {300 << 10}));
     auto got = Take(1, 1);
     ExpectWhole(got.at(0));
     EXPECT_EQ(Places(got[0]), std::vector<Where>{number <= 3 ? kArena : kMessage});
@@ -106,30 +105,27 @@ TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
   EXPECT_NE(said.find("HOROVOD_DATA_ARENA_MB"), std::string::npos) << said;
   for (const Got& got : kept) ExpectWhole(got);
   kept.clear();
-  Send(0, Make(6, {300 << 10}));
+  Send(0, 1, Make(6, {300 << 10}));
   EXPECT_EQ(Places(Take(1, 1).at(0)), std::vector<Where>{kArena});
 }
 
 TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
-  Start(Payload::kAuto);
+  Start();
   const Sums before = Sums::Now();
   uint64_t sent = 0;
   Hold(1, true);
-  while (Sums::Now().Since(before).full < 5) Send(0, Make(++sent, {10000}));
+  while (Sums::Now().Since(before).full < 5) Send(0, 1, Make(++sent, {10000}));
   EXPECT_EQ(InFlightTo(1), 5u);
   auto got = Take(1, sent - 5);
   EXPECT_EQ(got.size(), sent - 5);
-  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must be delivered after the five
-  parties_[1].post->Fetch();
-  {
-    const MutexLock lock(&parties_[1].mu);
-    EXPECT_TRUE(parties_[1].got.empty());
-  }
+  Send(0, 1, Make(++sent, {1}));  // through the ring, which has room again: it must be delivered after the five
+  post(1).Fetch();
+  EXPECT_TRUE(Came(1).empty());
   Hold(1, false);
   for (Got& late : Take(1, 6)) got.push_back(std::move(late));
   ASSERT_EQ(got.size(), sent);
   for (uint64_t i = 0; i < sent; ++i) {
-    EXPECT_EQ(Number(got[i]), i + 1);
+    EXPECT_EQ(Number(got[i].header), i + 1);
     EXPECT_EQ(got[i].header.sequence, i + 1);
     ExpectWhole(got[i]);
   }
@@ -139,60 +135,53 @@ Header Taken(uint32_t channel, uint64_t limit) {
   return MakeHeader(channel, 0, wire::Taken{LaneStep(limit), LaneStep(limit)});
 }
 
+// The reader's own trainer, and another one.
 TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
-  Start(Payload::kAuto);
-  const Doorbell door = parties_[0].post->Door(true, kChannel), other = parties_[0].post->Door(true, kChannel + 1);
-  const auto sent = [&](Header header) {
-    const uint32_t before = door.bell->rung + other.bell->rung;
-    parties_[1].post->Send(0, std::move(header));
-    return door.bell->rung + other.bell->rung - before;
-  };
-  const auto rings = [&](uint32_t channel, uint64_t limit = 1) { return sent(Taken(channel, limit)); };
-  EXPECT_EQ(rings(kChannel), 1u);
-  door.attend(7, LaneStep(0));
-  EXPECT_EQ(rings(kChannel), 0u);
-  EXPECT_EQ(sent(MakeHeader(kChannel, 0, wire::Close())), 1u);
-  EXPECT_EQ(rings(kChannel + 1), 1u);
-  door.attend(1, LaneStep(5));
-  EXPECT_EQ(rings(kChannel, 4), 0u);
-  EXPECT_EQ(rings(kChannel, 5), 1u);
-  EXPECT_EQ(rings(kChannel, 6), 1u);
-  door.attend(7, LaneStep(5));
-  door.attend(Doorbell::kEverybody, LaneStep(0));
-  EXPECT_EQ(rings(kChannel), 1u);
+  for (const int from : {0, 1}) {
+    Start();
+    const Doorbell door = post(0).Door(true, kChannel), other = post(0).Door(true, kChannel + 1);
+    const auto sent = [&](Header header) {
+      const uint32_t before = door.bell->rung + other.bell->rung;
+      post(from).Send(0, std::move(header));
+      return door.bell->rung + other.bell->rung - before;
+    };
+    const auto rings = [&](uint32_t channel, uint64_t limit = 1) { return sent(Taken(channel, limit)); };
+    EXPECT_EQ(rings(kChannel), 1u) << "by default everybody wakes it";
+    door.attend(7, LaneStep(0));
+    EXPECT_EQ(rings(kChannel), 0u) << "it waits for another trainer";
+    EXPECT_EQ(sent(MakeHeader(kChannel, 0, wire::Close())), 1u) << "any other message wakes it";
+    EXPECT_EQ(rings(kChannel + 1), 1u);
+    door.attend(from, LaneStep(5));
+    EXPECT_EQ(rings(kChannel, 4), 0u);
+    EXPECT_EQ(rings(kChannel, 5), 1u);
+    EXPECT_EQ(rings(kChannel, 6), 1u);
+    door.attend(7, LaneStep(5));
+    door.attend(Doorbell::kEverybody, LaneStep(0));
+    EXPECT_EQ(rings(kChannel), 1u);
+    EXPECT_EQ(sent(MakeHeader(kChannel, 0, wire::Data())), 0u) << "that is for a trainer";
+  }
 }
 
 // A reader waits for one trainer after the other, and only that one wakes it.
-TEST(PostBetweenThree, NoWakeUpIsLost) {
+TEST_F(PostJob, NoWakeUpIsLost) {
   constexpr uint64_t kSteps = 20000, kWindow = 3;
-  constexpr uint32_t kChannel = 1;
-  const std::vector<Member> members = {{"a", 0, 0, 0, -1}, {"a", 0, 0, -1, 0}, {"a", 0, 0, -1, 1}};
-  auto links = Connect(members, Payload::kAuto, 1 << 20);
+  MakePosts({Rank("a", -1, 0), Rank("a", 0), Rank("a", 1)}, Payload::kAuto, 1 << 20);
   Mutex mu;
   uint64_t taken[3] = {};  // under mu
   std::atomic<uint64_t> done{0};
-  std::unique_ptr<Signal> signal;
-  Post::Ways ways;
-  ways.send_by_mpi = [](int, Packet) { FAIL() << "the rings have room"; };
-  ways.make_destination = DestinationFor;
-  ways.deliver = [&](int member, Header header, BundlePtr) {
+  on_deliver_ = [&](int, int from, const Header& header) {
     const MutexLock lock(&mu);
-    taken[member] = std::get<wire::Taken>(header.message).taken.n;
-    signal->NotifyAll();
+    taken[from] = std::get<wire::Taken>(header.message).taken.n;
   };
-  ways.broken = [](const std::string& what) { FAIL() << what; };
-  const World worlds[] = {World::Of(0, members), World::Of(1, members), World::Of(2, members)};
-  Post reader(&worlds[0], std::move(links[0]), ways);
-  signal = std::make_unique<Signal>(reader.Door(true, kChannel));
+  Signal* const signal = party(0).signal.get();
   std::vector<std::thread> trainers;
-  for (size_t m = 1; m <= 2; ++m) {
+  for (int m = 1; m <= 2; ++m) {
     trainers.emplace_back([&, m] {
-      Post post(&worlds[m], std::move(links[m]), ways);
       std::mt19937 random(static_cast<unsigned>(m));
       for (uint64_t step = 1; step <= kSteps; ++step) {
         while (step > done + kWindow) std::this_thread::yield();
         for (unsigned spin = random() % 200; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-        post.Send(0, Taken(kChannel, step));
+        post(m).Send(0, Taken(kChannel, step));
       }
     });
   }
@@ -212,53 +201,47 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   }
   EXPECT_FALSE(lost);
   for (std::thread& trainer : trainers) trainer.join();
+  EXPECT_EQ(Broken(0), "");
 }
 
 TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
-  Start(Payload::kAuto);
-  ASSERT_TRUE(To(*links_[0], 1)->Put({"nonsense"}));
-  ASSERT_TRUE(To(*links_[0], 1)->Put({"more of it"}));
-  parties_[1].post->Fetch();
-  parties_[1].post->Fetch();
-  const MutexLock lock(&parties_[1].mu);
-  EXPECT_EQ(parties_[1].broken.rfind("a record from rank 0 on a can't be read: ", 0), 0u) << parties_[1].broken;
-  EXPECT_EQ(parties_[1].broken.find("record", 10), std::string::npos) << "twice: " << parties_[1].broken;
-  EXPECT_TRUE(parties_[1].got.empty());
+  Start();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(To(*party(0).links, 1)->Put({"nonsense"}));
+    post(1).Fetch();
+  }
+  const std::string said = Broken(1);
+  EXPECT_EQ(said.rfind("a record from rank 0 on a can't be read: ", 0), 0u) << said;
+  EXPECT_EQ(said.find("record", 10), std::string::npos) << "twice: " << said;
+  EXPECT_TRUE(Came(1).empty());
+}
+
+Packet Numbered(uint64_t sequence) {
+  Packet packet;
+  packet.header = MakeHeader(5, 0, wire::Data());
+  packet.header.sequence = sequence;
+  return packet;
 }
 
 // Wrong sequence numbers: a message is neither kept for ever nor delivered twice.
 TEST_F(PostTest, ANumberThatCannotBeIsReported) {
   for (const uint64_t number : {uint64_t{1}, uint64_t{3}}) {
-    Start(Payload::kAuto);
-    Send(0, Make(1, {100}));
+    Start();
+    Send(0, 1, Make(1, {100}));
     Take(1, 1);
-    for (int i = 0; i < 2; ++i) {
-      Packet again = Make(number, {});
-      again.header.sequence = number;
-      parties_[1].post->Arrived(0, again.header, Destination());
-    }
-    {
-      const MutexLock lock(&parties_[1].mu);
-      EXPECT_EQ(parties_[1].broken.rfind(
-                    "message number " + std::to_string(number) + " from rank 0 on a has come already", 0),
-                0u)
-          << parties_[1].broken;
-      EXPECT_TRUE(parties_[1].got.empty());
-      parties_[1].broken.clear();
-    }
-    Stop();
+    for (int i = 0; i < 2; ++i) Arrive(0, 1, Numbered(number));
+    const std::string expected = "message number " + std::to_string(number) + " from rank 0 on a has come already";
+    EXPECT_EQ(Broken(1).rfind(expected, 0), 0u) << Broken(1);
+    EXPECT_TRUE(Came(1).empty());
   }
 }
 
 TEST_F(PostTest, MessagesThatAreAheadOfOneThatNeverComesAreBounded) {
-  Start(Payload::kAuto);
+  Start();
   constexpr uint64_t kMost = 1 << 17;
   for (uint64_t number = 2; number < kMost; ++number) {
-    Packet packet = Make(number, {});
-    packet.header.sequence = number;
-    parties_[1].post->Arrived(0, packet.header, Destination());
-    const MutexLock lock(&parties_[1].mu);
-    if (!parties_[1].broken.empty()) return;
+    Arrive(0, 1, Numbered(number));
+    if (!Broken(1).empty()) return;
   }
   FAIL() << kMost << " messages are kept";
 }
@@ -289,7 +272,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
         if (next > mix.packets) return;
         Packet packet = Make(next++, Sizes(&random, mix));
         for (const Block& block : packet.blocks) payload_ += block.size;
-        Send(self, std::move(packet));
+        Send(self, 1 - self, std::move(packet));
       }
     };
     std::thread other(send);
@@ -302,8 +285,8 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     std::vector<Got> kept;
     for (uint64_t next = 1; next <= packets;) {
       for (Got& got : Take(self, 1)) {
-        ASSERT_EQ(Number(got), next);
-        ASSERT_EQ(got.header.sequence, links_[self]->links.empty() ? 0 : next) << "packet " << next;
+        ASSERT_EQ(Number(got.header), next);
+        ASSERT_EQ(got.header.sequence, next);
         ++next;
         ExpectWhole(got);
         if (random() % 4) continue;

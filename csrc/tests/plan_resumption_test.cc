@@ -14,29 +14,12 @@ const std::vector<std::string> kNames{"rank 0", "rank 1", "rank 2"};
 
 // In the middle of an epoch: a trainer at this position, with a state that begins there.
 Restored Running(int trainer, uint64_t position) {
-  Restored one;
-  one.trainer = trainer;
-  one.epoch = 4;
-  one.position = Position(position);
-  one.turn = Turn(position);
-  one.has_state = true;
-  one.trainers = 3;
-  one.first = position;
-  return one;
+  return {trainer, 4, Position(position), Turn(position), TailStep(), true, 0, 0, 3, position};
 }
-Restored Ended(int trainer) {
-  Restored one;
-  one.trainer = trainer;
-  one.epoch = 4;
-  one.position = kAllTaken;
-  return one;
-}
-// Saved before its first step.
-Restored Unused(int trainer) {
-  Restored one = Ended(trainer);
-  one.position = Position(0);
-  return one;
-}
+// Without a state, because it has ended or was saved before its first step.
+Restored At(int trainer, Position position) { return {trainer, 4, position, Turn(), TailStep(), false, 0, 0, 0, 0}; }
+Restored Ended(int trainer) { return At(trainer, kAllTaken); }
+Restored Unused(int trainer) { return At(trainer, Position(0)); }
 
 class ResumeTest : public testing::Test {
  protected:
@@ -148,17 +131,15 @@ TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
   EXPECT_EQ(from(~0ull), std::nullopt);
 }
 
-// dynamic: one rank keeps element 3 for minutes, and the others go on without it.
-TEST(ResumeAccount, OneElementMayComeLongAfterTheOthers) {
-  const Holding holding{{3}, 1000000};
-  EXPECT_EQ(ResumeAccount(3, 0, holding, {}, Remain(holding, {}, {})), std::optional<uint64_t>(3));
-}
-
-TEST(ResumeAccount, GoesOnBehindElementsThatMadeNoStep) {
-  const Holding holding{{}, 9};
+TEST(ResumeAccount, MayHaveGaps) {
+  // dynamic: one rank keeps element 3 for minutes, and the others go on without it.
+  const Holding kept{{3}, 1000000};
+  EXPECT_EQ(ResumeAccount(3, 0, kept, {}, Remain(kept, {}, {})), std::optional<uint64_t>(3));
+  // Elements that made no step.
+  const Holding none{{}, 9};
   Resumption resumption;
   resumption.first = 5;
-  EXPECT_EQ(ResumeAccount(9, 0, holding, resumption, Remain(holding, resumption, {})), std::optional<uint64_t>(9));
+  EXPECT_EQ(ResumeAccount(9, 0, none, resumption, Remain(none, resumption, {})), std::optional<uint64_t>(9));
 }
 
 TEST(Holding, OfAReaderHasNumbersThatGrow) {

@@ -16,7 +16,7 @@ void PrintTo(const Rows& rows, std::ostream* out) {
 
 namespace {
 
-constexpr Remainder kAll[] = {Remainder::kDrop, Remainder::kPartial, Remainder::kPad};
+constexpr Remainder kAll[] = {Remainder::kDrop, Remainder::kPartial, Remainder::kPad, Remainder::kRepeat};
 
 std::vector<Rows> Shares(int64_t rows, int trainers, Remainder remainder) {
   std::vector<Rows> shares;
@@ -27,9 +27,6 @@ std::vector<Rows> Shares(int64_t rows, int trainers, Remainder remainder) {
 using Expected = std::vector<Rows>;
 
 TEST(RowsOf, WrittenOut) {
-  EXPECT_EQ(Shares(8, 4, Remainder::kDrop), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 2, 0}, {6, 2, 0}}));
-  EXPECT_EQ(Shares(8, 4, Remainder::kPartial), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 2, 0}, {6, 2, 0}}));
-  EXPECT_EQ(Shares(8, 4, Remainder::kPad), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 2, 0}, {6, 2, 0}}));
   EXPECT_EQ(Shares(10, 4, Remainder::kDrop), (Expected{{0, 2, 0}, {2, 2, 0}, {4, 2, 0}, {6, 2, 0}}));
   EXPECT_EQ(Shares(10, 4, Remainder::kPartial), (Expected{{0, 3, 0}, {3, 3, 0}, {6, 2, 0}, {8, 2, 0}}));
   EXPECT_EQ(Shares(10, 4, Remainder::kPad), (Expected{{0, 3, 0}, {3, 3, 0}, {6, 3, 0}, {9, 1, 2}}));
@@ -64,7 +61,7 @@ TEST(RowsOf, EveryCase) {
         const int64_t dropped = DroppedRows(rows, trainers, remainder);
         ASSERT_EQ(next + dropped, rows);
         ASSERT_EQ(dropped, remainder == Remainder::kDrop ? rows % trainers : 0);
-        ASSERT_LT(padding, remainder == Remainder::kPad ? trainers : 1);
+        ASSERT_LT(padding, remainder >= Remainder::kPad ? trainers : 1);
         // A step is left out only when nobody would get a row, and then all rows are counted as dropped.
         if (!MakesStep(rows, trainers, remainder)) {
           ASSERT_EQ(dropped, rows);
@@ -75,12 +72,13 @@ TEST(RowsOf, EveryCase) {
 }
 
 TEST(MakesStep, OnlyDropWithFewerRowsThanTrainersMakesNone) {
-  EXPECT_FALSE(MakesStep(0, 1, Remainder::kDrop));
-  EXPECT_FALSE(MakesStep(3, 4, Remainder::kDrop));
-  EXPECT_TRUE(MakesStep(4, 4, Remainder::kDrop));
-  for (const Remainder remainder : {Remainder::kPartial, Remainder::kPad}) {
-    EXPECT_TRUE(MakesStep(3, 4, remainder));
-    EXPECT_TRUE(MakesStep(0, 4, remainder)) << "an empty batch is a batch";
+  for (const Remainder remainder : kAll) {
+    const bool drop = remainder == Remainder::kDrop;
+    EXPECT_EQ(MakesStep(3, 4, remainder), !drop);
+    EXPECT_EQ(MakesStep(0, 4, remainder), !drop) << "an empty batch is a batch";
+    EXPECT_TRUE(MakesStep(4, 4, remainder));
+    EXPECT_EQ(TailMakesStep(1, remainder), !drop);
+    EXPECT_FALSE(TailMakesStep(0, remainder)) << "no elements are no batch";
   }
 }
 
@@ -105,23 +103,14 @@ TEST(StepsOf, AgreesWithCounting) {
         int64_t steps = 0;
         int waiting = 0;
         for (int i = 0; i < elements; ++i) {
-          if (++waiting == trainers) {
-            ++steps;
-            waiting = 0;
-          }
+          waiting = (waiting + 1) % trainers;
+          steps += waiting == 0;
         }
         if (TailMakesStep(waiting, remainder)) ++steps;
         ASSERT_EQ(StepsOf(elements, trainers, remainder), steps) << elements << " elements, " << trainers;
       }
     }
   }
-}
-
-TEST(TailMakesStep, OnlyElementsThatMayBePartial) {
-  for (const Remainder remainder : kAll) EXPECT_FALSE(TailMakesStep(0, remainder));
-  EXPECT_FALSE(TailMakesStep(1, Remainder::kDrop));
-  EXPECT_TRUE(TailMakesStep(1, Remainder::kPartial));
-  EXPECT_TRUE(TailMakesStep(3, Remainder::kPad));
 }
 
 }  // namespace

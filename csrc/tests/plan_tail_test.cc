@@ -26,18 +26,13 @@ std::vector<Element> InOrder(const std::vector<int64_t>& left) {
 TEST(Tail, WrittenOut) {
   const Tail tail({2, 0, 2, 1}, 3, Remainder::kPad);
   ASSERT_EQ(tail.steps(), 2);
-  const auto is = [&](int64_t step, int trainer, int reader, int64_t element, bool filler) {
-    const Tail::Share share = tail.At(step, trainer);
-    EXPECT_EQ(share.reader, reader) << step << ", " << trainer;
-    EXPECT_EQ(share.element, element) << step << ", " << trainer;
-    EXPECT_EQ(share.filler, filler) << step << ", " << trainer;
-  };
-  is(0, 0, 0, 0, false);
-  is(0, 1, 0, 1, false);
-  is(0, 2, 2, 0, false);
-  is(1, 0, 2, 1, false);
-  is(1, 1, 3, 0, false);
-  is(1, 2, 2, 1, true);  // on the model of trainer 0's
+  // By step and trainer. The last share is on the model of trainer 0's.
+  const Element expected[2][3] = {{{0, 0}, {0, 1}, {2, 0}}, {{2, 1}, {3, 0}, {2, 1}}};
+  for (int card = 0; card < 6; ++card) {
+    const Tail::Share share = tail.At(card / 3, card % 3);
+    EXPECT_EQ(Element(share.reader, share.element), expected[card / 3][card % 3]) << card;
+    EXPECT_EQ(share.filler, card == 5) << card;
+  }
   EXPECT_FALSE(tail.Short(0));
   EXPECT_TRUE(tail.Short(1));
   EXPECT_EQ(Tail({0, 0}, 3, Remainder::kPad).steps(), 0);

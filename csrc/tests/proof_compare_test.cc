@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "proof/compare.h"
+#include "proof/account.h"
 
 namespace hvdata::proof {
 namespace {

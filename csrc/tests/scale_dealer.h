@@ -61,7 +61,7 @@ class MadeUpDealer {
       else
         break;
     }
-    source->Finish({});
+    source->Epoch()->Finish({});
     while (source->Linger() == Task::kSave) Refuse(source);
     source->End();
   }

@@ -31,61 +31,51 @@
 namespace hvdata {
 namespace {
 
-struct Options {
-  // "dedicated": process 0 reads and does not train; "rank0": it trains, too; "per_host": so does the first of each host.
-  std::string readers = "dedicated";
-  int64_t hosts = 1;
-  int64_t rows = 16, row_bytes = 4096;  // of one rank's batch
-  int64_t prefetch = 2;
-  int64_t steps = 100;      // of an epoch
-  int64_t rounds = 3;       // epochs that are measured, in each channel
-  int64_t by_mpi = 0;       // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
-  int64_t paced_steps = 0;  // of an epoch in which ranks sleep for `pace_ms` after each step
-  int64_t pace_ms = 100;
-  int64_t idle_ms = 0;  // that everybody does nothing for
-  int64_t alter_trainer = -1, alter_step = 0;
-  double launched = 0;  // when the launcher was started, by CLOCK_MONOTONIC
-  std::string out;      // a file for the figures, as JSON
-
+// By name, as texts.
+class Options {
+ public:
   bool Set(const std::string& name, const std::string& value) {
-    const std::map<std::string, int64_t*> numbers{{"hosts", &hosts},
-                                                  {"rows", &rows},
-                                                  {"row_bytes", &row_bytes},
-                                                  {"prefetch", &prefetch},
-                                                  {"steps", &steps},
-                                                  {"rounds", &rounds},
-                                                  {"by_mpi", &by_mpi},
-                                                  {"paced_steps", &paced_steps},
-                                                  {"pace_ms", &pace_ms},
-                                                  {"idle_ms", &idle_ms},
-                                                  {"alter_trainer", &alter_trainer},
-                                                  {"alter_step", &alter_step}};
-    const auto number = numbers.find(name);
-    if (number != numbers.end())
-      *number->second = std::atoll(value.c_str());
-    else if (name == "launched")
-      launched = std::atof(value.c_str());
-    else if (name == "readers")
-      readers = value;
-    else if (name == "out")
-      out = value;
-    else
-      return false;
+    const auto found = values_.find(name);
+    if (found == values_.end()) return false;
+    found->second = value;
     return true;
   }
+  const std::string& Text(const std::string& name) const { return values_.at(name); }
+  int64_t operator[](const std::string& name) const { return std::atoll(Text(name).c_str()); }
+
+ private:
+  std::map<std::string, std::string> values_{
+      // "dedicated": process 0 reads and does not train; "rank0": it trains, too; "per_host": so does the first of each
+      // host.
+      {"readers", "dedicated"},
+      {"hosts", "1"},
+      {"rows", "16"},  // of one rank's batch
+      {"row_bytes", "4096"},
+      {"prefetch", "2"},
+      {"steps", "100"},      // of an epoch
+      {"rounds", "3"},       // epochs that are measured, in each channel
+      {"by_mpi", "0"},       // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
+      {"paced_steps", "0"},  // of an epoch in which ranks sleep for `pace_ms` after each step
+      {"pace_ms", "100"},
+      {"idle_ms", "0"},  // that everybody does nothing for
+      {"alter_trainer", "-1"},
+      {"alter_step", "0"},
+      {"launched", "0"},  // when the launcher was started, by CLOCK_MONOTONIC
+      {"out", ""},        // a file for the figures, as JSON
+  };
 };
 
 constexpr uint32_t kPlain = 1, kVerified = 2;
 
 std::vector<Member> RolesOf(const Options& options, int processes) {
   std::vector<Member> roles;
-  const int readers = options.readers == "dedicated" ? 1 : 0, trainers = processes - readers;
+  const int readers = options.Text("readers") == "dedicated" ? 1 : 0, trainers = processes - readers;
   if (readers > 0) roles.push_back({"host0", 0, 0, 0, -1, 0});
   int last_host = -1;
   for (int t = 0; t < trainers; ++t) {
-    const auto host = static_cast<int>(t * options.hosts / trainers);
-    const bool first = host != std::exchange(last_host, host), grouped = options.readers == "per_host";
-    const int reader = grouped ? (first ? host : -1) : options.readers == "rank0" && t == 0 ? 0 : -1;
+    const auto host = static_cast<int>(t * options["hosts"] / trainers);
+    const bool first = host != std::exchange(last_host, host), grouped = options.Text("readers") == "per_host";
+    const int reader = grouped ? (first ? host : -1) : options.Text("readers") == "rank0" && t == 0 ? 0 : -1;
     roles.push_back({"host" + std::to_string(host), 0, 0, reader, t, grouped ? host : 0});
   }
   return roles;
@@ -98,7 +88,7 @@ class Figures {
   void Add(const std::string& name, const Usage& usage) {
     double values[kUsageFigures];
     std::memcpy(values, &usage, sizeof values);
-    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "switches", "anon", "shared", "pss", "fds"};
+    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "anon", "shared", "pss", "fds"};
     static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
     for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
   }
@@ -131,9 +121,8 @@ class Process {
   Process(Options options, int rank, int processes)
       : options_(std::move(options)), rank_(rank), processes_(processes) {}
 
-  bool Run(double began, double initialized) {
-    figures_.Add("main", began - options_.launched);
-    figures_.Add("mpi", initialized - options_.launched);
+  bool Run(double initialized) {
+    figures_.Add("mpi", initialized - std::atof(options_.Text("launched").c_str()));
     ConnectMpi();
     Together();
     figures_.Add("before", Used());
@@ -141,21 +130,20 @@ class Process {
     engine_ = Engine::Current();
     figures_.Add("engine", Now() - start_);
     if (!Join()) return false;
-    figures_.Add("joined", Now() - start_);
     if (engine_->world().me().reads()) {
       for (const uint32_t channel : {kPlain, kVerified}) Serve(channel);
     }
     Epoch("first", kPlain, 0);
-    for (int64_t round = 0; round < options_.rounds; ++round) Epoch("plain" + std::to_string(round), kPlain, 0);
-    for (int64_t round = 0; round < options_.rounds; ++round) Epoch("verified" + std::to_string(round), kVerified, 0);
-    if (options_.paced_steps > 0) Epoch("paced", kPlain, options_.pace_ms);
+    for (int64_t round = 0; round < options_["rounds"]; ++round) Epoch("plain" + std::to_string(round), kPlain, 0);
+    for (int64_t round = 0; round < options_["rounds"]; ++round)
+      Epoch("verified" + std::to_string(round), kVerified, 0);
+    if (options_["paced_steps"] > 0) Epoch("paced", kPlain, options_["pace_ms"]);
     Idle();
-    const uint64_t rows = rows_seen_;
-    figures_.Add("rows", static_cast<double>(rows));
+    figures_.Add("rows", static_cast<double>(rows_seen_));
     figures_.Add("wrong", static_cast<double>(wrong_));
     Leave();
-    for (int64_t round = 0; round < options_.by_mpi; ++round) ByMpi("mpi" + std::to_string(round));
-    figures_.Write(options_.out, rank_, processes_);
+    for (int64_t round = 0; round < options_["by_mpi"]; ++round) ByMpi("mpi" + std::to_string(round));
+    figures_.Write(options_.Text("out"), rank_, processes_);
     return wrong_ == 0;
   }
 
@@ -204,7 +192,7 @@ class Process {
       ChannelConfig config;
       config.number = channel;
       config.name = channel == kPlain ? "plain" : "verified";
-      config.prefetch = static_cast<int32_t>(options_.prefetch);
+      config.prefetch = static_cast<int32_t>(options_["prefetch"]);
       config.verify = channel == kVerified;
       config.is_source = engine_->world().me().reads();
       engine_->CreateChannel(config);
@@ -214,14 +202,14 @@ class Process {
 
   void Serve(uint32_t channel) {
     Alteration alteration;
-    alteration.trainer = static_cast<int>(options_.alter_trainer);
-    alteration.step = static_cast<uint64_t>(options_.alter_step);
+    alteration.trainer = static_cast<int>(options_["alter_trainer"]);
+    alteration.step = static_cast<uint64_t>(options_["alter_step"]);
     const auto steps = [this, channel](uint64_t epoch) {
-      const bool paced = channel == kPlain && epoch == static_cast<uint64_t>(options_.rounds) + 2;
-      return static_cast<uint64_t>(paced ? options_.paced_steps : options_.steps);
+      const bool paced = channel == kPlain && epoch == static_cast<uint64_t>(options_["rounds"]) + 2;
+      return static_cast<uint64_t>(paced ? options_["paced_steps"] : options_["steps"]);
     };
     dealers_.emplace_back([this, channel, steps, alteration] {
-      MadeUpDealer(engine_.get(), channel, &rows_, options_.rows, steps, alteration).Run();
+      MadeUpDealer(engine_.get(), channel, &rows_, options_["rows"], steps, alteration).Run();
     });
   }
 
@@ -263,7 +251,7 @@ class Process {
   Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
     const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
-    const auto rows = static_cast<size_t>(options_.rows);
+    const auto rows = static_cast<size_t>(options_["rows"]);
     if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
       return {kInternal, "the share has not the size that it has to have",
               sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
@@ -291,17 +279,17 @@ class Process {
 
   // Threads sleep longer when nothing has happened for a second.
   void Idle() {
-    if (options_.idle_ms <= 0) return;
+    if (options_["idle_ms"] <= 0) return;
     Together();
     usleep(1500000);
     figures_.Add("idle.before", Used());
-    usleep(static_cast<useconds_t>(1000 * options_.idle_ms));
+    usleep(static_cast<useconds_t>(1000 * options_["idle_ms"]));
     figures_.Add("idle.after", Used());
   }
 
   void ByMpi(const std::string& name) {
     Together();
-    const PlainEpoch told = PlainMpi(&rows_, options_.rows, options_.steps, options_.prefetch).Run(1);
+    const PlainEpoch told = PlainMpi(&rows_, options_["rows"], options_["steps"], options_["prefetch"]).Run(1);
     figures_.Add(name + ".first", told.first - start_);
     figures_.Add(name + ".last", told.last - start_);
     if (told.wrong > 0) {
@@ -331,7 +319,7 @@ class Process {
 
   const Options options_;
   const int rank_, processes_;
-  const MadeUpRows rows_{static_cast<size_t>(options_.row_bytes)};
+  const MadeUpRows rows_{static_cast<size_t>(options_["row_bytes"])};
   std::shared_ptr<Engine> engine_;
   std::vector<std::thread> dealers_;
   Figures figures_;
@@ -344,7 +332,6 @@ class Process {
 
 int main(int argc, char** argv) {
   using namespace hvdata;  // NOLINT(google-build-using-namespace): this is the program
-  const double began = Now();
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string given = argv[i];
@@ -353,12 +340,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "scale_job: '%s' is no option; csrc/tests/scale_job.cc lists them (Options)\n", argv[i]);
     return 2;
   }
-  if (options.row_bytes < 32 || options.rows < 1 || options.hosts < 1 || options.rounds < 0 || options.steps < 1) {
+  if (options["row_bytes"] < 32 || options["rows"] < 1 || options["hosts"] < 1 || options["rounds"] < 0 ||
+      options["steps"] < 1) {
     std::fprintf(stderr,
                  "scale_job: row_bytes must be 32 or more, rows, hosts and steps 1 or more, rounds 0 or more\n");
     return 2;
   }
-  if (options.by_mpi > 0 && options.readers != "dedicated") {
+  if (options["by_mpi"] > 0 && options.Text("readers") != "dedicated") {
     std::fprintf(stderr, "scale_job: by_mpi has process 0 send and all others receive: leave readers out\n");
     return 2;
   }
@@ -367,7 +355,7 @@ int main(int argc, char** argv) {
   const double initialized = Now();
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
-  const bool right = Process(options, rank, processes).Run(began, initialized);
+  const bool right = Process(options, rank, processes).Run(initialized);
   if (!right) Log("scale_job: process " + std::to_string(rank) + " has found something wrong: see above");
   MPI_Finalize();
   return right ? 0 : 1;

@@ -27,10 +27,7 @@ class PlainMpi {
     MPI_Comm_size(MPI_COMM_WORLD, &processes_);
   }
 
-  PlainEpoch Run(uint64_t epoch) {
-    if (rank_ == 0) return Send(epoch), PlainEpoch{};
-    return Receive(epoch);
-  }
+  PlainEpoch Run(uint64_t epoch) { return rank_ == 0 ? (Send(epoch), PlainEpoch{}) : Receive(epoch); }
 
  private:
   size_t share_bytes() const { return per_share_ * rows_->bytes(); }

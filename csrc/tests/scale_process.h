@@ -49,13 +49,11 @@ inline std::atomic<uint64_t>& SourceNanoseconds() {
 }
 
 struct Usage {
-  double at = 0;          // s
-  double cpu = 0;         // s, of all threads
-  double comm_cpu = 0;    // s, of the communication thread
-  double source_cpu = 0;  // s, that the made-up source took
-  double switches = 0;
-  double anon = 0, shared = 0,
-         pss = 0;  // KiB: private memory, shared memory that was touched, the process's part of all
+  double at = 0;                         // s
+  double cpu = 0;                        // s, of all threads
+  double comm_cpu = 0;                   // s, of the communication thread
+  double source_cpu = 0;                 // s, that the made-up source took
+  double anon = 0, shared = 0, pss = 0;  // KiB: private memory, touched shared memory, the process's part of all
   double fds = 0;
 };
 constexpr int kUsageFigures = sizeof(Usage) / sizeof(double);
@@ -67,7 +65,6 @@ inline Usage Used() {
   getrusage(RUSAGE_SELF, &of);
   usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) +
               1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
-  usage.switches = static_cast<double>(of.ru_nvcsw + of.ru_nivcsw);
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string name;
     double nanoseconds = 0;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proof/fingerprint.h"
-#include "proof/share_hash.h"
+#include "proof/report.h"
 
 namespace hvdata {
 

@@ -27,11 +27,18 @@ class TimelineFileTest : public testing::Test {
   const std::string path_;
 };
 
-TEST_F(TimelineFileTest, AnOldFileIsEmptied) {
+TEST_F(TimelineFileTest, AnOldFileIsEmptiedAndNoDescriptorStaysOpen) {
+  const auto next = [] {
+    const int fd = dup(0);
+    close(fd);
+    return fd;
+  };
   std::ofstream(path_) << "of an earlier job";
   TimelineFile file(path_, {});
+  const int before = next();
   file.Append("a");
   file.Append("bc");
+  EXPECT_EQ(next(), before);
   EXPECT_EQ(All(), "abc");
 }
 
@@ -48,16 +55,6 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
                                    ". Make room there, or name a file that can be written on every host "
                                    "(HOROVOD_DATA_TIMELINE)\n");
   }
-}
-
-TEST_F(TimelineFileTest, NoDescriptorStaysOpen) {
-  const int next = dup(0);
-  close(next);
-  TimelineFile file(path_, {});
-  file.Append("a");
-  const int now = dup(0);
-  close(now);
-  EXPECT_EQ(now, next);
 }
 
 }  // namespace

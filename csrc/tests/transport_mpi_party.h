@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the transport's tests: packets, and an inbox that keeps or checks what comes in.
+// For the transport's tests: an inbox that keeps or checks what comes in.
 #pragma once
 
 #include <mpi.h>
@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,57 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include "mail/placement.h"
 #include "plain_messages.h"
-#include "tests/arena_checksum.h"
+#include "tests/filled_packet.h"
 #include "transport/transport.h"
 
 namespace hvdata {
-
-inline std::atomic<int> live_owners{0};
-
-inline std::shared_ptr<char> Allocate(size_t size) {
-  ++live_owners;
-  return std::shared_ptr<char>(new char[size + 1], [](char* data) {
-    delete[] data;
-    --live_owners;
-  });
-}
-
-inline Block Filled(uint64_t seed, size_t size) {
-  std::shared_ptr<char> data = Allocate(size);
-  Fill(data.get(), size, seed);
-  return {data.get(), size, data};
-}
-
-inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
-  std::string expected(size, '\0');
-  Fill(expected.data(), size, seed);
-  return std::memcmp(data, expected.data(), size) == 0;
-}
-
-// A packet whose component i is Filled(epoch + i, sizes[i]).
-inline Packet FilledPacket(wire::Message message, uint32_t channel, uint64_t epoch, const std::vector<size_t>& sizes) {
-  Packet packet;
-  packet.header = MakeHeader(channel, epoch, std::move(message));
-  for (size_t size : sizes) {
-    wire::Component component;
-    component.dtype = 4;
-    component.bytes = size;
-    component.dims = {static_cast<int64_t>(size)};
-    packet.blocks.push_back(Filled(epoch + packet.blocks.size(), size));
-    packet.header.components.push_back(std::move(component));
-  }
-  PlacePayloads(&packet, nullptr);
-  return packet;
-}
 
 inline uint64_t StepOf(const wire::Header& header) { return PlainOf(header.message).step; }
 
 inline bool ArrivedWhole(const wire::Header& header, const Destination& destination) {
   if (destination.places.size() != header.components.size()) return false;
   for (size_t i = 0; i < destination.places.size(); ++i) {
-    if (!IsFilled(header.epoch + i, destination.places[i], header.components[i].bytes)) return false;
+    if (!IsWhole(header.components[i], destination.places[i])) return false;
   }
   return true;
 }
@@ -78,7 +38,7 @@ class Mailbox : public Inbox {
   Destination DestinationFor(int, const wire::Header& header) override {
     size_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
-    const std::shared_ptr<char> memory = Allocate(bytes);
+    const std::shared_ptr<char> memory = NewMemory(bytes);
     Destination destination;
     destination.owner = memory;
     char* at = memory.get();

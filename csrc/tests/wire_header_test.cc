@@ -121,10 +121,6 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   EXPECT_EQ(names.size(), kKinds) << "every kind has a name of its own";
 }
 
-TEST(Header, RoundTripOfEveryField) {
-  for (size_t kind = 0; kind < kKinds; ++kind) ExpectRoundTrip(FullHeader(kind));
-}
-
 TEST(Header, RoundTripOfExtremes) {
   Header header;
   header.channel = std::numeric_limits<uint32_t>::max();
@@ -134,6 +130,7 @@ TEST(Header, RoundTripOfExtremes) {
       header.message = Filled(kind, filler);
       ExpectRoundTrip(header);
     }
+    ExpectRoundTrip(FullHeader(kind));
   }
   header.message = Hello();
   const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());

@@ -73,17 +73,12 @@ struct Filler {
       text = how == kMost ? std::string(text_size, '\0') : "";
     }
   }
-  template <typename T>
-  void Ints(const char* field, std::vector<T>& list) const {
-    list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
-    for (T& one : list) Int(field, one);
-  }
   void Real(const char*, double& value) const {
     value = how == kRandom ? static_cast<double>(Number()) : how == kMost ? std::numeric_limits<double>::max() : 0;
   }
-  void Reals(const char* field, std::vector<double>& list) const {
+  template <typename Size, typename Items>
+  void List(const char*, Items& list, uint64_t /*most*/, size_t /*item_bytes*/) const {
     list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
-    for (double& one : list) Real(field, one);
   }
 };
 

@@ -8,12 +8,18 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/wire_encoded.h"
+#include "wire/strings.h"
 
 namespace hvdata::wire {
 namespace {
 
 using Views = std::vector<std::string_view>;
+
+std::string EncodeStrings(const Views& strings) {
+  std::string bytes(EncodedSize(strings), '\0');
+  EncodeStringsTo(strings, bytes.data());
+  return bytes;
+}
 
 TEST(Strings, LayoutIsFixed) {
   EXPECT_EQ(EncodeStrings({}), "");

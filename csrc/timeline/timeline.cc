@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timeline/timeline.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,18 +12,15 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/stopwatch.h"
-#include "base/threads.h"
 
 namespace hvdata {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr int kFormat = 1;
-constexpr auto kEvery = milliseconds(250);
-constexpr auto kPatience = milliseconds(2000);  // for the first answers of reader 0
-constexpr int kQuestions = 4;                   // one after the other: the first finds sleeping threads
-constexpr uint64_t kBytesOfAnEvent = 150;       // in the merged file
+constexpr int64_t kEvery = 250000000;                // ns
+constexpr auto kPatience = std::chrono::seconds(2);  // for the first answers of reader 0
+constexpr int kQuestions = 4;                        // one after the other: the first finds sleeping threads
+constexpr uint64_t kBytesOfAnEvent = 150;            // in the merged file
 
 int64_t WallMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -62,10 +58,6 @@ Timeline::Timeline(const World* world, Send send, const std::string& path, uint6
       log_(most_events),
       most_to_write_(most_bytes / kBytesOfAnEvent / world->members.size()) {
   batch_.reserve(most_events);
-}
-
-void Timeline::Begin(std::function<void()> note) {
-  note_ = std::move(note);
   const Member& me = world_->me();
   std::string head;
   for (const int number :
@@ -73,52 +65,32 @@ void Timeline::Begin(std::function<void()> note) {
     head += std::to_string(number) + " ";
   Write("HEAD", head + me.host);
   if (is_reader_0()) WriteClock({own_zero_, own_zero_, 0, own_zero_, 0});
-  const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::exception& thrown) {
-    Log(world_->Here(),
-        std::string("the timeline gets what this process does at its end only: there is no thread for it (") +
-            thrown.what() + ")");
-  }
 }
 
-void Timeline::Run() {
-  pthread_setname_np(pthread_self(), "hvdata-timeline");
-  try {
-    for (;;) {
-      AskForTime();
-      {
-        MutexLock lock(&mu_);
-        if (changed_.WaitFor(&mu_, kEvery, [this] { return mu_.AssertHeld(), ending_; })) return;
-      }
-      note_();
-      WriteEvents();
-    }
-  } catch (const std::exception& thrown) {  // for example no memory: the job goes on
-    Log(world_->Here(), "the timeline ends here for this process: " + Explained(thrown).message);
-  }
-}
-
-bool Timeline::Halt() {
-  bool first = false;
+void Timeline::Tick(const std::function<void()>& note) {
   {
     MutexLock lock(&mu_);
-    first = !std::exchange(ending_, true);
-    changed_.NotifyAll();
+    if (ended_ || SteadyNow() < next_) return;
+    next_ = SteadyNow() + kEvery;
   }
-  if (thread_.joinable()) thread_.join();
-  return first;
+  try {
+    note();
+    MutexLock lock(&mu_);
+    AskForTime();
+    WriteEvents();
+  } catch (const std::exception& thrown) {  // for example no memory: the job goes on
+    Log(world_->Here(), "the timeline ends here for this process: " + Explained(thrown).message);
+    MutexLock lock(&mu_);
+    ended_ = true;
+  }
 }
 
 void Timeline::End() {
-  if (!Halt()) return;
+  MutexLock lock(&mu_);
+  if (std::exchange(ended_, true)) return;
   WriteEvents();
-  AskForTime();  // the thread may never have run
-  {
-    MutexLock lock(&mu_);
-    changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });
-  }
+  AskForTime();  // there may never have been a tick
+  changed_.WaitFor(&mu_, kPatience, [this] { return mu_.AssertHeld(), known_ || is_reader_0(); });
   Write("ENDS", BytesOf(left_out_));
 }
 
@@ -157,8 +129,7 @@ void Timeline::WriteEvents() {
 // ---- Messages.
 
 void Timeline::AskForTime() {
-  MutexLock lock(&mu_);
-  if (is_reader_0() || same_clock_ || (ending_ && known_)) return;
+  if (is_reader_0() || same_clock_ || (ended_ && known_)) return;
   const bool under_way = asked_ != 0 && SteadyNow() - asked_ < std::chrono::nanoseconds(kPatience).count();
   if (under_way) return;
   to_ask_ = kQuestions - 1;
@@ -175,8 +146,7 @@ void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
-  // Reader 0 has looked at its clock at an unknown moment in this time. The middle is wrong by at most half of this
-  // time.
+  // Reader 0 has looked at its clock at an unknown moment in this time. So the middle is wrong by at most half of it.
   const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
   asked_ = 0;
   if (clock_ != 0 && pong.clock == clock_) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's part of the job's timeline. Four times a second a thread takes the events from the log, and queues
-// them for this process's file. It also asks reader 0 for the time of its clock, so that all files can be merged into
-// one.
+// This process's part of the job's timeline. Four times a second it takes the events from the log, and queues them for
+// this process's file. It also asks reader 0 for the time of its clock, so that all files can be merged into one.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -30,26 +28,22 @@ class Timeline {
   // the merged file, for all processes together. When a process's part is full, it keeps the earliest events.
   Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes,
            size_t most_events = kMostEvents);
-  ~Timeline() { Halt(); }
 
   // The log of this process's events.
   TraceLog* log() { return &log_; }
   void NameChannel(uint32_t number, const std::string& name);
-  // From now on messages can be sent. Before each take `note` adds the events that have not ended.
-  void Begin(std::function<void()> note = [] {});
-  // Queues the remaining events and the file's end. Waits for some seconds if reader 0 has never answered. Called once.
+  // The communication thread calls it some times a second. Before each take `note` adds the events that have not ended.
+  void Tick(const std::function<void()>& note) EXCLUDES(mu_);
+  // Queues the remaining events and the file's end. Waits for some seconds if reader 0 has never answered.
   void End() EXCLUDES(mu_);
-  // Ends the thread. It sends nothing more. False: it has ended before.
-  bool Halt() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);
   void On(const wire::Pong& pong) EXCLUDES(mu_);
 
  private:
   bool is_reader_0() const { return world_->readers[0] == world_->self; }
-  void Run();
-  void AskForTime() EXCLUDES(mu_);
-  void WriteEvents();
+  void AskForTime() REQUIRES(mu_);
+  void WriteEvents() REQUIRES(mu_);
   // False: the file's queue is full.
   bool Write(const char (&kind)[5], std::string_view payload);
   void WriteClock(Clock clock);
@@ -60,22 +54,19 @@ class Timeline {
   const uint64_t clock_;    // SteadyClockId()
   const int64_t own_zero_;  // the timeline's time 0 on reader 0
   TraceLog log_;
-  std::function<void()> note_;
-
-  // The thread uses these. After the thread, End() uses them.
-  std::vector<TraceEvent> batch_;
-  uint64_t most_to_write_;  // events
-  uint64_t left_out_ = 0;
 
   Mutex mu_;
   CondVar changed_;
+  std::vector<TraceEvent> batch_ GUARDED_BY(mu_);
+  uint64_t most_to_write_ GUARDED_BY(mu_);  // events
+  uint64_t left_out_ GUARDED_BY(mu_) = 0;
+  int64_t next_ GUARDED_BY(mu_) = 0;           // when Tick() takes events again
   int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING without an answer was sent; 0: there is none
   int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs to send after that one
   std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer to these PINGs
   bool known_ GUARDED_BY(mu_) = false;         // the time of reader 0's clock is known
   bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock, so no more PINGs are needed
-  bool ending_ GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  bool ended_ GUARDED_BY(mu_) = false;
 };
 
 // Identifies the clock behind this process's steady_clock. Two processes with the same number share the clock. 0: not

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the communication thread every failure is an exception. No work can continue after a failure, and one place
-// reports it.
+// Every failure on the communication thread is an exception, because no work can continue, and one place reports it.
 #pragma once
 
 #include <mpi.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiving half of the communication thread.
 
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "base/counters.h"
+#include "mail/placement.h"
 #include "transport/check.h"
 #include "transport/transport.h"
 
@@ -36,9 +36,7 @@ bool Transport::Probe() {
     MPI_Status status;
     Check(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, comm_, &found, &message, &status), "MPI_Improbe");
     if (!found) {
-      // Open MPI first looks and then makes progress. Only the next look sees the messages of that progress. So look
-      // once more.
-      ++misses;
+      ++misses;  // Open MPI first looks and then makes progress, so only the next look sees the messages of that
       continue;
     }
     ++taken;
@@ -62,8 +60,8 @@ bool Transport::Probe() {
   return taken > 0;
 }
 
-// Reads headers in the order in which they were sent. Their receives may complete in another order. Receives for
-// payloads must be posted in the order of the headers.
+// Reads headers in the order in which they were sent, although their receives may complete in another order. Receives
+// for payloads must be posted in the order of the headers.
 void Transport::AcceptComplete(int source) {
   Incoming& from = incoming_[source];
   while (!from.receiving.empty() && from.receiving.front()->complete) {
@@ -100,25 +98,12 @@ void Transport::Accept(int source, std::string_view message) {
 
 void Transport::AcceptOne(int source, std::string_view message) {
   auto arrival = std::make_shared<Arrival>();
-  std::string_view payload;
-  std::string error;
-  if (!wire::Decode(message, &arrival->header, &payload, &error)) Unreadable(source, message, error);
+  const std::string why = Open(inbox_, source, message, &arrival->header, &arrival->destination);
+  if (!why.empty()) Unreadable(source, message, why);
   const std::vector<wire::Component>& components = arrival->header.components;
-  if (!components.empty()) {
-    arrival->destination = inbox_->DestinationFor(source, arrival->header);
-    const std::vector<char*>& places = arrival->destination.places;
-    if (places.size() != components.size()) {
-      throw PeerFailure("no place was made for " + std::to_string(components.size()) + " components from ", source, "");
-    }
-    for (size_t i = 0; i < components.size(); ++i) {
-      const uint64_t bytes = components[i].bytes;
-      if (components[i].where == wire::Where::kMessage) {
-        ReceivePayload(source, arrival, places[i], bytes);
-      } else if (components[i].where == wire::Where::kInline && bytes > 0) {
-        std::memcpy(places[i], payload.data(), bytes);
-        payload.remove_prefix(bytes);
-      }
-    }
+  for (size_t i = 0; i < components.size(); ++i) {
+    if (components[i].where == wire::Where::kMessage)
+      ReceivePayload(source, arrival, arrival->destination.places[i], components[i].bytes);
   }
   const uint32_t channel = arrival->header.channel;
   incoming_[source].arrivals[channel].push_back(std::move(arrival));

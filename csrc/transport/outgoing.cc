@@ -30,19 +30,13 @@ uint64_t BytesOf(const std::vector<std::string_view>& parts) {
 
 }  // namespace
 
-// Sends all packets that wait in this round. Small packets for one rank go in one envelope. Small packets for a host
-// with a porter go in one envelope, too. No packet waits for later packets. A packet that travels alone follows the
-// envelope with the packets before it. So packets that go one way to a rank keep their order.
+// Sends all packets that wait in this round. Small packets for one rank, or for a host with a porter, go in one
+// envelope. No packet waits for later packets. A packet that travels alone follows the envelope with the packets before
+// it. So packets that go one way to a rank keep their order.
 void Transport::SubmitAll() {
-  if (sending_.size() == 1) {
-    Queued& only = sending_[0];
-    std::string front = wire::Encode(only.packet.header);
-    Submit(only.dest, std::move(only.packet), std::move(front));
-  } else {
-    for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.packet));
-    for (auto& [to, envelope] : envelopes_) SubmitEnvelope(to, &envelope);
-    envelopes_.clear();
-  }
+  for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.packet));
+  for (auto& [to, envelope] : envelopes_) SubmitEnvelope(to, &envelope);
+  envelopes_.clear();
   sending_.clear();
 }
 
@@ -50,7 +44,7 @@ void Transport::Pack(int dest, Packet packet) {
   std::string front = wire::Encode(packet.header);
   const std::vector<std::string_view> parts = InlineParts(packet);
   const uint64_t needed = wire::Envelope::kLabelBytes + front.size() + BytesOf(parts);
-  const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet);
+  const bool alone = wire::Envelope::kFrameBytes + needed > kEnvelopeLimit || HasMessages(packet.header.components);
   const bool by_porter = packet.porter >= 0 && !alone;
   const int to = by_porter ? packet.porter : dest;
   wire::Envelope& envelope = envelopes_[to];

@@ -24,9 +24,9 @@ class Requests {
     requests_.push_back({request, call, peer, std::move(done)});
   }
 
-  // Tests the requests, or only some of them if there are many. Calls the Done of each completed request. True if any
-  // has completed. It calls MPI_Test for each request. The errors of MPI_Testsome belong to no communicator, so MPICH
-  // ends the job by another handler than ours. (For some errors MPICH does so here, too.)
+  // Tests the requests, or only some of them if there are many, and calls the Done of completed ones. True if any has
+  // completed. Not by MPI_Testsome: its errors belong to no communicator, so MPICH would end the job by another handler
+  // than ours. (For some errors MPICH does so here, too.)
   bool Test() {
     bool any = false;
     for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {

@@ -154,10 +154,9 @@ bool Transport::Round() {
   return true;
 }
 
-// True when every rank has left, and all header messages for this rank have come. After a plain barrier all ranks have
-// sent everything, but messages may still be on their way. So the barrier is a sum. Each rank gives the number of
-// header messages that it has sent to each other rank. Each rank gets the number that it must receive. MPI opens a tree
-// of connections for this sum, instead of one connection for each pair of ranks.
+// True when every rank has left, and all header messages for this rank have come. After a plain barrier messages may
+// still be on their way. So the barrier is a sum: each rank gives the numbers of header messages that it has sent to each
+// rank, and gets the number that it must receive. MPI opens a tree of connections for it, not one for each pair.
 bool Transport::AllHaveLeft() {
   constexpr const char* kCall = "MPI_Ireduce_scatter_block";
   if (!std::exchange(counting_, true))

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication thread, which makes every MPI call between the start and the end. It sends and receives packets
-// between the processes of one communicator. It keeps the order for each sender and channel. It knows MPI, but not
-// TensorFlow.
+// The communication thread, which makes every MPI call between the start and the end. It keeps the order of packets for
+// each sender and channel.
 #pragma once
 
 #include <mpi.h>
@@ -61,12 +60,11 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // Starts the thread. It calls `tick` about every 100 ms, for clocks and watches.
+  // Starts the thread. It calls `tick` about every 100 ms.
   void Begin(std::function<void()> tick, std::function<bool()> connected = [] { return true; });
 
-  // Sends `packet` to `dest`, another rank of the communicator. Any thread may call it before Leave(). Never waits.
-  // Holds the owners of the blocks until MPI has sent them. Packets of one channel from one thread to one rank arrive
-  // in order.
+  // Sends `packet` to another rank. Any thread may call it before Leave(). Never waits. Holds the owners of the blocks
+  // until MPI has sent them. Packets of one channel from one thread to one rank arrive in order.
   void Send(int dest, Packet packet);
 
   // This process sends no more. The thread still receives until every process has called Leave() and all their messages

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both
-// directions.
+// Writes and reads single fields. Writer and Reader have the same members, so one list of fields serves both.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "base/outcome.h"
 
 namespace hvdata::wire {
 
@@ -66,21 +68,10 @@ class Writer {
     out_->append(text);
   }
 
-  template <typename T>
-  void Ints(const char* field, const std::vector<T>& list) {
-    List<uint32_t>(field, list, 0, 0);
-    for (const T& one : list) Int(field, one);
-  }
-
   void Real(const char* field, const double& value) {
     uint64_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     Int(field, bits);
-  }
-
-  void Reals(const char* field, const std::vector<double>& list) {
-    List<uint32_t>(field, list, 0, 0);
-    for (const double& one : list) Real(field, one);
   }
 
   // Writes the size of a list, as a `Size`. The caller writes the items.
@@ -141,25 +132,13 @@ class Reader {
     if (bytes != nullptr) text.assign(bytes, size);
   }
 
-  template <typename T>
-  void Ints(const char* field, std::vector<T>& list) {
-    List<uint32_t>(field, list, ~0u, sizeof(T));
-    for (T& one : list) Int(field, one);
-  }
-
   void Real(const char* field, double& value) {
     uint64_t bits;
     Int(field, bits);
     std::memcpy(&value, &bits, sizeof value);
   }
 
-  void Reals(const char* field, std::vector<double>& list) {
-    List<uint32_t>(field, list, ~0u, sizeof(double));
-    for (double& one : list) Real(field, one);
-  }
-
-  // Resizes the list to the size in the message. Each item takes at least `item_bytes` of the message. So the message's
-  // length bounds the list's size.
+  // Resizes the list to the size in the message. Each item takes at least `item_bytes` there, which bounds the size.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
@@ -213,5 +192,44 @@ class Reader {
   size_t size_;
   std::string error_;
 };
+
+template <typename T>
+constexpr bool kIsList = false;
+template <typename T>
+constexpr bool kIsList<std::vector<T>> = true;
+
+// One field, by its type: a list of numbers, an outcome, a number that may be unknown, a number of a Coordinate, or a
+// single value.
+template <typename Codec, typename T>
+void Field(Codec* codec, const char* name, T& value) {
+  using Plain = std::remove_const_t<T>;
+  if constexpr (kIsList<Plain>) {
+    codec->template List<uint32_t>(name, value, ~0u, sizeof(value[0]));
+    for (auto& one : value) Field(codec, name, one);
+  } else if constexpr (std::is_same_v<Plain, Outcome>) {
+    Field(codec, "code", value.code), Field(codec, "message", value.message);
+    Field(codec, "process", value.place.process), Field(codec, "work", value.place.work);
+    Field(codec, "epoch", value.place.epoch), Field(codec, "step", value.place.step);
+    Field(codec, "own_step", value.place.own_step);
+  } else if constexpr (std::is_same_v<Plain, std::optional<uint64_t>>) {
+    bool known = value.has_value();
+    codec->Flag(name, known);
+    uint64_t number = value.value_or(0);
+    if (known) codec->Int(name, number);
+    if constexpr (!std::is_const_v<T>) value = known ? std::optional(number) : std::nullopt;
+  } else if constexpr (std::is_same_v<Plain, bool>) {
+    codec->Flag(name, value);
+  } else if constexpr (std::is_integral_v<Plain>) {
+    codec->Int(name, value);
+  } else if constexpr (std::is_floating_point_v<Plain>) {
+    codec->Real(name, value);
+  } else if constexpr (std::is_enum_v<Plain>) {
+    codec->Enum(name, value, Plain{}, Plain::kLast);
+  } else if constexpr (std::is_same_v<Plain, std::string>) {
+    codec->Text(name, value);
+  } else {
+    codec->Int(name, value.n);
+  }
+}
 
 }  // namespace hvdata::wire

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch. Every count begins at 0, and is the number of items before it. docs/messages.md
-// draws them.
-//
-// They differ when the epoch resumes from a checkpoint. Turn continues. DealtStep begins again at 0 where the slowest
-// rank resumes. LaneStep begins again at 0 where its own trainer resumes.
+// The ways to count within an epoch (drawn in docs/messages.md). Every count begins at 0. When the epoch resumes from a
+// checkpoint, Turn continues. DealtStep begins again at 0 where the slowest rank resumes, and LaneStep where its own
+// trainer resumes.
 #pragma once
 
 #include <algorithm>

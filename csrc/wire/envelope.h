@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several small messages sent as one: a frame, and then each message after a label. A reader sends an envelope to a
-// rank, or to the porter of another host (mail/host_links.h). The porter sends each rank an envelope with its messages.
+// Several small messages sent as one: a frame, and then each message after a label. A reader sends it to a rank, or to
+// the porter of another host (mail/host_links.h). The porter sends each rank an envelope with its messages.
 #pragma once
 
 #include <cstddef>
@@ -48,9 +48,7 @@ struct Enclosed {
 // True if `bytes` begin as an envelope. No message begins so.
 bool IsEnvelope(std::string_view bytes);
 
-// Gives the messages in `envelope` in order, as views into it. There is at least one, and none is empty. Never reads
-// outside of `envelope`. Never allocates more than a small multiple of its size. On failure returns false and says why
-// in `*error`.
+// Gives the messages in `envelope` in order, as views into it: at least one, and none is empty. Otherwise as Decode().
 bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
 
 }  // namespace hvdata::wire

@@ -14,7 +14,7 @@ constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
 constexpr size_t kLeastComponent = 15;   // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// These lists of fields serve both directions: C is Writer with const fields, or Reader with mutable ones.
+// C is Writer with const fields, or Reader with mutable ones.
 template <typename C, typename ComponentT>
 void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("dtype", component.dtype);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of every message between two processes, and its decoder, which checks all bounds. This file knows neither
-// MPI nor TensorFlow. All integers are little-endian.
+// The header of every message between two processes, and its decoder. All integers are little-endian.
 #pragma once
 
 #include <cstddef>
@@ -57,9 +56,8 @@ constexpr uint32_t kMaxRank = 254;  // dims of a tensor, as in TensorFlow
 // unpadded.
 std::string Encode(const Header& header);
 
-// Decodes the header at the front of `message`. On success `*inline_payload` is the rest of the message. Its size is
-// the sum of the kInline components' bytes. Never reads outside of `message`, whatever its bytes are. Never allocates
-// more than a small multiple of its size. On failure returns false and says why in `*error`.
+// Decodes the header at the front of any bytes. `*inline_payload` is the rest of them, with the size that the kInline
+// components announce. Never allocates more than a small multiple of the bytes. On failure `*error` says why.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
 // Computes the product of `dims`. False if TensorFlow can't make this shape. That is so if a dim is negative, or if the

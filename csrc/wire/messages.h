@@ -4,60 +4,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "base/outcome.h"
+#include "wire/codec.h"
 #include "wire/coordinates.h"
 
 namespace hvdata::wire {
 
-template <typename Codec, typename T>
-void Optional(Codec* codec, const char* name, T& value) {
-  bool known = value.has_value();
-  codec->Flag(name, known);
-  uint64_t number = value.value_or(0);
-  if (known) codec->Int(name, number);
-  if constexpr (!std::is_const_v<T>) value = known ? std::optional<uint64_t>(number) : std::nullopt;
-}
-
-template <typename Codec, typename T>
-void OutcomeFields(Codec* codec, T& outcome);
-
-// One field, by its type.
-template <typename Codec, typename T>
-void Field(Codec* codec, const char* name, T& value) {
-  using Plain = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<Plain, bool>)
-    codec->Flag(name, value);
-  else if constexpr (std::is_integral_v<Plain>)
-    codec->Int(name, value);
-  else if constexpr (std::is_floating_point_v<Plain>)
-    codec->Real(name, value);
-  else if constexpr (std::is_enum_v<Plain>)
-    codec->Enum(name, value, Plain{}, Plain::kLast);
-  else if constexpr (std::is_same_v<Plain, std::string>)
-    codec->Text(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<int32_t>> || std::is_same_v<Plain, std::vector<uint64_t>>)
-    codec->Ints(name, value);
-  else if constexpr (std::is_same_v<Plain, std::vector<double>>)
-    codec->Reals(name, value);
-  else if constexpr (std::is_same_v<Plain, std::optional<uint64_t>>)
-    Optional(codec, name, value);
-  else if constexpr (std::is_same_v<Plain, Outcome>)
-    OutcomeFields(codec, value);
-  else
-    codec->Int(name, value.n);
-}
-
 #define F(field) Field(codec, #field, m.field);
-template <typename Codec, typename T>
-void OutcomeFields(Codec* codec, T& m){F(code) F(message) F(place.process) F(place.work) F(place.epoch) F(place.step)
-                                           F(place.own_step)}
-
 #define HVDATA_MESSAGE(name, fields)                                         \
   static constexpr char kName[] = name;                                      \
   template <typename Codec, typename M>                                      \
@@ -151,7 +108,7 @@ struct Data {  // one share: components and payload
   Turn turn;
   Position position;  // elements up to and including this step
   uint64_t rows = 0;  // without padding
-  uint64_t hash = 0;  // verified channels (proof/share_hash.h)
+  uint64_t hash = 0;  // verified channels (proof/report.h)
   double cost = 0;    // weighed channels: the cost of all rows of the step, of all trainers
   HVDATA_MESSAGE("DATA", F(step) F(turn) F(position) F(rows) F(hash) F(cost))
 };
@@ -194,17 +151,16 @@ struct Ready {
     kLeft,         // all of its trainers have closed this epoch
     kLeftForGood,  // all of its trainers have closed this epoch and every later one
     kAsks,         // it has so many steps, and asks which reader it waits for
-    kGoesOn,       // it resumes from a checkpoint with this step. The outcome has the reader's place for an error.
+    kBegins,       // it begins with this step. If it resumes from a checkpoint, the outcome has its place for an error.
     kExplains,     // the message says why its next step does not come
-    kLostEnds,     // as kEnded, but because of the given error (on_reader_error="continue")
-    kLostFills,    // as kFills, but because of the given error. Without running readers all end with it.
-    kLast = kLostFills,
+    kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
   Outcome outcome;
-  double cost = -1;  // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost))
+  double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
+  bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
 };
 struct Go {
   enum class Notice : uint8_t {

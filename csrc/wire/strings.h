@@ -24,7 +24,7 @@ inline void EncodeStringsTo(const std::vector<std::string_view>& strings, char* 
   for (const std::string_view string : strings) out = std::copy(string.begin(), string.end(), out);
 }
 
-// Gives the `count` strings in `bytes`, as views into it. False if `bytes` is not exactly such an encoding.
+// Gives the `count` strings in `bytes`, as views. False if `bytes` is not exactly such an encoding.
 inline bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings) {
   strings->clear();
   // This check comes before any allocation, because `count` comes from the other process, too.

@@ -25,13 +25,12 @@ class AuditedDataset(private.UnaryDataset, Audit):
     def __init__(self, inner: tf.data.Dataset, recorder: Recorder, key: Any):
         self._inner, self._recorder = inner, recorder
         self._audited = inner  # for functions that examine the stages of a pipeline
-        self._spec = inner.element_spec
         self._passing = _passing(inner, recorder, key)
         super().__init__(self._passing, private.variant(self._passing))
 
     @property
     def element_spec(self) -> Any:
-        return self._spec
+        return self._inner.element_spec
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(tf.compat.v1.data.Dataset, name):  # TF1's iterators of the given dataset would bypass the audit
@@ -63,10 +62,6 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
         if steps >= 0 and recorder.steps == steps:
             recorder.end(int(iteration))  # because Keras doesn't ask for more elements than it expects
 
-    def end_and_drop(iteration: Any) -> Any:
-        recorder.end(int(iteration))
-        return np.bool_(False)
-
     def begun(_: Any) -> tf.Tensor:
         return tf.numpy_function(lambda _: np.int64(recorder.begin()), [_], tf.int64)
 
@@ -77,13 +72,11 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
             tf.numpy_function(record, [iteration, *_flat(component_of(element, key) if named else element)], [])
             return tf.nest.pack_sequence_as(spec, _flat(element), expand_composites=True)
 
-        def ended(_: Any) -> tf.Tensor:
-            return tf.ensure_shape(tf.numpy_function(end_and_drop, [iteration], tf.bool), [])
+        def ended(_: Any) -> tf.data.Dataset:
+            tf.numpy_function(lambda number: recorder.end(int(number)), [iteration], [])
+            return inner.take(0)
 
-        # TensorFlow asks for these two in this order. The first is filtered out, and the second has no elements.
-        both = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0)))
-        end = both.map(lambda _, element: element)
-        return inner.map(seen).concatenate(end)
+        return inner.map(seen).concatenate(tf.data.Dataset.from_tensors(0).flat_map(ended))
 
     start = tf.data.Dataset.from_tensors(np.int64(0)).map(begun).map(lambda iteration: tf.ensure_shape(iteration, []))
     passing = start.flat_map(of_iteration)

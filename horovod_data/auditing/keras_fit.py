@@ -62,9 +62,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 def _replace_fit(module: Any) -> None:
-    model = getattr(module, "Model", None)
-    fit = getattr(model, "fit", None)
-    if model is None or fit is None or getattr(fit, "of_audit", False):
+    fit = getattr(getattr(module, "Model", None), "fit", None)
+    if fit is None or getattr(fit, "of_audit", False):
         return
 
     @functools.wraps(fit)
@@ -81,7 +80,7 @@ def _replace_fit(module: Any) -> None:
             _depth -= 1
 
     audited_fit.of_audit = True  # type: ignore[attr-defined]
-    model.fit = audited_fit
+    module.Model.fit = audited_fit
 
 
 def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) -> Any:

@@ -24,13 +24,14 @@ _OF_DISK = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDenie
 class JobSets:
     """The sets of a job. Every rank has one, with the same arguments, and calls the same methods. Collective."""
 
-    def __init__(self, directory: str, keep: int, what: str) -> None:
+    def __init__(self, directory: str, keep: int, what: str, arguments: Optional[dict[str, Any]] = None) -> None:
         """Local.
 
         Args:
           directory: of the sets, on a file system that all ranks share.
           keep: the number of whole sets to keep.
           what: names the caller in error texts.
+          arguments: of the caller, that must be equal on all ranks. Anything that JSON can hold.
 
         Raises:
           RuntimeError: before init(), or on a dedicated reader.
@@ -41,7 +42,7 @@ class JobSets:
                 RuntimeError, f"{what} was called on a dedicated reader", "Call horovod_data.serve() before it"
             )
         self.rank, self.ranks = self._job.trainer, len(self._job.layout.trainers)
-        self._what = what
+        self._what, self._arguments = what, {"keep": keep, **(arguments or {})}
         self._sets = Sets(directory, keep)
         self._number = 0  # of the next set
         self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the set current that waits
@@ -55,12 +56,18 @@ class JobSets:
 
         Raises:
           RuntimeError: the ranks don't share the directory.
+          ValueError: the ranks have other arguments.
           OSError: rank 0 can't read the directory.
         """
         token = ".seen-by-all-ranks"
         path = os.path.join(self._sets.directory, token)
 
-        def find(_: list[Any]) -> Any:
+        def find(said: list[Any]) -> Any:
+            for rank, arguments in enumerate(said):
+                if arguments != said[0]:
+                    what = f"the ranks disagree in {self._what}(): {_shown(said[0])} on rank 0; "
+                    what += f"{_shown(arguments)} on rank {rank}"
+                    raise explained(ValueError, what, "Pass the same arguments on every rank")
             found, skipped = self._sets.newest()
             number = self._sets.next_number()
             for name in skipped:
@@ -75,7 +82,7 @@ class JobSets:
                 return {"set": found and vars(found), "number": number, "token": False}
             return {"set": found and vars(found), "number": number, "token": True}
 
-        answer = self._decide("open", None, find)
+        answer = self._decide("open", self._arguments, find)
         sees = not answer["token"] or os.path.exists(path)
 
         def compare(seen: list[Any]) -> Any:

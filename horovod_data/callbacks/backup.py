@@ -45,8 +45,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     Raises, in fit():
       RuntimeError: before init(), on a dedicated reader, with another backend of Keras 3, in a TF1 graph, or the ranks
         don't share the directory.
-      ValueError: the model is not built (Keras 3), or is not the one that was saved. Or the ranks save at different
-        steps. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
+      ValueError: the ranks have other arguments, or save at different steps. Or the model is not built (Keras 3), or is
+        not the one that was saved. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
       TypeError: fit() does not iterate over a tf.data.Dataset in this process.
       tf.errors.OpError: an iterator can't be saved or restored (docs/checkpoints.md).
       All ranks raise the error of one rank.
@@ -115,7 +115,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 RuntimeError, what, "Use the backend tensorflow, or tf.train.Checkpoint in a loop of your own"
             )
         self._reset()
-        self._sets = JobSets(self._directory, self._keep, "BackupAndRestore")
+        often = {"save_freq": self._every or "epoch", "delete_checkpoint": bool(self._deletes)}
+        self._sets = JobSets(self._directory, self._keep, "BackupAndRestore", often)
         self._found = self._sets.open()
         train_counter = getattr(self.model, "_train_counter", None)  # Keras 2
         extra = {} if train_counter is None else {"train_counter": train_counter}

@@ -223,15 +223,28 @@ def with_costs(weigh: Callable[..., Any], spec: Any) -> Callable[..., Any]:
     """For Dataset.map on the reader: an element of this spec becomes (element, the costs of its rows)."""
 
     def pair(*element: Any) -> Any:
-        costs = tf.cast(tf.convert_to_tensor(weigh(*element)), tf.float32)
-        return (element if type(spec) is tuple else element[0]), costs
+        return (element if type(spec) is tuple else element[0]), weigh(*element)
 
     return pair
+
+
+def costs_as_floats(element: Any, costs: tf.Tensor) -> Any:
+    """For Dataset.map, behind with_costs()."""
+    return element, tf.cast(costs, tf.float32)
 
 
 def check_costs(spec: Any) -> None:
     """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
     element, costs = spec
+    numbers = isinstance(costs, tf.TensorSpec) and (
+        costs.dtype.is_floating or costs.dtype.is_integer or costs.dtype.is_bool
+    )
+    if not numbers:
+        kind = type(costs).__name__.replace("Spec", "")
+        what = f"a tensor of {costs.dtype.name}" if isinstance(costs, tf.TensorSpec) else f"a {kind}"
+        raise explained(
+            ValueError, f"weigh= returned {what}, and no numbers", "Let it return a vector with the cost of each row"
+        )
     first = leaves(element)[0][1]
     if first.shape.rank is None or costs.shape.rank is None:
         return

@@ -77,7 +77,8 @@ class Options:
                 'Use batch="per_rank" with it',
             )
 
-        if self.weigh is not None and self.weigh != ROWS and not callable(self.weigh):
+        rows = isinstance(self.weigh, str) and self.weigh == ROWS  # a tensor can't be compared with a text
+        if self.weigh is not None and not rows and not callable(self.weigh):
             raise explained(
                 ValueError,
                 f"weigh={self.weigh!r} is not known",

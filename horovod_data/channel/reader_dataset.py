@@ -167,8 +167,9 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     with _mode(graph), tf.device("/CPU:0"):
         if rules.options.has_costs:
             dataset = dataset.map(elements.with_costs(rules.options.weigh, spec))
+            elements.check_costs(dataset.element_spec)
+            dataset = dataset.map(elements.costs_as_floats)
             spec = dataset.element_spec
-            elements.check_costs(spec)
         flat = dataset
         if elements.has_composites(spec):
             flat = dataset.map(elements.take_apart)

@@ -37,8 +37,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")
-    text = "ranks of the self-test (default %(default)s)"
-    parser.add_argument("--np", type=int, default=selftest.default_np(), help=text)
+    np, text = min(4, max(2, len(os.sched_getaffinity(0)))), "ranks of the self-test (default %(default)s)"
+    parser.add_argument("--np", type=int, default=np, help=text)
     text = "what starts the self-test, with options; it must take -np (default %(default)s)"
     parser.add_argument("--launcher", default="mpirun", type=shlex.split, help=text)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
@@ -92,7 +92,8 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     first = _rank(os.environ) == 0
     if ranks is None and not first:  # rank 0 reports the rest
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
-        return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
+        me = f"rank {_rank(os.environ)} on {socket.gethostname()}, by what its launcher says"
+        return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
     # That process has loaded the core, so no other process needs to: importing TensorFlow takes seconds. Its end is
     # judged with the job.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
@@ -108,10 +109,6 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
 def _rank(environ: Mapping[str, str]) -> int:
     """The rank of this process, from its launcher. MPI's rank may differ."""
     return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
-
-
-def _me(environ: Mapping[str, str]) -> str:
-    return f"rank {_rank(environ)} on {socket.gethostname()}, by what its launcher says"
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:

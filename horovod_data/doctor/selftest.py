@@ -5,7 +5,6 @@ batches."""
 from __future__ import annotations
 
 import collections
-import os
 import re
 import shlex
 import sys
@@ -53,11 +52,6 @@ def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
         how = launch_checks.command(mpi, 2, slurm=True, program="-m horovod_data.doctor")
         return warning(name, f"{value}; srun is there", f"See how a job runs by starting the doctor in one: {how}")
     return error(name, value, "Put MPI's mpirun into PATH, or name another launcher with --launcher")
-
-
-def default_np() -> int:
-    """The default number of ranks: 2 to 4, by the number of cores."""
-    return min(4, max(2, len(os.sched_getaffinity(0))))
 
 
 def judge(

@@ -46,7 +46,7 @@ def even_batches(
         with `max_cost` more than 0.
       ranks: the number of ranks that share a step, 1 or more: `context.num_replicas_in_sync` of the dataset function.
       window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds the
-        rows of one window, and of up to two while it collects the next one. Rows that wait are fewer than those of a step.
+        rows of one window, and the rows that wait. These are fewer than those of a step.
       max_cost: the budget of a batch: its rows times its heaviest row cost at most that much. A batch has as many rows as
         fit.
       batch_size: the rows of each batch, instead of `max_cost`. The sums of costs are balanced. Only the batches of the
@@ -72,8 +72,11 @@ def even_batches(
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
         rows = _Rows(dataset.element_spec, cost)
-        windows = dataset.map(rows.listed).batch(options.window).map(lambda *window: (False, *window))
-        end = tf.data.Dataset.range(1).map(lambda _: (True, *rows.none()))
+        # TensorFlow would run a plain batch() ahead in the background, and hold more windows.
+        windows = dataset.map(rows.listed).group_by_window(
+            lambda *_: tf.constant(0, tf.int64), lambda _, group: group.batch(options.window), options.window
+        )
+        end = tf.data.Dataset.from_tensors(0).map(lambda _: rows.none())
         divided = windows.concatenate(end).scan(rows.initial_state(), rows.divide_by(options))
         return divided.flat_map(rows.batches(padded_shapes, padding_values))
 
@@ -150,7 +153,7 @@ class _Rows:
         return (tf.reshape(tf.cast(cost, tf.float64), []), *map(_list_of_one, elements.take_apart(*row)))
 
     def none(self) -> tuple[tf.Tensor, ...]:
-        """A window without rows."""
+        """A window without rows, which stands for the end of the data."""
         return (tf.zeros([0], tf.float64), *[_list_of_one(tf.zeros([0], p.dtype))[None][:0] for p in self._parts])
 
     def initial_state(self) -> Any:
@@ -160,9 +163,9 @@ class _Rows:
     def divide_by(self, options: _Options) -> Callable[..., Any]:
         """For Dataset.scan: a window becomes (the rows of its batches as lists, the sizes of the batches)."""
 
-        def divide(state: Any, window: Any) -> Any:
+        def divide(state: Any, window: tuple[tf.Tensor, ...]) -> Any:
             waiting, seen, steps = state
-            last, *new = window
+            new, last = window, tf.size(window[0]) == 0
             with tf.control_dependencies([_check(new[0], options, seen)]):
                 costs, *lists = map(_concatenated, waiting, new)
             division = options.divide(costs, last, steps)

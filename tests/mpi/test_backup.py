@@ -233,11 +233,22 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
 
     raises_everywhere(comm, other, ValueError, "has restored another model than this one: .*Use the same model")
 
-    def steps_differ():
+    def arguments_differ():
         mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2 + comm.rank)
         fit(channel(hvdata, "known"), [mine], epochs=1)
 
-    raises_everywhere(comm, steps_differ, ValueError, "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at")
+    disagree = (
+        r"the ranks disagree in BackupAndRestore\(\): keep 2, save_freq 2, .* on rank 0; .*save_freq 3, .* on rank 1"
+    )
+    raises_everywhere(comm, arguments_differ, ValueError, disagree, "Pass the same arguments on every rank")
+
+    def steps_differ():
+        mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2)
+        first = 1 if comm.rank == 1 else 0
+        fit(channel(hvdata, "known"), [mine], epochs=2, initial_epoch=first)
+
+    steps = "save at different steps: rank 0 at epoch 0, step 2,.* rank 1 at epoch 1, step 2"
+    raises_everywhere(comm, steps_differ, ValueError, steps)
 
     def not_shared():
         mine = hvdata.callbacks.BackupAndRestore(f"{folder}-of-{comm.rank}")

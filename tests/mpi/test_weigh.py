@@ -195,6 +195,17 @@ def test_wrong_arguments(hvdata, comm):
         return lambda: hvdata.distribute_dataset(on_reader(hvdata, lambda: pairs([12])), **arguments)
 
     raises_everywhere(comm, make(batch="global", weigh="tokens"), ValueError, "weigh='tokens' is not known")
+    raises_everywhere(comm, make(batch="global", weigh=tf.ones([12])), ValueError, "weigh=<tf.Tensor.* is not known")
+    for wrong, what in (
+        (lambda x, _: tf.complex(x, x), "a tensor of complex64"),
+        (lambda x, _: tf.strings.as_string(x), "a tensor of string"),
+        (lambda x, _: None, "a NoneTensor"),
+        (lambda x, _: {"cost": x}, "a dict"),
+        (lambda x, _: (x, x), "a tuple"),
+        (lambda x, _: tf.RaggedTensor.from_tensor(x[:, None]), "a RaggedTensor"),
+    ):
+        raises_everywhere(comm, make(batch="global", weigh=wrong), ValueError,
+                          f"weigh= returned {what}, and no numbers. Let it return a vector")  # fmt: skip
     raises_everywhere(comm, make(batch="per_rank", schedule="dynamic", weigh="rows"), ValueError,
                       'schedule="dynamic" has no steps')  # fmt: skip
     raises_everywhere(comm, make(batch="global", weigh=lambda x, _: tf.reduce_sum(x)), ValueError,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -260,6 +262,48 @@ def test_ragged_and_sparse_rows():
     rows = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 2], [], [3, 3, 3]]))
     batches = rows.apply(even_batches(tf.size, ranks=1, window=4, batch_size=2)).as_numpy_iterator()
     assert sorted(batch.tolist() for batch in batches) == [[[1], [0]], [[3, 3, 3], [2, 2, 0]]]
+
+
+class Allocated(ctypes.Structure):
+    """What glibc's mallinfo2() returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t) for name in "arena ordblks smblks hblks mapped usmblks fsmblks used free keep".split()
+    ]
+
+
+def allocated():
+    """The bytes that this process has allocated. A tensor of 256 KiB or more may lie elsewhere."""
+    information = ctypes.CDLL(None).mallinfo2
+    information.restype = Allocated
+    now = information()
+    return now.mapped + now.used
+
+
+@pytest.mark.parametrize("how", [{"max_cost": 8.0}, {"batch_size": 8}])
+def test_one_window_is_in_memory(how):
+    """The next window is collected when the last batch of a window has left."""
+    window, length = 96, 50_000  # int32: 200 kB a row
+    pulled = [0]
+
+    def pull(i):
+        pulled[0] += 1
+        return i
+
+    def row(i):
+        return tf.fill([length], tf.cast(tf.ensure_shape(tf.numpy_function(pull, [i], tf.int64), []), tf.int32))
+
+    rows = tf.data.Dataset.range(4 * window).map(row)
+    dataset = rows.apply(even_batches(lambda x: 1.0, ranks=2, window=window, **how))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False  # batches ahead of the program
+    before, most, seen = allocated(), 0, []
+    for number, batch in enumerate(dataset.with_options(options)):
+        seen += batch[:, 0].numpy().tolist()
+        assert pulled[0] <= (number * 8 // window + 1) * window + 16, "rows of the next window"
+        most = max(most, allocated() - before)
+    assert sorted(seen) == list(range(4 * window))
+    assert most < 1.4 * 4 * window * length, f"{most / (4 * window * length):.2f} windows"
 
 
 @pytest.mark.parametrize("how", [{"max_cost": 30}, {"batch_size": 3}])
