@@ -10,14 +10,19 @@ namespace hvdata {
 namespace {
 
 constexpr auto kAskEvery = std::chrono::milliseconds(500);
+constexpr size_t kGradients = 4096;  // far more than the calls of a step
 
 bool Begins(const std::string& name, char kind) { return name.size() > 1 && name[0] == '\0' && name[1] == kind; }
-bool IsGather(const std::string& name) { return Begins(name, 'G'); }
 bool IsAudit(const std::string& name) { return Begins(name, 'A'); }
+bool IsGradient(const std::string& name) { return Begins(name, 'B') && name.find(' ') != std::string::npos; }
+// The name of the call that this gradient belongs to.
+std::string CallOf(const std::string& gradient) { return gradient.substr(2, gradient.rfind(' ') - 2); }
+bool IsGather(const std::string& name) { return IsGradient(name) ? !IsGather(CallOf(name)) : Begins(name, 'G'); }
 
 const char* Kind(const std::string& name) {
+  if (IsGradient(name)) return Kind(CallOf(name));
   if (IsAudit(name)) return "audit";
-  return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter";
+  return IsGather(name) ? "gather" : "scatter";
 }
 
 std::string Same(const std::string& name) {
@@ -34,8 +39,8 @@ std::string Quoted(const std::string& name) {
 }  // namespace
 
 std::string CallName(const std::string& name) {
+  if (IsGradient(name)) return "gradient of " + CallName(CallOf(name)) + ", call" + name.substr(name.rfind(' '));
   if (IsGather(name)) return "gather" + Quoted(name.substr(2));
-  if (Begins(name, 'B')) return "gradient of gather" + Quoted(name.substr(2));
   if (IsAudit(name)) return name.substr(2);
   return "scatter" + Quoted(name);
 }
@@ -44,7 +49,21 @@ Exchange::Exchange(const World* world, double stall_seconds, double timeout_seco
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 Place Exchange::Where(const Key& key) const {
-  return world_->Here(CallName(key.name) + (IsAudit(key.name) ? "" : ", call " + std::to_string(key.call)));
+  const bool named = IsAudit(key.name) || IsGradient(key.name);
+  return world_->Here(CallName(key.name) + (named ? "" : ", call " + std::to_string(key.call)));
+}
+
+// The key of this rank's next call of this name. Each call's gradient has another name, so the counts of old ones are
+// dropped.
+Exchange::Key Exchange::Next(const std::string& name) {
+  const Key key{name, made_[name]++};
+  if (key.call > 0 || !IsGradient(name)) return key;
+  gradients_.push_back(name);
+  if (gradients_.size() > kGradients) {
+    made_.erase(gradients_.front());
+    gradients_.pop_front();
+  }
+  return key;
 }
 
 void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
@@ -61,30 +80,26 @@ void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchan
 
 // ---- Scatter and gather.
 
-void Exchange::Scatter(const std::string& name, int root, const Outcome& refused, Parts parts, Callback callback) {
+void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
   MutexLock lock(&mu_);
-  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, refused);
+  Begin(name, {root, std::move(parts), std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, nullptr);
 }
 
-void Exchange::Gather(const std::string& name, int root, const Outcome& refused, const Share* part, Collected collected,
-                      Callback callback) {
+void Exchange::Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback) {
   MutexLock lock(&mu_);
   Call call{root, {}, std::move(callback), Patience(stall_seconds_, timeout_seconds_)};
   if (root == me()) call.collected = std::move(collected);
-  Begin(name, std::move(call), refused, part);
+  Begin(name, std::move(call), &part);
 }
 
 // Sends CALLED, and this rank's part of a gather. Handles the messages of the call that have come already.
-void Exchange::Begin(const std::string& name, Call made, const Outcome& refused, const Share* part) {
-  const Key key{name, made_[name]++};
+void Exchange::Begin(const std::string& name, Call made, const Share* part) {
+  const Key key = Next(name);
   if (!failed_.ok()) return Answer(key, std::move(made.callback), failed_);
-  Call& call = calls_.emplace(key, std::move(made))->second;
-  if (IsGather(name)) SendTo(call.root, wire::Gather{name, key.call, refused}, part);
+  Call& call = calls_.emplace(key, std::move(made)).first->second;
+  if (part != nullptr) SendTo(call.root, wire::Gather{name, key.call}, part);
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (!refused.ok() && !IsGather(name))
-      SendTo(t, wire::Scatter{name, key.call, me(), refused});
-    else if (t != me() && (t == call.root || call.root == me()))
-      SendTo(t, wire::Called{name, key.call, call.root});
+    if (t != me() && (t == call.root || call.root == me())) SendTo(t, wire::Called{name, key.call, call.root});
   }
   ReleaseIfAllCalled(key, &call);
   if (auto early = early_.extract(key)) {
@@ -93,10 +108,21 @@ void Exchange::Begin(const std::string& name, Call made, const Outcome& refused,
   EndWaitsForDeparted();
 }
 
-void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
+void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome) {
   MutexLock lock(&mu_);
   if (calls_.count(Key{name, call}) == 0) return;  // it has ended with an error
-  for (int t = 0; t < world_->trainer_count(); ++t) SendTo(t, wire::Scatter{name, call, me(), outcome}, nothing);
+  for (int t = 0; t < world_->trainer_count(); ++t) SendTo(t, wire::Scatter{name, call, me(), outcome});
+}
+
+void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
+  MutexLock lock(&mu_);
+  const Key key = Next(name);
+  if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
+  if (root != me() && !IsGather(name)) return SendTo(root, wire::Called{name, key.call, root});
+  const Outcome error = why.At(Where(key));
+  for (int t = 0; t < world_->trainer_count(); ++t) {
+    if (t != me() && (root == me() || t == root)) SendError(key, error, t);
+  }
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {
@@ -114,14 +140,12 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
     Abandon(key, {kInvalidArgument, Disagreement(key.name, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    if (part->root == wire::Scatter::kNoRoot && !part->outcome.ok()) return Abandon(key, part->outcome);
+    if (!part->outcome.ok()) return Abandon(key, part->outcome);
     if (part->root != call.root) return disagree(part->root);
-    return Finish(key, part->outcome, {key.call, std::move(arrived.bundle)});
+    return Finish(key, {}, {key.call, std::move(arrived.bundle)});
   }
-  if (const auto* gather = std::get_if<wire::Gather>(&arrived.header.message)) {
-    if (key.giver >= 0) return Finish(key, gather->outcome, {key.call, std::move(arrived.bundle)});
-    if (call.root != me() || call.looking) return;  // a trainer with another root also sends CALLED
-    if (!gather->outcome.ok()) return Abandon(key, gather->outcome);
+  if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
+    if (!call.collected) return;  // a trainer with another root also sends CALLED
     FreeAfterUnlock(std::exchange(call.given[arrived.trainer], std::move(arrived.bundle)));
     return CollectIfAllGiven(key, &call);
   }
@@ -132,7 +156,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
 }
 
 void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
-  if (call->root != me() || call->collected || call->looking) return;
+  if (call->root != me()) return;
   if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
     SendTo(t, wire::Scatter{key.name, key.call, call->root}, call->parts[static_cast<size_t>(t)].get());
@@ -142,7 +166,6 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
 
 void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
   if (static_cast<int>(call->given.size()) < world_->trainer_count()) return;
-  call->looking = true;
   std::vector<BundlePtr> parts;
   for (auto& [trainer, bundle] : std::exchange(call->given, {})) parts.push_back(std::move(bundle));
   AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.call,
@@ -150,7 +173,7 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
 }
 
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged exchanged) {
-  const auto found = calls_.lower_bound(key);
+  const auto found = calls_.find(key);
   Answer(key, std::move(found->second.callback), std::move(outcome), std::move(exchanged));
   FreeAfterUnlock(std::move(found->second.parts));
   FreeAfterUnlock(std::move(found->second.given));
@@ -179,32 +202,7 @@ void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const s
 }
 
 void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
-  SendTo(trainer, wire::Scatter{key.name, key.call, wire::Scatter::kNoRoot, error});
-}
-
-// ---- Gradients.
-
-void Exchange::Give(const std::string& name, uint64_t call, int to, const Outcome& refused, const Share* part) {
-  MutexLock lock(&mu_);
-  SendTo(to, wire::Gather{name, call, refused}, part);
-}
-
-void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
-  MutexLock lock(&mu_);
-  const Key key{name, call, trainer};
-  const auto early = early_.find(key);
-  if (early != early_.end()) {
-    Arrived& first = early->second.front();
-    Answer(key, std::move(callback), std::get<wire::Gather>(first.header.message).outcome,
-           {call, std::move(first.bundle)});
-    early->second.erase(early->second.begin());
-    if (early->second.empty()) early_.erase(early);
-  } else if (!failed_.ok()) {
-    Answer(key, std::move(callback), failed_);
-  } else {
-    calls_.emplace(key, Call{trainer, {}, std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
-    EndWaitsForDeparted();
-  }
+  SendTo(trainer, wire::Scatter{key.name, key.call, me(), error});
 }
 
 // ---- Incoming messages.
@@ -226,13 +224,12 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   else if (const auto* called = std::get_if<wire::Called>(&header.message))
     key = {called->name, called->call};
   else if (const auto* gather = std::get_if<wire::Gather>(&header.message))
-    key = {gather->name, gather->call, IsGather(gather->name) ? -1 : trainer};
+    key = {gather->name, gather->call};
   else
     return;
   Arrived arrived{trainer, std::move(header), std::move(bundle)};
   const auto made = made_.find(key.name);
-  const bool begun = key.giver < 0 ? made != made_.end() && key.call < made->second : calls_.count(key) > 0;
-  if (begun)
+  if (made != made_.end() && key.call < made->second)
     Handle(key, std::move(arrived));
   else
     early_[key].push_back(std::move(arrived));
@@ -269,7 +266,7 @@ void Exchange::AnswerWhoLeft(int member, int trainer) {
 // True if the root has all that it needs from a departed trainer.
 bool Exchange::Has(const Call& call, int trainer) {
   if (call.collected) return call.given.count(trainer) > 0;
-  return call.looking || call.parts.empty() || call.called.count(trainer) > 0;
+  return call.parts.empty() || call.called.count(trainer) > 0;
 }
 
 // Ends every call that waits for a departed trainer.
@@ -279,7 +276,7 @@ void Exchange::EndWaitsForDeparted() {
     const auto at = next++;
     const Key key = at->first;
     const Call& call = at->second;
-    const bool leads = Leads(key, call);
+    const bool leads = call.root == me();  // other ranks wait for this rank
     const auto lost = std::find_if(departed_.begin(), departed_.end(),
                                    [&](int t) { return t != me() && (leads ? !Has(call, t) : t == call.root); });
     if (lost == departed_.end()) continue;
@@ -296,7 +293,6 @@ std::string Exchange::Missing(const Key& key, const Call& call) const {
   const std::string not_made = IsAudit(name) ? ", which has not come as far" : ", which has not made this call";
   std::string not_sent = world_->TrainerName(call.root) +
                          (IsGather(name) ? ", which has not got all parts" : ", which has not sent its part");
-  if (key.giver >= 0) return not_sent;
   if (call.root != me() && IsAudit(name)) return world_->TrainerName(call.root) + not_made;
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
@@ -306,7 +302,7 @@ std::string Exchange::Missing(const Key& key, const Call& call) const {
     names.push_back(world_->TrainerName(t));
     if (crossed.empty()) crossed = Crossed(t);
   }
-  if (names.empty()) return call.looking ? "its own look at the parts" : "its own part";
+  if (names.empty()) return IsGather(name) ? "its own look at the parts" : "its own part";
   return JoinNames(names) + not_made + crossed;
 }
 
@@ -340,7 +336,7 @@ void Exchange::Tick() {
       const Outcome error(kDeadlineExceeded, "has waited " + std::to_string(WholeSeconds(timeout_seconds_)) +
                                                  " s for " + Missing(key, call) + ". " + Same(key.name) +
                                                  "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
-      if (Leads(key, call))
+      if (call.root == me())
         Abandon(key, error, me(), world_->TrainerName(me()) + ", the root, has given this call up: it ");
       else
         Finish(key, error);

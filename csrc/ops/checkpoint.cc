@@ -19,11 +19,6 @@
 namespace hvdata {
 namespace {
 
-bool CheckReplay() {
-  const char* value = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
-  return value == nullptr || std::string(value) != "0";
-}
-
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -190,9 +185,12 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, ui
   if (past->verified && !proof::Bookmark::Decode(state.mark, &past->mark)) return Damaged("its account is unreadable");
   epoch_id_ = state.epoch_id;
   model = std::move(state.model);
-  TF_RETURN_IF_ERROR(RestoreInput(state));
-  proof::Bookmark* const account = past->verified ? &past->mark : nullptr;
-  for (const auto& [number, element] : state.elements) AddToAccount(number, element, account);
+  TF_RETURN_IF_ERROR(state.replay ? Replay(state)
+                                  : input_->StartFrom(state.iterator, state.number, state.pulled,
+                                                      [this](auto& element) { return CheckElement(element); }));
+  for (const auto& [number, element] : state.elements) {
+    if (past->verified) AddToAccount(number, element, &past->mark);
+  }
   if (state.pulled < resumption->first) return Damaged("its position is beyond what its input has yielded");
   return PutBack(std::move(state), *resumption, std::move(taken), past);
 }
@@ -234,12 +232,6 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
   return why.empty() ? absl::OkStatus() : absl::InvalidArgumentError(why);
 }
 
-absl::Status Checkpoint::RestoreInput(const State& state) {
-  if (state.replay) return Replay(state);
-  return input_->StartFrom(state.iterator, state.number, state.pulled,
-                           [this](const Tensors& element) { return CheckElement(element); });
-}
-
 absl::Status Checkpoint::Replay(const State& state) {
   Log(Where(),
       "runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
@@ -249,10 +241,9 @@ absl::Status Checkpoint::Replay(const State& state) {
     status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
                                  : input_->Next(&element, &end);
   }
-  if (!status.ok() ||
-      (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
-    return status;
-  }
+  const char* const checks = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
+  const bool same = input_->fingerprint() == state.fingerprint || (checks != nullptr && std::string(checks) == "0");
+  if (!status.ok() || (input_->pulled() == state.pulled && same)) return status;
   return absl::DataLossError(
       "the input can't be restored: its state could not be saved, so it was run again, and the first " +
       std::to_string(state.pulled) +
@@ -263,13 +254,12 @@ absl::Status Checkpoint::Replay(const State& state) {
 }
 
 // Adds an element that was delivered after the state's account had been made. If the element was not dealt at that
-// time, the account has an empty place for it. Null: the state has no account.
+// time, the account has an empty place for it.
 void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const {
-  if (account == nullptr) return;
   const uint64_t at = number - account->first;
   if (number < account->first || at > account->ahead.size()) return;
   if (at == account->ahead.size()) account->ahead.emplace_back();
-  if (account->ahead[at].digest.rows == 0) account->ahead[at] = prover_.Delivered(element);
+  if (account->ahead[at].digest.rows == 0) account->ahead[at] = prover_.HashElement(element).element;
 }
 
 // Divides the elements: some are dealt again, and the input must skip the other elements.
@@ -292,7 +282,7 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));
   input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Tensors& element) {
-    if (verified) source_->Epoch()->DeliveredBefore(number, prover_.Delivered(element));
+    if (verified) source_->Epoch()->DeliveredBefore(number, prover_.HashElement(element).element);
   });
   past->from = *from;
   return absl::OkStatus();

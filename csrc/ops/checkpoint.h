@@ -55,7 +55,6 @@ class Checkpoint {
 
   absl::Status ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
                           std::set<uint64_t>* taken) const;
-  absl::Status RestoreInput(const State& state);
   absl::Status Replay(const State& state);
   absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
   void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;

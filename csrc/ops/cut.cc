@@ -80,14 +80,14 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
                              std::vector<Tensors>* shares) const {
   const Tensor* its = &element[leaf.first];
   std::optional<SparseRows> sparse;
-  if (leaf.kind == Leaf::kSparse) sparse.emplace(its);
+  if (leaf.kind == Leaf::kSparse) sparse.emplace(its, memory_);
   absl::Status status = sparse ? sparse->Check() : absl::OkStatus();
   for (size_t t = 0; status.ok() && t < parts.size(); ++t) {
     Tensors* share = &(*shares)[t];
     if (leaf.kind == Leaf::kDense)
       share->push_back(TakeRows(*its, parts[t], memory_));
     else if (sparse)
-      sparse->Take(parts[t], memory_, share);
+      sparse->Take(parts[t], share);
     else
       status = TakeRaggedRows(its, leaf.parts, &config_.row_lengths[leaf.first], parts[t], memory_, share);
   }

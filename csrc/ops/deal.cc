@@ -120,10 +120,13 @@ class Dealer {
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.Cut(group, &shares, &dropped));
     if (dropped > 0 || shares.empty()) source_->Epoch()->Dropped(dropped, shares.empty() ? group.size() : 0);
-    if (!shares.empty())
-      Deal(std::move(group), std::move(shares), hashed);
-    else
-      source_->Epoch()->NoStep(input_->position() - group.size(), prover_.NotDealt(hashed));
+    const uint64_t first = input_->position() - group.size();
+    if (shares.empty()) {
+      source_->Epoch()->NoStep(first, prover_.NotDealt(hashed));
+      return absl::OkStatus();
+    }
+    if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
+    source_->Deal(MakeStep(first, std::move(group), std::move(shares), hashed, dynamic));
     return absl::OkStatus();
   }
 
@@ -163,13 +166,6 @@ class Dealer {
       if (!status.ok()) return source_->Epoch()->CannotFill(std::string(status.message()));
     }
     source_->Epoch()->Fill(MakeStep(input_->position(), {}, std::move(shares), {}, false));
-  }
-
-  void Deal(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& hashed) {
-    const uint64_t first = input_->position() - elements.size();
-    if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
-    const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-    source_->Deal(MakeStep(first, std::move(elements), std::move(shares), hashed, dynamic));
   }
 
   // `hashed`: the hashes of the elements, in a verified channel. `anybody`: any trainer may take the share.

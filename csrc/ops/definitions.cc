@@ -37,20 +37,21 @@ REGISTER_OP("HorovodDataDeal")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
 // Every rank gets its rows of the root's tensor. `splits`: on the root, the number of rows of each rank; a scalar: as
-// even as can be. `order`: a resource that ops without a name share, so that a tf.function runs them in the order of the
-// program. It is never read. `refused`: if not empty, the reason why this rank can't take part. Then its call counts,
-// and the op fails with this text, on the root for all ranks. `number`: of this scatter among those of its name.
+// even as can be. `label`: the name of meeting/exchange.h. `order`: a resource that ops without a name share, so that a
+// tf.function runs them in the order of the program. It is never read. `refused`: if not empty, the reason why this rank
+// can't take part. Then its call counts, and the op fails with this text, on the root for all ranks. `call`: the label,
+// and the call's number.
 REGISTER_OP("HorovodDataScatter")
     .Input("value: T")
     .Input("splits: int64")
+    .Input("label: string")
     .Input("order: N * resource")
     .Attr("T: type")
     .Attr("N: int >= 0")
     .Attr("root: int >= 0")
-    .Attr("scatter_name: string")
     .Attr("refused: string = ''")
     .Output("part: T")
-    .Output("number: int64")
+    .Output("call: string")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->UnknownShape());
@@ -58,35 +59,20 @@ REGISTER_OP("HorovodDataScatter")
       return absl::OkStatus();
     });
 
-// The root gets every rank's rows, in rank order. `number`: of the scatter. `shape`: of this rank's part of the scatter.
-REGISTER_OP("HorovodDataScatterGradient")
-    .Input("part: T")
-    .Input("number: int64")
-    .Input("shape: int64")
-    .Attr("T: type")
-    .Attr("root: int >= 0")
-    .Attr("scatter_name: string")
-    .Output("value: T")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->UnknownShape());
-      return absl::OkStatus();
-    });
-
 // The root gets every rank's rows, in rank order. Other ranks get a tensor without rows. The parts of all ranks agree in
-// dtype and in all axes but the first. `refused`: as of HorovodDataScatter, but all ranks fail. `rows`: on the root, the
-// rows of each rank.
+// dtype and in all axes but the first. `label`, `order`, `call`: as of HorovodDataScatter. So is `refused`, but all ranks
+// fail. `rows`: on the root, the rows of each rank.
 REGISTER_OP("HorovodDataGather")
     .Input("part: T")
+    .Input("label: string")
     .Input("order: N * resource")
     .Attr("T: type")
     .Attr("N: int >= 0")
     .Attr("root: int >= 0")
-    .Attr("gather_name: string")
     .Attr("refused: string = ''")
     .Output("value: T")
     .Output("rows: int64")
-    .Output("number: int64")
+    .Output("call: string")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       tensorflow::shape_inference::ShapeHandle part = c->input(0), value = c->UnknownShape();
@@ -94,22 +80,5 @@ REGISTER_OP("HorovodDataGather")
       c->set_output(0, value);
       c->set_output(1, c->Vector(c->UnknownDim()));
       c->set_output(2, c->Scalar());
-      return absl::OkStatus();
-    });
-
-// Every rank gets the rows of the root's gradient that belong to its own rows. `rows`, `number`: of the gather. `shape`:
-// of this rank's rows.
-REGISTER_OP("HorovodDataGatherGradient")
-    .Input("gradient: T")
-    .Input("rows: int64")
-    .Input("number: int64")
-    .Input("shape: int64")
-    .Attr("T: type")
-    .Attr("root: int >= 0")
-    .Attr("gather_name: string")
-    .Output("part: T")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->UnknownShape());
       return absl::OkStatus();
     });

@@ -99,6 +99,16 @@ void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* row
   }
 }
 
+void AddLeaf(const Leaf& leaf, const Tensor* element, int64_t first, std::vector<Fingerprint>* rows) {
+  const Tensor* parts = element + leaf.first;
+  if (leaf.kind == Leaf::kDense)
+    AddDense(*parts, first, rows);
+  else if (leaf.kind == Leaf::kRagged)
+    AddRagged(parts, leaf.parts, first, rows);
+  else
+    AddSparse(parts, first, rows);
+}
+
 // The number of rows in a piece of a sparse tensor. Each piece looks at all entries, so pieces are large. A sparse
 // vector of hashed features may have 2^30 rows, and nearly all are empty.
 constexpr int64_t kSparsePiece = 1 << 22;
@@ -125,26 +135,11 @@ size_t Fingerprints::Count(const Tensor* first) const {
   return rows ? static_cast<size_t>(*rows) : 1;
 }
 
-bool Fingerprints::IsOneRow(const Tensor* first) const {
-  const auto count = static_cast<int64_t>(Count(first));
-  return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) { return RowsOf(leaf, first) != count; });
-}
-
-void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Fingerprint>* rows) const {
-  for (const Leaf& leaf : leaves_) {
-    if (leaf.kind == Leaf::kDense)
-      AddDense(first[leaf.first], begin, rows);
-    else if (leaf.kind == Leaf::kRagged)
-      AddRagged(first + leaf.first, leaf.parts, begin, rows);
-    else
-      AddSparse(first + leaf.first, begin, rows);
-  }
-}
-
 std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
   std::vector<proof::Digest> prints(parts.size());
   const auto count = static_cast<int64_t>(Count(first));
-  const bool one = IsOneRow(first);
+  const bool one =
+      std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) { return RowsOf(leaf, first) != count; });
   const int64_t from = parts.empty() ? 0 : std::clamp<int64_t>(parts.front().begin, 0, count);
   const int64_t to = parts.empty() ? 0 : std::clamp<int64_t>(parts.back().begin + parts.back().count, from, count);
   std::vector<Fingerprint> rows;
@@ -152,7 +147,7 @@ std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::ve
     n = std::min(piece_, to - at);
     rows.assign(static_cast<size_t>(n), 0);
     for (size_t i = 0; one && i < width_; ++i) rows[0] = HashWhole(first[i], rows[0]);
-    if (!one) OfRange(first, at, &rows);
+    for (size_t i = 0; !one && i < leaves_.size(); ++i) AddLeaf(leaves_[i], first, at, &rows);
     for (size_t p = 0; p < parts.size(); ++p) {
       const int64_t begin = std::clamp(parts[p].begin - at, int64_t{0}, n);
       const int64_t end = std::clamp(parts[p].begin + parts[p].count - at, begin, n);
@@ -160,10 +155,6 @@ std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::ve
     }
   }
   return prints;
-}
-
-proof::Digest Fingerprints::Rows(const Tensor* first) const {
-  return Rows(first, {{0, static_cast<int64_t>(Count(first)), 0}})[0];
 }
 
 proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Tensors& share) const {
@@ -187,15 +178,15 @@ proof::ShareHash Fingerprints::Arrived(const Tensors& share, uint64_t rows) cons
 Prover::Rows Prover::HashElement(const Tensors& element) const {
   Rows rows;
   if (!config_.verify) return rows;
-  if (config_.batch == plan::Batch::kPerRank) {
-    rows.shares.push_back(fingerprints_.Rows(element.data()));
-    return rows;
-  }
   const auto count = static_cast<int64_t>(Count(element));
-  std::vector<plan::Rows> parts;
-  for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(count, trainers_, t, config_.remainder));
+  std::vector<plan::Rows> parts{{0, count, 0}};
+  if (config_.batch != plan::Batch::kPerRank) {
+    parts.clear();
+    for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(count, trainers_, t, config_.remainder));
+    rows.element.dropped = static_cast<uint64_t>(plan::DroppedRows(count, trainers_, config_.remainder));
+  }
   rows.shares = fingerprints_.Rows(element.data(), parts);
-  rows.dropped = static_cast<uint64_t>(plan::DroppedRows(count, trainers_, config_.remainder));
+  for (const proof::Digest& share : rows.shares) rows.element.digest.Append(share);
   return rows;
 }
 
@@ -204,31 +195,19 @@ proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std:
   if (!config_.verify) return hashes;
   std::vector<proof::Digest> rows;
   for (const Rows& element : elements) {
-    proof::Element made;
-    made.dropped = element.dropped;
-    for (const proof::Digest& its : element.shares) {
-      made.digest.Append(its);
-      rows.push_back(its);
-    }
-    hashes.elements.push_back(made);
+    hashes.elements.push_back(element.element);
+    rows.insert(rows.end(), element.shares.begin(), element.shares.end());
   }
   rows.resize(shares.size());  // fillers have no hashes
   for (size_t i = 0; i < shares.size(); ++i) hashes.shares.push_back(fingerprints_.HashShare(rows[i], shares[i]));
   return hashes;
 }
 
-proof::Element Prover::Delivered(const Tensors& element) const {
-  const proof::StepHashes hashes = HashStep({HashElement(element)}, {});
-  return hashes.elements.empty() ? proof::Element() : hashes.elements[0];
-}
-
 std::vector<proof::Element> Prover::NotDealt(const std::vector<Rows>& elements) const {
   std::vector<proof::Element> without_step;
   for (const Rows& element : elements) {
-    proof::Element made;
-    made.dropped = element.dropped;
-    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) made.dropped = element.shares[0].rows;
-    without_step.push_back(made);
+    const bool whole = config_.batch == plan::Batch::kPerRank;
+    without_step.push_back({{}, whole ? element.element.digest.rows : element.element.dropped});
   }
   return without_step;
 }

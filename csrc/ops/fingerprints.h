@@ -25,7 +25,6 @@ class Fingerprints {
   // ascending order. Rows between them are left out. A row of a ragged tensor is its values and lengths. A row of a
   // sparse tensor is its entries. So a row's hash does not depend on the rows before it.
   std::vector<proof::Digest> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  proof::Digest Rows(const tensorflow::Tensor* first) const;
   // The number of the element's rows. Hashes nothing.
   size_t Count(const tensorflow::Tensor* first) const;
 
@@ -35,9 +34,6 @@ class Fingerprints {
   proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
-  bool IsOneRow(const tensorflow::Tensor* first) const;
-  void OfRange(const tensorflow::Tensor* first, int64_t begin, std::vector<proof::Fingerprint>* rows) const;
-
   std::vector<Leaf> leaves_;
   size_t width_;
   int64_t piece_ = 1 << 14;  // the largest number of rows whose hashes are in memory at once
@@ -48,10 +44,10 @@ class Fingerprints {
 // match its hash.
 class Prover {
  public:
-  // The hashes of one element's rows: for each trainer's share, or for all rows if the element is not cut.
+  // The hashes of one element's rows. `shares`: for each trainer's share, or for all rows if the element is not cut.
   struct Rows {
     std::vector<proof::Digest> shares;
-    uint64_t dropped = 0;  // rows of no share
+    proof::Element element;
   };
 
   Prover(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers), fingerprints_(config) {}
@@ -60,8 +56,6 @@ class Prover {
   Rows HashElement(const Tensors& element) const;
   // The hashes of a step, from the hashes of its elements and from the shares that were cut from them.
   proof::StepHashes HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const;
-  // The hashes of an element that an earlier run has delivered.
-  proof::Element Delivered(const Tensors& element) const;
   // The hashes of elements that make no step.
   std::vector<proof::Element> NotDealt(const std::vector<Rows>& elements) const;
 

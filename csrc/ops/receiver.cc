@@ -54,40 +54,20 @@ absl::Status WithPlace(const std::string& channel, Call call) {
   return ToStatus(engine ? outcome.At(engine->world().Here("channel " + channel)) : outcome);
 }
 
-// Keeps a channel in use while a dataset object of it lives.
-class ChannelUse {
- public:
-  static Outcome Make(const Arguments& arguments, std::unique_ptr<ChannelUse>* use) {
-    const std::shared_ptr<Engine> engine = Engine::Current();
-    if (!engine || Engine::State() != EngineState::kRunning) return Engine::NotRunning();
-    if (static_cast<int64_t>(engine->session()) != arguments.session) {
-      return {kFailedPrecondition,
-              "the dataset of channel '" + arguments.channel_name +
-                  "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run"};
-    }
-    const auto channel = static_cast<uint32_t>(arguments.channel);
-    std::shared_ptr<Sink> sink = engine->channels().Use(channel);
-    if (!sink && engine->world().me().trains())
-      return {kFailedPrecondition, "channel '" + arguments.channel_name + "' has been released on this rank"};
-    use->reset(new ChannelUse(engine, channel, std::move(sink)));
-    return {};
+// Begins a use of the channel, which the dataset object ends. `*sink`: null on a dedicated reader. Its dataset can be
+// made, but not iterated.
+Outcome UseChannel(const Arguments& arguments, const std::shared_ptr<Engine>& engine, std::shared_ptr<Sink>* sink) {
+  if (!engine || Engine::State() != EngineState::kRunning) return Engine::NotRunning();
+  if (static_cast<int64_t>(engine->session()) != arguments.session) {
+    return {kFailedPrecondition,
+            "the dataset of channel '" + arguments.channel_name +
+                "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run"};
   }
-  ~ChannelUse() {
-    const std::shared_ptr<Engine> engine = engine_.lock();
-    if (!engine || engine != Engine::Current()) return;  // in a forked child
-    (void)Caught([&] { return engine->UnuseChannel(channel_), absl::OkStatus(); });
-  }
-  // Null on a dedicated reader. Its dataset can be made, but not iterated.
-  Sink* sink() const { return sink_.get(); }
-
- private:
-  ChannelUse(const std::shared_ptr<Engine>& engine, uint32_t channel, std::shared_ptr<Sink> sink)
-      : engine_(engine), channel_(channel), sink_(std::move(sink)) {}
-
-  const std::weak_ptr<Engine> engine_;
-  const uint32_t channel_;
-  const std::shared_ptr<Sink> sink_;
-};
+  *sink = engine->channels().Use(static_cast<uint32_t>(arguments.channel));
+  if (!*sink && engine->world().me().trains())
+    return {kFailedPrecondition, "channel '" + arguments.channel_name + "' has been released on this rank"};
+  return {};
+}
 
 class ReceiverOp : public DatasetOpKernel {
  public:
@@ -106,19 +86,27 @@ class ReceiverOp : public DatasetOpKernel {
     arguments.channel_name = name;
     arguments.types = types_;
     arguments.shapes = shapes_;
-    std::unique_ptr<ChannelUse> use;
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    std::shared_ptr<Sink> sink;
     OP_REQUIRES_OK(ctx, WithPlace(name, [&] {
-                     Outcome made = ChannelUse::Make(arguments, &use);
-                     if (made.ok()) *output = new Dataset(ctx, std::move(arguments), std::move(use));
-                     return made;
+                     Outcome used = UseChannel(arguments, engine, &sink);
+                     if (used.ok()) *output = new Dataset(ctx, std::move(arguments), engine, std::move(sink));
+                     return used;
                    }));
   }
 
  private:
   class Dataset : public DatasetBase {
    public:
-    Dataset(OpKernelContext* ctx, Arguments arguments, std::unique_ptr<ChannelUse> use)
-        : DatasetBase(DatasetContext(ctx)), arguments_(std::move(arguments)), use_(std::move(use)) {}
+    Dataset(OpKernelContext* ctx, Arguments arguments, const std::shared_ptr<Engine>& engine,
+            std::shared_ptr<Sink> sink)
+        : DatasetBase(DatasetContext(ctx)), arguments_(std::move(arguments)), engine_(engine), sink_(std::move(sink)) {}
+    ~Dataset() override {
+      const std::shared_ptr<Engine> engine = engine_.lock();
+      if (!engine || engine != Engine::Current()) return;  // in a forked child
+      const auto channel = static_cast<uint32_t>(arguments_.channel);
+      (void)Caught([&] { return engine->UnuseChannel(channel), absl::OkStatus(); });
+    }
 
     std::unique_ptr<IteratorBase> MakeIteratorInternal(const std::string& prefix) const override {
       return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::HorovodData"});
@@ -154,16 +142,17 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
-        return WithPlace(channel(), [&] { return Take(ctx, out, end); });
+        Arrival arrival;  // its tensors are freed without the mutex
+        return Locked([&] { return mu_.AssertHeld(), Take(ctx, &arrival, out, end); });
       }
 
      protected:
       absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
-        return WithPlace(channel(), [&] { return Write(writer); });
+        return Locked([&] { return mu_.AssertHeld(), Write(writer); });
       }
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
-        return WithPlace(channel(), [&] { return Read(reader); });
+        return Locked([&] { return mu_.AssertHeld(), Read(reader); });
       }
 
       // TensorFlow's profiler shows this for a GetNext.
@@ -171,21 +160,27 @@ class ReceiverOp : public DatasetOpKernel {
         if (Engine::State() == EngineState::kForked) return {};
         const MutexLock lock(&mu_);
         if (!sink()) return {};
-        return {{"channel", channel()},
+        return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
                 {"step", std::to_string(iterator_.taken.n)},
                 {"reader", sink()->Awaited(iterator_)}};
       }
 
      private:
-      const std::string& channel() const { return dataset()->arguments_.channel_name; }
+      template <typename Body>
+      absl::Status Locked(Body body) {
+        const std::string& channel = dataset()->arguments_.channel_name;
+        return WithPlace(channel, [&]() -> Outcome {
+          if (Engine::State() == EngineState::kForked)
+            return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
+          const MutexLock lock(&mu_);
+          if (sink()) return body();
+          return {kFailedPrecondition,
+                  "channel '" + channel + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
+        });
+      }
 
-      Outcome Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
-        Arrival arrival;  // declared first, so that tensors are freed without the mutex
-        if (Engine::State() == EngineState::kForked)
-          return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
-        const MutexLock lock(&mu_);
-        if (!sink()) return NoBatches();
+      Outcome Take(IteratorContext* ctx, Arrival* arrival, std::vector<Tensor>* out, bool* end) REQUIRES(mu_) {
         iterator_.cancelled = false;
         std::function<void()> deregister;
         const absl::Status runs = tensorflow::RegisterCancellationCallback(
@@ -194,14 +189,14 @@ class ReceiverOp : public DatasetOpKernel {
         bool thrown = true;  // after an exception it is unknown if a step was taken
         Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
-          Outcome returned = sink()->Next(&iterator_, &arrival, end);
+          Outcome returned = sink()->Next(&iterator_, arrival, end);
           thrown = false;
           return returned;
         });
         deregister();
         iterator_.broken = iterator_.broken || thrown;
         if (!outcome.ok() || *end) return outcome;
-        outcome = Guarded([&] { return mu_.AssertHeld(), Receive(arrival, out); });
+        outcome = Guarded([&] { return mu_.AssertHeld(), Receive(*arrival, out); });
         iterator_.broken = iterator_.broken || !outcome.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
         return outcome;
@@ -227,10 +222,7 @@ class ReceiverOp : public DatasetOpKernel {
         return same ? Outcome() : Outcome(kInternal, "a share came with other components than this channel has");
       }
 
-      Outcome Write(IteratorStateWriter* writer) {
-        if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
-        const MutexLock lock(&mu_);
-        if (!sink()) return NoBatches();
+      Outcome Write(IteratorStateWriter* writer) REQUIRES(mu_) {
         SinkState state;
         const Outcome outcome = sink()->Save(&iterator_, &state);
         if (!outcome.ok()) return outcome;
@@ -264,10 +256,7 @@ class ReceiverOp : public DatasetOpKernel {
         return ToOutcome(status);
       }
 
-      Outcome Read(IteratorStateReader* reader) {
-        if (Engine::State() == EngineState::kForked) return Engine::NotRunning();
-        const MutexLock lock(&mu_);
-        if (!sink()) return NoBatches();
+      Outcome Read(IteratorStateReader* reader) REQUIRES(mu_) {
         absl::Status status;
         const auto get = [&](const std::string& key) {
           int64_t value = 0;
@@ -299,12 +288,7 @@ class ReceiverOp : public DatasetOpKernel {
         return status.ok() ? sink()->Restore(&iterator_, state) : ToOutcome(status);
       }
 
-      Sink* sink() const { return dataset()->use_->sink(); }
-
-      Outcome NoBatches() const {
-        return {kFailedPrecondition,
-                "channel '" + channel() + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
-      }
+      Sink* sink() const { return dataset()->sink_.get(); }
 
       mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
@@ -312,7 +296,8 @@ class ReceiverOp : public DatasetOpKernel {
     };
 
     const Arguments arguments_;
-    const std::unique_ptr<ChannelUse> use_;
+    const std::weak_ptr<Engine> engine_;
+    const std::shared_ptr<Sink> sink_;
   };
 
   DataTypeVector types_;

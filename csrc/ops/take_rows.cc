@@ -76,13 +76,6 @@ absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* le
   return absl::OkStatus();
 }
 
-bool HaveRowsAlike(const Tensor& one, const Tensor& other) {
-  if (one.dtype() != other.dtype() || one.dims() == 0 || other.dims() == 0) return false;
-  bool alike = one.dims() == other.dims();
-  for (int d = 1; alike && d < one.dims(); ++d) alike = one.dim_size(d) == other.dim_size(d);
-  return alike;
-}
-
 absl::Status JoinRows(const Tensors& parts, Tensor* whole) {
   int64_t rows = 0, place = 0;
   bool fits = true;  // rows without bytes may have any number
@@ -136,25 +129,30 @@ absl::Status AppendRows(const Leaf& leaf, const Tensors& more, Tensors* share) {
   return join(leaf.first);
 }
 
-SparseRows::SparseRows(const Tensor* parts) : indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {
-  const auto* indices = static_cast<const int64_t*>(indices_.data());
-  const auto row = [indices, rank = indices_.dim_size(1)](int64_t k) { return indices[k * rank]; };
-  const int64_t entries = indices_.dim_size(0);
+SparseRows::SparseRows(const Tensor* parts, Allocator* memory)
+    : memory_(memory), indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {
+  const int64_t entries = indices_.dim_size(0), rank = indices_.dim_size(1);
   bool sorted = true;
-  for (int64_t k = 1; k < entries && sorted; ++k) sorted = row(k - 1) <= row(k);
-  if (sorted) return;
-  order_.resize(static_cast<size_t>(entries));
-  std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return row(a) < row(b); });
+  for (int64_t k = 1; k < entries && sorted; ++k) sorted = RowAt(k - 1) <= RowAt(k);
+  if (sorted || values_.NumElements() != entries) return;
+  std::vector<int64_t> order(static_cast<size_t>(entries));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int64_t a, int64_t b) { return RowAt(a) < RowAt(b); });
+  const Tensor indices = New(indices_.dtype(), indices_.shape(), memory);
+  const Tensor values = New(values_.dtype(), values_.shape(), memory);
+  for (int64_t k = 0; k < entries; ++k) {
+    CopyElements(indices_, order[static_cast<size_t>(k)] * rank, rank, indices, k * rank);
+    CopyElements(values_, order[static_cast<size_t>(k)], 1, values, k);
+  }
+  indices_ = indices, values_ = values;
 }
 
-int64_t SparseRows::RowAt(int64_t place) const {
-  const int64_t entry = InOrder() ? place : order_[static_cast<size_t>(place)];
+int64_t SparseRows::RowAt(int64_t entry) const {
   return static_cast<const int64_t*>(indices_.data())[entry * indices_.dim_size(1)];
 }
 
 // The first entry in this row or a later row.
-int64_t SparseRows::PlaceOf(int64_t row) const {
+int64_t SparseRows::EntryOf(int64_t row) const {
   int64_t from = 0, to = indices_.dim_size(0);
   while (from < to) {
     const int64_t middle = from + (to - from) / 2;
@@ -172,36 +170,23 @@ absl::Status SparseRows::Check() const {
     return absl::InvalidArgumentError("it is a sparse tensor of " + std::to_string(values_.NumElements()) +
                                       " values at " + std::to_string(entries) + " places");
   }
-  for (const int64_t place : {int64_t{0}, entries - 1}) {
-    if (entries == 0 || (RowAt(place) >= 0 && RowAt(place) < rows)) continue;
-    return absl::InvalidArgumentError("it is a sparse tensor with a value in row " + std::to_string(RowAt(place)) +
+  for (const int64_t entry : {int64_t{0}, entries - 1}) {
+    if (entries == 0 || (RowAt(entry) >= 0 && RowAt(entry) < rows)) continue;
+    return absl::InvalidArgumentError("it is a sparse tensor with a value in row " + std::to_string(RowAt(entry)) +
                                       ", of " + std::to_string(rows) + " rows");
   }
   return absl::OkStatus();
 }
 
-void SparseRows::Take(const Rows& rows, Allocator* memory, Tensors* share) const {
-  const int64_t begin = PlaceOf(rows.begin), end = PlaceOf(rows.begin + rows.count), count = end - begin;
-  const int64_t rank = indices_.dim_size(1);
-  Tensor values = values_.Slice(InOrder() ? begin : 0, InOrder() ? end : 0);
-  const Tensor indices = New(indices_.dtype(), TensorShape({count, rank}), memory);
-  std::vector<int64_t> order;
-  if (InOrder()) {
-    CopyElements(indices_, begin * rank, count * rank, indices, 0);
-  } else {
-    order.assign(order_.begin() + begin, order_.begin() + end);
-    std::sort(order.begin(), order.end());
-    values = New(values_.dtype(), TensorShape({count}), memory);
-  }
-  for (size_t i = 0; i < order.size(); ++i) {
-    CopyElements(indices_, order[i] * rank, rank, indices, static_cast<int64_t>(i) * rank);
-    CopyElements(values_, order[i], 1, values, static_cast<int64_t>(i));
-  }
+void SparseRows::Take(const Rows& rows, Tensors* share) const {
+  const int64_t begin = EntryOf(rows.begin), end = EntryOf(rows.begin + rows.count), rank = indices_.dim_size(1);
+  const Tensor indices = New(indices_.dtype(), TensorShape({end - begin, rank}), memory_);
+  CopyElements(indices_, begin * rank, (end - begin) * rank, indices, 0);
   auto* first = static_cast<int64_t*>(indices.data());
-  for (int64_t k = 0; k < count; ++k) first[k * rank] -= rows.begin;
+  for (int64_t k = 0; k < end - begin; ++k) first[k * rank] -= rows.begin;
   Tensor shape = tensorflow::tensor::DeepCopy(shape_);
   shape.flat<int64_t>()(0) = rows.count + rows.padding;
-  share->insert(share->end(), {indices, std::move(values), std::move(shape)});
+  share->insert(share->end(), {indices, values_.Slice(begin, end), std::move(shape)});
 }
 
 }  // namespace hvdata

@@ -21,30 +21,26 @@ tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& r
 absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const int64_t* lengths,
                             const plan::Rows& rows, tensorflow::Allocator* memory, Tensors* share);
 
-// True if rows of both tensors can be joined: one dtype, and one shape except for axis 0.
-bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& other);
-
 // Joins the rows of all parts, in order. They can be joined, and there is at least one part.
 absl::Status JoinRows(const Tensors& parts, tensorflow::Tensor* whole);
 
 // Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.
 absl::Status AppendRows(const Leaf& leaf, const Tensors& more, Tensors* share);
 
-// Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order. The share has them in the same
-// order.
+// Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order. Shares have them sorted by row.
 class SparseRows {
  public:
-  explicit SparseRows(const tensorflow::Tensor* parts);
+  SparseRows(const tensorflow::Tensor* parts, tensorflow::Allocator* memory);
   absl::Status Check() const;  // every entry is in a row
-  void Take(const plan::Rows& rows, tensorflow::Allocator* memory, Tensors* share) const;
+  void Take(const plan::Rows& rows, Tensors* share) const;
 
  private:
-  int64_t RowAt(int64_t place) const;
-  int64_t PlaceOf(int64_t row) const;
-  bool InOrder() const { return order_.empty(); }
+  int64_t RowAt(int64_t entry) const;
+  int64_t EntryOf(int64_t row) const;
 
-  const tensorflow::Tensor &indices_, &values_, &shape_;
-  std::vector<int64_t> order_;  // the entries, sorted by row; empty: the leaf has them sorted
+  tensorflow::Allocator* const memory_;
+  tensorflow::Tensor indices_, values_;
+  const tensorflow::Tensor shape_;
 };
 
 }  // namespace hvdata

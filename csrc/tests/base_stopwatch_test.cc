@@ -35,6 +35,16 @@ TEST(Stopwatch, EveryMomentCountsOnce) {
   EXPECT_GE(At(watch.Read(), Does::kWorks), worked + 2000000);
 }
 
+TEST(Stopwatch, SumsBeginAgainAndTheLapGoesOn) {
+  Watch watch;
+  watch.TurnTo(Does::kWaits);
+  Sleep(20);
+  const int64_t begun = SteadyNow();
+  EXPECT_GE(At(watch.Read(true), Does::kWaits), 20000000);
+  EXPECT_LE(At(watch.Read(), Does::kWaits), SteadyNow() - begun);
+  EXPECT_GE(watch.TurnTo(Does::kWorks).spent(), 20000000);
+}
+
 // Sums never decrease, and together they are the time that has passed.
 TEST(Stopwatch, IsReadWhileItTurns) {
   const auto earlier = std::chrono::steady_clock::now();

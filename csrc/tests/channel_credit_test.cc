@@ -2,9 +2,7 @@
 // Flow control on a reader: what a lane may hold, by bytes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <deque>
-#include <random>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -13,14 +11,19 @@
 namespace hvdata {
 namespace {
 
-Step Sized(uint64_t number, int trainers, uint64_t bytes) {
-  Step step = MakeStep(number, trainers);
-  for (std::shared_ptr<const Share>& share : step.shares) {
-    auto sized = std::make_shared<Share>(*share);
-    sized->bytes = bytes;
-    share = std::move(sized);
+// Deals steps of shares of so many bytes while there is credit. Returns their number.
+uint64_t DealAll(Lanes* lanes, int shares, uint64_t bytes) {
+  uint64_t dealt = 0;
+  for (; lanes->HasCredit(1); ++dealt) {
+    Step step = MakeStep(lanes->dealt(), shares);
+    for (std::shared_ptr<const Share>& share : step.shares) {
+      auto sized = std::make_shared<Share>(*share);
+      sized->bytes = bytes;
+      share = std::move(sized);
+    }
+    lanes->Deal(std::move(step));
   }
-  return step;
+  return dealt;
 }
 
 // What grows on the way would be more than the trainer's window is made for.
@@ -28,11 +31,7 @@ TEST(CreditTest, StaticLanesStopAtTheBytes) {
   Recorder recorder;
   const auto lanes = StaticLanesOf(2, 64, false, &recorder, 1000);
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
-  const auto deal = [&](uint64_t bytes) {
-    uint64_t dealt = 0;
-    for (; lanes->HasCredit(1); ++dealt) lanes->Deal(Sized(lanes->dealt(), 2, bytes));
-    return dealt;
-  };
+  const auto deal = [&](uint64_t bytes) { return DealAll(lanes.get(), 2, bytes); };
   EXPECT_EQ(deal(100), 10u);
   EXPECT_EQ(lanes->WaitsFor(-1, 1), (std::vector<int>{0, 1}));
   lanes->Taken(0, LaneStep(10), LaneStep(74));
@@ -50,11 +49,7 @@ TEST(CreditTest, DynamicLanesStopAtTheBytes) {
   Recorder recorder;
   const auto lanes = DynamicLanesOf(2, &recorder, 1000);
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
-  const auto deal = [&](uint64_t bytes) {
-    uint64_t dealt = 0;
-    for (; lanes->HasCredit(1); ++dealt) lanes->Deal(Sized(lanes->dealt(), 1, bytes));
-    return dealt;
-  };
+  const auto deal = [&](uint64_t bytes) { return DealAll(lanes.get(), 1, bytes); };
   EXPECT_EQ(deal(250), 8u);
   lanes->Taken(0, LaneStep(3), LaneStep(67));
   EXPECT_EQ(deal(250), 3u) << "whoever has room";

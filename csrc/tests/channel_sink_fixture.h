@@ -66,6 +66,14 @@ class SinkTest : public testing::Test {
     return waiting.get();
   }
 
+  // The first TAKEN waits for `go_on_`, under the sink's lock.
+  void HoldTaken() {
+    on_send_ = [this](const Header& h) {
+      if (!Is<wire::Taken>(h)) return;
+      in_taken_.set_value();
+      go_on_.get_future().wait();
+    };
+  }
   // Restores an iterator; the reader agrees.
   void Restore(SinkIterator* iterator, const SinkState& state) {
     const Outcome outcome =
@@ -81,6 +89,7 @@ class SinkTest : public testing::Test {
   Arrival arrival_;
   bool end_ = false;
   std::atomic<int> messages_{0}, claims_{0};
+  std::promise<void> in_taken_, go_on_;
 
  private:
   std::mutex mu_;

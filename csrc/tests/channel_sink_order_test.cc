@@ -16,12 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, SinkOfSchedule, testing::Values(plan::Schedu
 TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   Make(GetParam());
   SinkIterator iterator;
-  std::promise<void> in_taken, go_on;
-  on_send_ = [&](const Header& h) {
-    if (!Is<wire::Taken>(h)) return;
-    in_taken.set_value();
-    go_on.get_future().wait();
-  };
+  HoldTaken();
   std::future<void> left;
   Texts before_bye;
   const auto leave = [&] {
@@ -30,11 +25,11 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   };
   const auto data = [&] {
     Data(1, 0);
-    in_taken.get_future().wait();
+    in_taken_.get_future().wait();
     left = std::async(std::launch::async, leave);
     EXPECT_EQ(left.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout)
         << "Leave must not overtake a TAKEN";
-    go_on.set_value();
+    go_on_.set_value();
   };
   const Outcome outcome = Beside([&] { return Next(&iterator); }, data);
   left.get();

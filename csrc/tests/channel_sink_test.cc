@@ -62,19 +62,14 @@ TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
 TEST_F(SinkTest, MessagesLeaveInTheOrderInWhichTheyCameAbout) {
   Make(plan::Schedule::kDynamic);
   SinkIterator iterator;
-  std::promise<void> in_taken, go_on;
-  on_send_ = [&](const Header& h) {
-    if (!Is<wire::Taken>(h)) return;
-    in_taken.set_value();
-    go_on.get_future().wait();
-  };
+  HoldTaken();
   const Outcome outcome = Beside([&] { return Next(&iterator); },
                                  [&] {
                                    Data(1, 0);
-                                   in_taken.get_future().wait();
+                                   in_taken_.get_future().wait();
                                    std::thread recall([&] { Say(0, 1, wire::Recall()); });
                                    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                                   go_on.set_value();
+                                   go_on_.set_value();
                                    recall.join();
                                  });
   EXPECT_TRUE(outcome.ok());

@@ -10,6 +10,22 @@
 namespace hvdata {
 namespace {
 
+TEST_F(SourceTest, TimesBeginAgainInTheMiddleOfAnEpoch) {
+  OpenAll(1, 9);
+  Begin(1);
+  Deal(), Deal();
+  const ReaderTimes before = source_->Times(true);
+  EXPECT_EQ(before.steps, 2u);
+  EXPECT_EQ(before.elements, 2u);
+  Deal();
+  EXPECT_EQ(source_->Times(false).steps, 1u);
+  CloseAll(1, 3);
+  const ReaderTimes after = source_->Times(true);
+  EXPECT_EQ(after.steps, 1u);
+  EXPECT_EQ(after.elements, 1u);
+  EXPECT_EQ(source_->Times(false).steps, 0u);
+}
+
 // A wait for the first element that is cut short on every rank while the reader is busy with something else.
 TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   for (int t = 0; t < 2; ++t) {

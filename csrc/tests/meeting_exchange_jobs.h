@@ -43,18 +43,18 @@ class Jobs {
   Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
 
   // The root's part for trainer t is 100 * root + t.
-  void Scatter(int trainer, const std::string& name, int root, const Outcome& refused = {}) {
+  void Scatter(int trainer, const std::string& name, int root) {
     Exchange::Parts parts;
     for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
       auto share = std::make_shared<Share>();
       share->bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + t), -1});
       parts.push_back(std::move(share));
     }
-    (*this)[trainer].Scatter(name, root, refused, std::move(parts), Note(trainer, name));
+    (*this)[trainer].Scatter(name, root, std::move(parts), Note(trainer, name));
   }
 
   // The part of trainer t is 100 * root + t. When the root has all parts it ends the call, or refuses them.
-  void Gather(int trainer, const std::string& name, int root, bool refuse = false, const Outcome& refused = {}) {
+  void Gather(int trainer, const std::string& name, int root, bool refuse = false) {
     Share share;
     share.bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + trainer), -1});
     auto collected = [this, trainer, name, refuse](uint64_t call, const std::vector<BundlePtr>& parts) {
@@ -62,22 +62,18 @@ class Jobs {
       std::string all = "parts of " + std::to_string(call) + ":";
       for (const BundlePtr& part : parts) all += " " + std::to_string(TokenOf(part).element);
       got_[static_cast<size_t>(trainer)].push_back(all);
-      auto nothing = std::make_shared<Share>();
-      nothing->bundle = std::make_shared<Token>(Token{0, -1});
-      if (refuse)
-        (*this)[trainer].EndGather(name, call, {kInvalidArgument, "they don't fit"}, nullptr);
-      else
-        (*this)[trainer].EndGather(name, call, {}, nothing.get());
+      (*this)[trainer].EndGather(name, call, refuse ? Outcome(kInvalidArgument, "they don't fit") : Outcome());
     };
-    (*this)[trainer].Gather(name, root, refused, &share, collected, Note(trainer, name == "" ? name : name.substr(2)));
+    (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name.substr(2)));
   }
 
   Exchange::Callback Note(int trainer, const std::string& name) {
     return [this, trainer, name](Outcome outcome, Exchanged e) {
       EXPECT_FALSE(HoldsLocks());
-      got_[static_cast<size_t>(trainer)].push_back(outcome.ok() ? name + " " + std::to_string(e.call) + " #" +
-                                                                      std::to_string(TokenOf(e.bundle).element)
-                                                                : std::to_string(outcome.code) + " " + outcome.Text());
+      got_[static_cast<size_t>(trainer)].push_back(
+          outcome.ok()
+              ? name + " " + std::to_string(e.call) + (e.bundle ? " #" + std::to_string(TokenOf(e.bundle).element) : "")
+              : std::to_string(outcome.code) + " " + outcome.Text());
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }

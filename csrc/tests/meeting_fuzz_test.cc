@@ -25,7 +25,7 @@ wire::Message AnyMessage(std::mt19937_64* random) {
     case 0:
       return wire::Scatter{name, number(), few(), {few() == 0 ? 3 : 0, "an error"}};
     case 1:
-      return wire::Gather{name, number(), {few() == 0 ? 3 : 0, "an error"}};
+      return wire::Gather{name, number()};
     case 2:
       return wire::Called{name, number(), few()};
     case 3:
@@ -70,17 +70,15 @@ TEST(MeetingFuzz, Exchange) {
         case 0: {
           Exchange::Parts parts;
           for (int t = 0; any == world.me().trainer && t < 4; ++t) parts.push_back(std::make_shared<Share>());
-          exchange.Scatter(name, any, {}, std::move(parts), note());
+          exchange.Scatter(name, any, std::move(parts), note());
           break;
         }
         case 1:
-          exchange.Scatter(name, world.me().trainer, {kInternal, "an error"}, {}, note());
+          exchange.Refuse(name, any, {kInternal, "no"});
           break;
         case 2:
-          exchange.Give(name, random() % 5, any, {}, nullptr);
-          break;
         case 3:
-          exchange.Expect(name, random() % 5, any, note());
+          exchange.Gather(name, any, Share(), [&](uint64_t call, auto) { exchange.EndGather(name, call, {}); }, note());
           break;
         case 4:
           if (random() % 50 == 0) exchange.OnDeparted(static_cast<int>(random() % 4), {any, -7, 1 << 30});

@@ -93,17 +93,6 @@ TEST(AppendRows, OfSparseRows) {
   EXPECT_EQ(Listed<int64_t>(share[2]), (std::vector<int64_t>{5, 5}));
 }
 
-TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {
-  const auto zeros = [](std::initializer_list<int64_t> shape, tensorflow::DataType dtype = tensorflow::DT_FLOAT) {
-    return Tensor(dtype, TensorShape(shape));
-  };
-  EXPECT_TRUE(HaveRowsAlike(zeros({2, 3}), zeros({0, 3})));
-  EXPECT_FALSE(HaveRowsAlike(zeros({2, 3}), zeros({2, 4})));
-  EXPECT_FALSE(HaveRowsAlike(zeros({2, 3}), zeros({2})));
-  EXPECT_FALSE(HaveRowsAlike(zeros({2}), zeros({2}, tensorflow::DT_INT32)));
-  EXPECT_FALSE(HaveRowsAlike(zeros({}), zeros({})));
-}
-
 Tensors Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& values) {
   Tensor indices(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(rows.size()), 1}));
   for (size_t i = 0; i < rows.size(); ++i) indices.flat<int64_t>()(static_cast<int64_t>(i)) = rows[i];
@@ -112,20 +101,23 @@ Tensors Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& val
 
 TEST(SparseRows, AreTakenFromAnyOrder) {
   const Tensors parts = Sparse({3, 1, 3, 0}, {1, 2, 3, 4});
-  const SparseRows rows(parts.data());
+  const SparseRows rows(parts.data(), tensorflow::cpu_allocator());
   ASSERT_TRUE(rows.Check().ok());
   Tensors share;
-  rows.Take({1, 4, 0}, tensorflow::cpu_allocator(), &share);
-  EXPECT_EQ(Listed<int64_t>(share[0]), (std::vector<int64_t>{2, 0, 2}));
-  EXPECT_EQ(Listed<int32_t>(share[1]), (std::vector<int32_t>{1, 2, 3}));
+  rows.Take({1, 4, 0}, &share);
+  EXPECT_EQ(Listed<int64_t>(share[0]), (std::vector<int64_t>{0, 2, 2}));
+  EXPECT_EQ(Listed<int32_t>(share[1]), (std::vector<int32_t>{2, 1, 3}));
   EXPECT_EQ(Listed<int64_t>(share[2]), (std::vector<int64_t>{4}));
 }
 
 TEST(SparseRows, ThatAreNoneAreAnError) {
   const Tensors beyond = Sparse({5, 0}, {1, 2}), before = Sparse({-1, 0}, {1, 2}), fewer = Sparse({0, 1}, {1});
-  EXPECT_EQ(SparseRows(beyond.data()).Check().message(), "it is a sparse tensor with a value in row 5, of 5 rows");
-  EXPECT_EQ(SparseRows(before.data()).Check().message(), "it is a sparse tensor with a value in row -1, of 5 rows");
-  EXPECT_EQ(SparseRows(fewer.data()).Check().message(), "it is a sparse tensor of 1 values at 2 places");
+  const auto wrong = [](const Tensors& parts) {
+    return std::string(SparseRows(parts.data(), tensorflow::cpu_allocator()).Check().message());
+  };
+  EXPECT_EQ(wrong(beyond), "it is a sparse tensor with a value in row 5, of 5 rows");
+  EXPECT_EQ(wrong(before), "it is a sparse tensor with a value in row -1, of 5 rows");
+  EXPECT_EQ(wrong(fewer), "it is a sparse tensor of 1 values at 2 places");
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},  {"CLAIM", 18},                 //
       {"DATA", 48},    {"END", 76},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 39},                 //
       {"NUMBERED", 8}, {"READY", 49},    {"GO", 44},                                                       //
-      {"SCATTER", 51}, {"GATHER", 47},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},   //
+      {"SCATTER", 51}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},   //
       {"REPORT", 39},  {"VERIFIED", 31}, {"HOW LONG", 1}, {"TIMES", 16},    {"PING", 8},    {"PONG", 32},  //
       {"PULLED", 13},  {"ALIKE", 31}};
   ASSERT_EQ(std::size(kinds), kKinds);

@@ -212,22 +212,19 @@ struct Verified {  // all readers have reported. Either every row came once, or 
   HVDATA_MESSAGE("VERIFIED", F(outcome))
 };
 
-// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts the calls with one
-// name.
+// ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct Scatter {  // the root's part for this trainer, as a share; or an error, which may come from another trainer
-  static constexpr int32_t kNoRoot = -1;  // the error of another trainer
+struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. Or an error.
   std::string name;
   uint64_t call = 0;
   int32_t root = 0;
   Outcome outcome = {};
   HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(outcome))
 };
-struct Gather {  // this trainer's part for the root, as a share; or the reason why it has none
+struct Gather {  // this trainer's part for the root, as a share
   std::string name;
   uint64_t call = 0;
-  Outcome outcome = {};
-  HVDATA_MESSAGE("GATHER", F(name) F(call) F(outcome))
+  HVDATA_MESSAGE("GATHER", F(name) F(call))
 };
 struct Called {  // this trainer has made this call with this root
   std::string name;

@@ -57,7 +57,6 @@ class Exchange:
         splits = tf.constant(rows if root == self.rank else 0, tf.int64)
         with tf.device("/CPU:0"):
             # A label that begins with these characters makes the core's texts name the audit (csrc/meeting/exchange.h).
-            part, _ = loader.load().ops.horovod_data_scatter(
-                tf.constant(value), splits, [], root=root, scatter_name=f"\0A{self.label}"
-            )
+            label = f"\0A{self.label}"
+            part, _ = loader.load().ops.horovod_data_scatter(tf.constant(value), splits, label, [], root=root)
         return part.numpy()

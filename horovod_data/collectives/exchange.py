@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import weakref
-from typing import Any, Callable, NoReturn, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from ..errors import checked_name, explained, message_of, text_of, whole
+from ..errors import checked_name, explain, explained, message_of, text_of, whole
 from ..job import state
 from ..native import loader
 
@@ -22,7 +21,7 @@ _order: list[tf.Tensor] = []  # see _label
 _UNNAMED = "\0"
 # The first characters of names in the core (csrc/meeting/exchange.h). Names of users contain no NUL.
 _KINDS = {"scatter": "", "gather": "\0G"}
-GATHER_GRADIENT = "\0B"
+_GRADIENT = "\0B"
 
 
 def call(
@@ -52,11 +51,27 @@ def call(
     return at, given, _run(verb, given, at, name)
 
 
+def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
+    """The gradient of a call: `verb` is the reverse call. The gradients of one call on all ranks belong together."""
+    gradient, returned = tf.convert_to_tensor(gradient), op.outputs[0].shape
+    refused = ""
+    if not gradient.shape.is_compatible_with(returned):  # by a user's output_gradients=
+        what = f"the gradient has shape {gradient.shape}, but what the call returned has shape {returned}"
+        refused = explain(what, "Pass output_gradients of that shape", where="")
+    name = tf.strings.join([_GRADIENT, op.outputs[-1]])
+    return run(verb, [gradient, *inputs], name, op.get_attr("root"), refused)[0]
+
+
 def _run(verb: str, inputs: Sequence[tf.Tensor], root: int, name: Optional[str], refused: str = "") -> Any:
     label, order = _label(_KINDS[verb], name)
+    return run(verb, inputs, label, root, refused, order)
+
+
+def run(verb: str, inputs: Sequence[tf.Tensor], name: Any, root: int, refused: str = "", order: Any = ()) -> Any:
+    """The results of the op. `name` is the call's name in the core."""
     with tf.device("/CPU:0"):
         op = getattr(loader.load().ops, f"horovod_data_{verb}")
-        return op(*inputs, order, root=root, refused=refused, **{f"{verb}_name": label})
+        return op(*inputs, name, list(order), root=root, refused=refused)
 
 
 def _checked(verb: str, root: Any, name: Optional[str]) -> int:
@@ -92,12 +107,6 @@ def _label(kind: str, name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
     return f"{kind}{_UNNAMED} {next(_graph_names.setdefault(graph, itertools.count()))}", []
 
 
-def label_of(op: Any, attribute: str) -> str:
-    """The name that an op has in the core."""
-    name = op.get_attr(attribute)
-    return name.decode() if isinstance(name, bytes) else name
-
-
 def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str) -> tf.Tensor:
     """`x` as a tensor. `verb` names what the call does with it, for errors."""
     try:
@@ -119,16 +128,3 @@ def check_sendable(what: str, dtype: tf.DType) -> None:
     if dtype in (tf.resource, tf.variant):
         to_do = "Pass a tensor of numbers, bools or strings"
         raise explained(TypeError, f"{what}, which can't be sent to another rank", to_do)
-
-
-def _no_second_gradient(verb: str, tensor: str, *_: Any) -> NoReturn:
-    """`tensor` names the tensor from which a program can compute what needs a second gradient."""
-    to_do = f"Compute what needs it (a penalty on gradients, say) from the tensor that {tensor}"
-    raise explained(LookupError, f"{verb}() has no second gradient: a gradient of its gradient was asked for", to_do)
-
-
-for _op, _verb, _tensor in (
-    ("HorovodDataScatterGradient", "scatter", "scatter() returned"),
-    ("HorovodDataGatherGradient", "gather", "is given to gather()"),
-):
-    tf.RegisterGradient(_op)(functools.partial(_no_second_gradient, _verb, _tensor))

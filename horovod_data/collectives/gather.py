@@ -8,7 +8,6 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from ..errors import explained
-from ..native import loader
 from . import exchange
 
 
@@ -52,15 +51,6 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 
 @tf.RegisterGradient("HorovodDataGather")
 def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
-    label = exchange.GATHER_GRADIENT + exchange.label_of(op, "gather_name")[len(exchange.GATHER_GRADIENT) :]
-    with tf.device("/CPU:0"):
-        part = loader.load().ops.horovod_data_gather_gradient(
-            tf.convert_to_tensor(gradient),
-            op.outputs[1],
-            op.outputs[2],
-            tf.shape(op.inputs[0], tf.int64),
-            root=op.get_attr("root"),
-            gather_name=label,
-        )
+    part = exchange.backward("scatter", op, gradient, op.outputs[1])
     part.set_shape(op.inputs[0].shape)
     return [part, *[None] * (len(op.inputs) - 1)]

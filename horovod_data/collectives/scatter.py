@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from ..errors import explained
 from ..job import roles
-from ..native import loader
 from . import exchange
 
 
@@ -94,18 +93,10 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any) -> tuple[tf.Tensor, tf.T
 
 @tf.RegisterGradient("HorovodDataScatter")
 def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
-    root = op.get_attr("root")
-    with tf.device("/CPU:0"):
-        gathered = loader.load().ops.horovod_data_scatter_gradient(
-            tf.convert_to_tensor(gradient),
-            op.outputs[1],
-            tf.shape(op.outputs[0], tf.int64),
-            root=root,
-            scatter_name=exchange.label_of(op, "scatter_name"),
-        )
+    gathered = exchange.backward("gather", op, gradient)
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
-    if roles.rank() == root:
+    if roles.rank() == op.get_attr("root"):
         gathered.set_shape(op.inputs[0].shape)
         return [gathered, *others]
-    with tf.control_dependencies([gathered]):  # in a graph, nothing else would make the gather run
-        return [tf.zeros_like(op.inputs[0]), *others]
+    # no rows, so their sum is 0; without it nothing would make the gather run in a graph
+    return [tf.zeros_like(op.inputs[0]) + tf.reduce_sum(gathered), *others]
