@@ -35,9 +35,8 @@ demo: op  ## train on handwritten digits with 4 ranks, where rank 0 reads for al
 	$(say) "training on 4 ranks: examples/digits_demo.py"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
 
-# Horovod's Keras layer needs Keras 2, which today's TensorFlow lacks: docs/frameworks.md.
-demo-latest:  ## the demo with today's TensorFlow, and Keras 2 as the package tf_keras, in .venv-latest
-	@TF_USE_LEGACY_KERAS=1 $(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
+demo-latest:  ## the demo with today's TensorFlow and Keras 3, in .venv-latest
+	@$(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
 
 # Both end with the summary of pytest, so the Python tests come last.
 test: op test-cpp typecheck  ## the commit tier: C++ tests, types, Python tests each in one world
@@ -160,6 +159,7 @@ SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weig
 smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
 	@$(SETUP) horovod
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/mpi/test_keras_3.py tests/integrations/test_keras_3_jobs.py --commit $(PYTEST_ARGS)
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --commit --np 3 $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
@@ -170,7 +170,7 @@ test-frameworks: export STACK := latest
 test-frameworks: export VENV := .venv-latest
 test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks, in .venv-latest
 	@$(SETUP) op horovod jax torch
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_frameworks.py tests/integrations/test_torch_audit.py $(PYTEST_ARGS)
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,keras_3_jobs,torch_audit}.py tests/mpi/test_keras_3.py $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras 3 and Horovod: fit() with a short train_step. Horovod's DistributedOptimizer and callbacks work only with Keras
-2.
+"""Keras and Horovod without DistributedOptimizer: fit() with a short train_step that averages the gradients.
 
     mpirun -np 4 python examples/keras3_train_step.py
 
-It also runs on Keras 2. All ranks must end with the same weights, and with a lower loss.
+It runs on Keras 2 and Keras 3. All ranks must end with the same weights, and with a lower loss.
 """
 
 import sys

@@ -14,7 +14,7 @@ from .ending import exit_status, forks, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
 from .errors import explain, explained, fork_check, place, set_here
-from .job import cgroups, handshake, launch_checks
+from .job import cgroups, handshake, launch_checks, unaveraged
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
@@ -60,6 +60,7 @@ def init(
         - This process may open too few files.
         - The ranks disagree.
         - Horovod was initialised for other processes.
+        - The program has made an optimizer with a Horovod that does not average gradients of Keras 3.
         - A second call has other arguments.
 
     If not all processes call it within HOROVOD_DATA_TIMEOUT seconds, this process prints an error and exits with status
@@ -119,6 +120,8 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         if horovod is not None and layout.trainer_index[rank] >= 0:
             trainers = [everybody[trainer]["world_rank"] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
+            if len(trainers) > 1:
+                unaveraged.refuse(where)
             exit_status.install(end)  # again, because our atexit handler must run before Horovod's
             with_horovod.end_with_mpi(horovod, horovod_here is not None)
         elif layout.trainer_index[rank] < 0:

@@ -15,6 +15,7 @@ import os
 import sys
 from typing import Any, Callable
 
+from ..job import unaveraged
 from ..native import bindings, loader
 from . import children
 
@@ -57,7 +58,11 @@ def look_at_mpi() -> None:
 
 def look_at_horovod() -> None:
     def built(hvd: Any) -> dict[str, Any]:
-        return {"built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")}}
+        keras = unaveraged.keras_3_without_patch(os.path.dirname(os.path.dirname(hvd.__file__)))
+        return {
+            "built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")},
+            "keras": keras,
+        }
 
     _look("horovod", "horovod.tensorflow", built)
 

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Mapping, Optional
 
-from ..job import launch_checks
+from ..job import launch_checks, unaveraged
 from ..native.bindings import ThreadLevel
 from . import children, environment
 from .children import Told
@@ -121,6 +121,9 @@ def horovod(told: Told, core: Told) -> Finding:
         return error(name, value, to_do)
     controllers = ", ".join(what for what, there in built.items() if there)
     value = f"{version}, built with {controllers or 'no controller at all'}"
+    if built["mpi"] and told.get("keras"):
+        what = f"{value}; its Keras layer is for Keras 2, and this is Keras {told.get('keras')}"
+        return warning(name, what, unaveraged.TO_DO)
     if built["mpi"]:
         return ok(name, value)
     needed = f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}"

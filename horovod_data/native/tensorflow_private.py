@@ -23,6 +23,7 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterat
 from tensorflow.python.eager import context, executor
 from tensorflow.python.eager.context import eager_mode as eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
+from tensorflow.python.ops import control_flow_util
 
 # ITERATOR_CALLS: the methods of an iterator that give an element or its state. SESSION_CALLS: the methods of a session
 # that run something, also a callable that was made before. DATASET_CALL: the method of a dataset that iter() calls
@@ -280,3 +281,8 @@ def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
     They live as long as the graph for which they were made.
     """
     copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])
+
+
+def is_compiled_by_xla(graph: tf.Graph) -> bool:
+    """Says whether the graph belongs to a tf.function with jit_compile=True."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example is a job that proves something. It exits with another status if that is not true."""
 
-import importlib.metadata
-import importlib.util
 import os
 import re
 import shlex
@@ -16,12 +14,6 @@ from ranks.launch import environment, launcher, open_mpi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.horovod, pytest.mark.limit(180)]
-# Horovod's Keras layer knows Keras 2, which later TensorFlows have as a package of its own: docs/frameworks.md.
-KERAS_2 = {} if importlib.metadata.version("keras").startswith("2.") else {"TF_USE_LEGACY_KERAS": "1"}
-horovods_keras = pytest.mark.skipif(
-    bool(KERAS_2) and importlib.util.find_spec("tf_keras") is None,
-    reason="tf_keras is not installed (scripts/setup.sh tf_keras)",
-)
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +38,26 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
 ACCURATE = r"validation accuracy 0\.9[5-9]"
 
 
-@horovods_keras
 @pytest.mark.slow  # `make demo` is the same on more ranks
 @pytest.mark.parametrize("np, readers", [(1, 0), (2, 1)])
 def test_digits_keras(digits, np, readers):
     equal = f"all {np} ranks ended with equal weights"
-    text = proven("digits_keras", np, equal, ACCURATE, readers=readers, DIGITS_FOLDER=str(digits), **KERAS_2)
+    text = proven("digits_keras", np, equal, ACCURATE, readers=readers, DIGITS_FOLDER=str(digits))
     for split, images in (("train", 1437), ("valid", 360)):
         assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
 
 
-@horovods_keras
 @pytest.mark.slow  # nothing of ours is in it
 def test_digits_keras_stock(digits):
     equal = "all 2 ranks ended with equal weights"
-    proven("digits_keras_stock", 2, equal, ACCURATE, DIGITS_FOLDER=str(digits), **KERAS_2)
+    proven("digits_keras_stock", 2, equal, ACCURATE, DIGITS_FOLDER=str(digits))
 
 
-@horovods_keras
 @pytest.mark.slow
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
 def test_demo(options, tmp_path):
-    environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None, **KERAS_2})
+    environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None})
     command = [sys.executable, str(EXAMPLES / "digits_demo.py"), *options]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each part of Horovod's Keras layer, with the Keras that tf.keras is. Rank 0 prints a line for each: "works", or what is wrong.
 
-    mpirun -np 2 python horovod_keras.py
+    HVDATA_TEST_LAYER=horovod.tensorflow.keras mpirun -np 2 python horovod_keras.py
 
 tests/integrations/test_frameworks.py compares that with the table in docs/frameworks.md.
 """
 
 import functools
+import importlib
 import os
 import traceback
 
@@ -122,12 +123,12 @@ data = hvdata.distribute_dataset(rows, batch="global")
 hvdata.serve()
 for part, run in PARTS.items():
     try:
-        import horovod.tensorflow.keras as hvdk
-
-        outcome = run(hvdk)
+        outcome = run(importlib.import_module(os.environ["HVDATA_TEST_LAYER"]))
     except Exception as error:  # the same on all ranks, so that they go on together
         if os.environ.get("SHOW"):
             traceback.print_exc()
         outcome = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        if "does not average" in outcome:  # of hvdata.init(); test_keras_3_jobs.py has its text
+            outcome = type(error).__name__
     if hvd.rank() == 0:
         print(f"{part}: {outcome}", flush=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras 3 on JAX, PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
 
-import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from horovods import horovod, needs_keras_3  # noqa: F401
 from jobs import run_job
 
 HERE = Path(__file__).resolve().parent
@@ -20,12 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.limit(180)]
 def needs(*modules: str):
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)}: not installed (make test-frameworks)")
-
-
-needs_keras_3 = pytest.mark.skipif(
-    importlib.metadata.version("keras").startswith("2."),
-    reason="Keras 2 is installed; Keras 3 comes with later TensorFlows (make test-frameworks)",
-)
 
 
 def said(program: Path, np: int, readers: int = 0, **env: str) -> str:
@@ -55,20 +49,30 @@ def test_pytorch(np, readers):
         assert f"{np} ranks of PyTorch, {way} without a copy: loss" in text, text
 
 
+COLUMNS = ["ours", "as it is", "tf_keras"]
+
+
 def table() -> dict[str, list[str]]:
-    """{a part of Horovod's Keras layer: [what the page says of it with Keras 3, and with tf_keras]}"""
-    rows = re.findall(r"^\| `([^`|]+)` \| ([^|]*) \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
-    return {name: [cell.strip("`") for cell in cells] for name, *cells in rows}
+    """{a part of Horovod's Keras layer: what the page says of it in each of COLUMNS}"""
+    row = r"^\| `([^`|]+)`" + r" \| ([^|]*)" * len(COLUMNS) + r" \|$"
+    return {
+        name: [cell.split("; ")[0].strip("`") for cell in cells]
+        for name, *cells in re.findall(row, PAGE.read_text(), re.M)
+    }
 
 
 @pytest.mark.horovod
 @needs("horovod")
 @needs_keras_3
-@pytest.mark.parametrize("column, env", [(0, {}), (1, {"TF_USE_LEGACY_KERAS": "1"})], ids=["Keras 3", "tf_keras"])
-def test_the_table_of_horovods_keras_layer(column, env):
-    if env and importlib.util.find_spec("tf_keras") is None:
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_table_of_horovods_keras_layer(horovod, column):  # noqa: F811
+    if column == "tf_keras" and importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed (make test-frameworks)")
-    text = said(HERE / "horovod_keras.py", 2, **env)
-    assert dict(re.findall(r"^(\S+): (.*)$", text, re.MULTILINE)) == {
-        name: cells[column] for name, cells in table().items()
-    }
+    horovod(patched=False)
+    env = {"TF_USE_LEGACY_KERAS": "1"} if column == "tf_keras" else {}
+    module = "horovod_data.integrations.keras" if column == "ours" else "horovod.tensorflow.keras"
+    text = said(HERE / "horovod_keras.py", 2, HVDATA_TEST_LAYER=module, **env)
+    outcomes = dict(re.findall(r"^(\S+): (.*)$", text, re.MULTILINE))
+    wanted = {name: cells[COLUMNS.index(column)] for name, cells in table().items()}
+    wanted["hvd.DistributedOptimizer"] = wanted["hvd.DistributedOptimizer"].replace("` of `hvdata.init()", "")
+    assert outcomes == wanted

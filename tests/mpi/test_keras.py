@@ -21,8 +21,8 @@ class Seen(tf.keras.metrics.Metric):
         self.count = self.add_weight(name="count", shape=(TRAIN,), initializer="zeros")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        ids = tf.cast(tf.reshape(y_true, [-1, 1]), tf.int32)
-        self.count.scatter_nd_add(ids, tf.ones([tf.shape(ids)[0]]))
+        ids = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+        self.count.assign_add(tf.reduce_sum(tf.one_hot(ids, TRAIN), axis=0))
 
     def result(self):
         return self.count + 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks: each problem has its level and an advice that helps."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 from horovod_data.doctor import children, environment, findings, libraries, machine
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
-from horovod_data.job import cgroups
+from horovod_data.job import cgroups, unaveraged
 
 ROOT = Path(__file__).parents[2]
 OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
@@ -299,6 +300,8 @@ CANNOT_LOAD = {"error": "RuntimeError: cannot load MPI library"}
     (libraries.horovod, [told({**HOROVOD, "built": {"mpi": False, "gloo": True}}), GOOD], "error", "built with gloo",
      "HOROVOD_WITH_MPI=1"),
     (libraries.horovod, [told({**HOROVOD, "error": "ImportError: x"}), GOOD], "error", "ImportError: x", ""),
+    (libraries.horovod, [told({**HOROVOD, "built": {"mpi": True}, "keras": "3.15.1"}), GOOD], "warning", "this is Keras 3.15.1",
+     "horovod_data.integrations.keras"),
     (libraries.horovod, [told(ended="by signal 11 (SIGSEGV)"), GOOD], "error", "SIGSEGV", ""),
     (libraries.mpi4py, [told({"installed": True, "version": "4"}, CANNOT_LOAD)], "warning", "", "--no-binary mpi4py"),
 ])  # fmt: skip
@@ -306,6 +309,18 @@ def test_libraries_that_do_not_work(check, given, level, value, advice):
     found = check(*given)
     found = found[-1] if isinstance(found, list) else found
     assert found.level == level and value in found.value and advice in found.advice, found
+
+
+@pytest.mark.parametrize("keras, patched, legacy, found", [
+    ("3.15.1", False, "", "3.15.1"), ("3.15.1", True, "", ""), ("3.15.1", False, "1", ""), ("2.15.0", False, "", ""),
+])  # fmt: skip
+def test_keras_3_without_our_patch(tmp_path, monkeypatch, keras, patched, legacy, found):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: {"keras": keras}[name])
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
+    layer = tmp_path / "tensorflow" / "keras" / "__init__.py"
+    layer.parent.mkdir(parents=True)
+    layer.write_text("from horovod_data.integrations.keras import load_model" if patched else "")
+    assert unaveraged.keras_3_without_patch(str(tmp_path)) == found
 
 
 @pytest.mark.parametrize("horovod, mpi4py, level, text", [

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedOptimizer for Keras 3: averages gradients in `apply`, through which Keras 3 applies all gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from ...errors import explained, whole
+from ...native import tensorflow_private as private
+
+# The names under which a saved model has these values.
+_OPS = {"average": hvd.Average, "sum": hvd.Sum}
+_COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+# Numbers optimizers by their first use, because the ranks use them in the same order. They may make others in between.
+_used = itertools.count()
+_Base: Any = object
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The arguments of DistributedOptimizer(), as a saved model has them."""
+
+    name: Optional[str] = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: str = "none"
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    op: str = "average"
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    groups: Optional[int] = None
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: Optional[str] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = hvd.Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = hvd.Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Optional[int] = None,
+    process_set: Any = hvd.global_process_set,
+) -> Any:
+    """Makes an optimizer that averages gradients over all ranks before it applies them.
+
+    It is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is built, it
+    also has copies of its variables. A saved model keeps it: import this module before `keras.models.load_model`.
+
+    Gradient clipping, weight decay, averages of weights and gradient accumulation of Keras work as in one process. With
+    `gradient_accumulation_steps` each step is averaged. With loss scaling (`mixed_float16`, LossScaleOptimizer) all
+    ranks skip the same steps.
+
+    Local. Its steps are collective: all ranks must apply gradients for the same variables in the same order.
+
+    Args:
+      optimizer: an optimizer of Keras 3, or a LossScaleOptimizer around one.
+      name: the beginning of the names of its collectives. None: a number.
+      device_dense, device_sparse: the devices of the collectives for tensors and for IndexedSlices, such as "/cpu:0".
+        Empty: TensorFlow's choice.
+      compression: hvd.Compression.none or hvd.Compression.fp16. It is for dense gradients.
+      sparse_as_dense: makes IndexedSlices dense first. By default their rows are gathered from all ranks.
+      gradient_predivide_factor: dense gradients are divided by it before the sum, and by size() / it afterwards.
+      op: hvd.Average or hvd.Sum.
+      backward_passes_per_step: the number of steps whose gradients are added up before they are averaged and applied.
+        IndexedSlices become dense. `iterations` counts the updates.
+      average_aggregated_gradients: divides that sum by backward_passes_per_step.
+      groups: the number of collectives for the dense gradients. None: one for each gradient, which Horovod fuses. So
+        they begin while other gradients are computed.
+      process_set: only hvd.global_process_set is possible.
+
+    Raises:
+      TypeError: `optimizer` is no optimizer of Keras 3.
+      ValueError: an argument has another value, or `optimizer` averages gradients already.
+      RuntimeError, at the first step: the model is compiled with jit_compile=True. XLA has Horovod's collectives only
+        on GPUs, with HOROVOD_ENABLE_XLA_OPS=1.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        what = f"DistributedOptimizer() was given {type(optimizer).__module__}.{type(optimizer).__name__}"
+        raise explained(
+            TypeError, what, "Give it an optimizer of Keras 3; horovod.tensorflow.keras has the one for tf_keras"
+        )
+    if averages(optimizer):
+        raise explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
+    if process_set is not hvd.global_process_set:
+        to_do = "Use hvd.DistributedGradientTape in a train_step"
+        raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
+    for argument, number in ("backward_passes_per_step", backward_passes_per_step), ("groups", groups):
+        if (whole(number) or 0) < 1 and (argument, number) != ("groups", None):
+            raise explained(ValueError, f"{argument} must be a whole number of 1 or more, not {number!r}")
+    options = _Options(
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=_name_of("compression", compression, _COMPRESSIONS),
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=_name_of("op", op, _OPS),
+        backward_passes_per_step=int(backward_passes_per_step),
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+    )
+    _skip_steps_together()
+    kind: Any = type(optimizer)
+    return _averaging_class(kind).made_of(optimizer, options)
+
+
+def averages(optimizer: Any) -> bool:
+    """Says whether an optimizer, or the one inside of a LossScaleOptimizer, averages gradients over all ranks."""
+    return isinstance(optimizer, _Averaging) or isinstance(getattr(optimizer, "inner_optimizer", None), _Averaging)
+
+
+def copy_state(given: Any, made: Any) -> None:
+    """Copies what the configuration of an optimizer does not have: variables, and what weight decay leaves out."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(given, name):
+            setattr(made, name, getattr(given, name))
+    if given.built:
+        if not made.built:
+            made.build(given._trainable_variables)
+        for variable, value in zip(made._variables, given._variables):
+            variable.assign(value)
+    if hasattr(given, "inner_optimizer"):
+        copy_state(given.inner_optimizer, made.inner_optimizer)
+
+
+def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
+    for name, known in names.items():
+        if value is known or value == known:
+            return name
+    raise explained(ValueError, f"{argument} must be one of Horovod's {' and '.join(names)}, not {value!r}")
+
+
+@keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
+class _Averaging(_Base):
+    """Stands before the class of an optimizer, in a class that has both as its bases."""
+
+    _plain: Any  # the class of the optimizer
+    _options: _Options
+    _prefix: str
+
+    @classmethod
+    def made_of(cls, optimizer: Any, options: _Options) -> Any:
+        made = super().from_config(optimizer.get_config())
+        made._options = options
+        made._prefix = ""
+        copy_state(optimizer, made)
+        return made
+
+    def get_config(self) -> dict[str, Any]:
+        plain = self._plain.from_config(super().get_config())
+        return {"optimizer": keras.saving.serialize_keras_object(plain), **dataclasses.asdict(self._options)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        options = dict(config)
+        optimizer = keras.saving.deserialize_keras_object(options.pop("optimizer"), custom_objects=custom_objects)
+        options["op"] = _OPS[options["op"]]
+        options["compression"] = _COMPRESSIONS[options["compression"]]
+        return DistributedOptimizer(optimizer, **options)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        if self._options.backward_passes_per_step > 1:
+            self._passes = self.add_variable((), dtype="int32", name="backward_passes")
+            self._sums = [self.add_variable_from_reference(each, name="gradient_sum") for each in variables]
+
+    @tf.autograph.experimental.do_not_convert  # as in Keras' own methods
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        grads = list(grads)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not self.built and variables:
+            self.build(variables)
+        indices = [self._trainable_variables_indices.get(self._var_key(each)) for each in variables]
+        if not grads or len(grads) != len(variables) or None in indices:
+            return super().apply(grads, trainable_variables)  # which says what is wrong
+        passes = self._options.backward_passes_per_step
+        if passes == 1:
+            return super().apply(self._averaged(grads, indices), variables)
+        sums = [self._sums[index] for index in indices]
+        for total, grad in zip(sums, grads):
+            if grad is not None:
+                total.assign_add(tf.convert_to_tensor(grad))
+        self._passes.assign_add(1)
+
+        def update() -> None:
+            parts = passes if self._options.average_aggregated_gradients else 1
+            added = [None if grad is None else total / parts for total, grad in zip(sums, grads)]
+            super(_Averaging, self).apply(self._averaged(added, indices), variables)
+            for total in sums:
+                total.assign(tf.zeros_like(total))
+
+        keras.ops.cond(self._passes % passes == 0, update, lambda: None)
+
+    def prefix(self) -> str:
+        """The beginning of the names of this optimizer's collectives."""
+        if not self._prefix:
+            self._prefix = self._options.name or f"DistributedOptimizer.{next(_used)}"
+        return self._prefix
+
+    def _averaged(self, grads: list[Any], indices: list[Any]) -> list[Any]:
+        """The gradients over all ranks. Collective."""
+        if (
+            private.is_compiled_by_xla(tf.compat.v1.get_default_graph())
+            and os.environ.get("HOROVOD_ENABLE_XLA_OPS") != "1"
+        ):
+            what = "jit_compile=True: XLA can't compile Horovod's collectives"
+            to_do = "Call compile(jit_compile=False). On GPUs HOROVOD_ENABLE_XLA_OPS=1 is another way"
+            raise explained(RuntimeError, what, to_do)
+        # Numbers of variables: the names of tensors and layers differ on a rank that has made another model before.
+        names = [f"{self.prefix()}.{index}" for index in indices]
+        averaged: dict[str, Any] = {}
+        dense: dict[str, Any] = {}
+        for name, grad in zip(names, grads):
+            if isinstance(grad, tf.IndexedSlices) and not self._options.sparse_as_dense:
+                averaged[name] = _averaged_slices(grad, name, self._options)
+            elif grad is not None:
+                dense[name] = tf.convert_to_tensor(grad)
+        averaged.update(_averaged_dense(dense, self._options))
+        return [averaged.get(name) for name in names]
+
+
+def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[str, Any]]:
+    how: dict[str, Any] = {
+        "op": _OPS[options.op],
+        "compression": _COMPRESSIONS[options.compression],
+        "device_dense": options.device_dense,
+        "ignore_name_scope": True,
+    }
+    if options.op == "average":
+        factor = options.gradient_predivide_factor
+        how.update(prescale_factor=1.0 / factor, postscale_factor=factor)
+    names = list(grads)
+    if options.groups is None and not tf.executing_eagerly():
+        for name in names:
+            yield name, hvd.allreduce(grads[name], name=name, **how)
+        return
+    # One after another, because outside of graphs each collective waits for the ranks.
+    size = -(-len(names) // (options.groups or 1)) or 1
+    for start in range(0, len(names), size):
+        group = names[start : start + size]
+        yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
+
+
+def _averaged_slices(grad: Any, name: str, options: _Options) -> Any:
+    """The rows of all ranks. Two of them may have the same index: they stand for their sum."""
+    with tf.device(options.device_sparse):
+        values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)
+        indices = hvd.allgather(grad.indices, name=f"{name}.indices", ignore_name_scope=True)
+        if options.op == "average":
+            values /= tf.cast(hvd.size(), values.dtype)
+    return tf.IndexedSlices(values, indices, grad.dense_shape)
+
+
+@functools.lru_cache(maxsize=None)
+def _averaging_class(plain: Any) -> Any:
+    made = type(f"Distributed{plain.__name__}", (_Averaging, plain), {"_plain": plain, "__module__": __name__})
+    return keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")(made)
+
+
+@functools.lru_cache(maxsize=None)
+def _skip_steps_together() -> None:
+    """Makes LossScaleOptimizers ask all ranks whether their gradients are finite, if they apply them by our optimizer.
+
+    Model.compile() puts a LossScaleOptimizer around ours for mixed_float16. Without this, a rank with an infinite
+    gradient would skip a step in which the other ranks wait for its gradients.
+    """
+    kind: Any = keras.optimizers.LossScaleOptimizer
+    here: Callable[..., Any] = kind.check_finite
+
+    def check_finite(self: Any, grads: Any) -> Any:
+        finite = here(self, grads)
+        if not isinstance(self.inner_optimizer, _Averaging):
+            return finite
+        name = f"{self.inner_optimizer.prefix()}.finite"
+        return hvd.allreduce(tf.cast(finite, tf.int32), op=hvd.Min, name=name, ignore_name_scope=True) > 0
+
+    kind.check_finite = check_finite

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses Horovod's DistributedOptimizer around an optimizer of Keras 3, which averages nothing and raises nothing.
+
+Horovod up to 0.28.1 averages gradients in methods that Keras 3 never calls. So each rank would train for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import explain
+
+TO_DO = (
+    "Use DistributedOptimizer and the callbacks of horovod_data.integrations.keras. Or use Keras 2: TF_USE_LEGACY_KERAS=1 "
+    "with the package tf_keras"
+)
+
+
+def refuse(where: str) -> None:
+    """Makes DistributedOptimizer() of horovod.keras and horovod.tensorflow.keras raise, for optimizers of Keras 3.
+
+    Call it if Horovod has several ranks. packaging/horovod has a patch with which Horovod does not come here.
+
+    Raises:
+      RuntimeError: the program has made such an optimizer before.
+    """
+    try:
+        import horovod._keras as layer
+
+        make = layer.create_distributed_optimizer
+        arguments = inspect.signature(make)
+    except Exception:  # another version of Horovod
+        return
+    if any({"_allreduce", "register_local_var"} <= vars(kind).keys() for kind in _kinds(_of_keras_3())):
+        raise RuntimeError(_text(where))
+
+    @functools.wraps(make)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = arguments.bind(*args, **kwargs).arguments["optimizer"]
+        kind = _of_keras_3()
+        if kind is not None and isinstance(given, kind):
+            raise RuntimeError(_text(where))
+        return make(*args, **kwargs)
+
+    layer.create_distributed_optimizer = checked
+
+
+def _of_keras_3() -> Any:
+    """The class of all optimizers of Keras 3. None: the program has not imported Keras 3."""
+    keras = sys.modules.get("keras")
+    is_3 = getattr(keras, "__version__", "2.").partition(".")[0] != "2"
+    return keras.optimizers.Optimizer if keras is not None and is_3 else None
+
+
+def _kinds(kind: Any) -> Iterator[type]:
+    """All classes below a class. Horovod makes one for each optimizer."""
+    for below in kind.__subclasses__() if kind is not None else ():
+        yield below
+        yield from _kinds(below)
+
+
+def _text(where: str) -> str:
+    what = (
+        "Horovod's DistributedOptimizer does not average the gradients of an optimizer of Keras 3, so each rank would train "
+        "for itself"
+    )
+    return explain(what, TO_DO, where)
+
+
+def keras_3_without_patch(home: str) -> str:
+    """The version of Keras 3, if tf.keras is Keras 3 and Horovod, in the folder `home`, is without our patch.
+
+    It imports neither of them. Otherwise an empty text.
+    """
+    try:
+        version = importlib.metadata.version("keras")
+        with open(os.path.join(home, "tensorflow", "keras", "__init__.py")) as file:
+            patched = "horovod_data" in file.read()
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        return ""
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    return "" if patched or legacy or version.startswith("2.") else version

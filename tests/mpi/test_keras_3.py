@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod_data.integrations.keras: Horovod's optimizer and callbacks for Keras 3."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import raises_everywhere, results
+
+keras = pytest.importorskip("keras", minversion="3", reason="Keras 2 is installed; later TensorFlows have Keras 3")
+pytest.importorskip("horovod.tensorflow")
+import horovod_data.integrations.keras as hvd  # noqa: E402
+
+pytestmark = [pytest.mark.world(np=2), pytest.mark.ranks(1, 2, 4), pytest.mark.limit(120)]
+
+SGD, Adam, LossScale = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
+ROWS, BATCH, STEPS = 64, 16, 4
+
+
+def rows():
+    random = np.random.default_rng(7)
+    x = random.normal(size=(ROWS, 8)).astype(np.float32)
+    words = random.integers(0, 5, size=(ROWS, 3))
+    return tf.data.Dataset.from_tensor_slices(((x, words), np.tanh(x.sum(axis=1, keepdims=True)))).batch(BATCH)
+
+
+def model_of(optimizer, seed=1, dtype=None, **how):
+    keras.utils.set_random_seed(seed)
+    x, words = keras.Input((8,)), keras.Input((3,), dtype="int64")
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(6, 2, dtype=dtype)(words))
+    hidden = keras.layers.Dense(16, activation="tanh", dtype=dtype)(keras.layers.Concatenate()([x, embedded]))
+    model = keras.Model([x, words], keras.layers.Dense(1, dtype="float32")(hidden))
+    if dtype is not None:
+        model.dtype_policy = dtype  # for float16 compile() adds a LossScaleOptimizer
+    model.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError(), **how)
+    return model
+
+
+def fitted(model, data, epochs=3, callbacks=()):
+    history = model.fit(data, epochs=epochs, verbose=0, callbacks=[*callbacks]).history
+    return model.get_weights(), history["loss"]
+
+
+def fit_on_all(hvdata, comm, model, **more):
+    """(weights, losses) of each rank, which begin with other weights."""
+    data = hvdata.distribute_dataset(rows, batch="global")
+    both = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    return results(comm, lambda: fitted(model, data, callbacks=both, **more))
+
+
+def same(one, other):
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other))
+
+
+def distance(one, other):
+    return max(np.abs(mine - theirs).max() for mine, theirs in zip(one, other))
+
+
+def scaled_inside(**options):
+    return lambda: hvd.DistributedOptimizer(LossScale(SGD(0.05)), **options)
+
+
+def scaled_outside(**options):
+    return lambda: LossScale(hvd.DistributedOptimizer(SGD(0.05), **options))
+
+
+def distributed(make, **options):
+    return lambda: hvd.DistributedOptimizer(make(), **options)
+
+
+def plain():
+    return SGD(0.05)
+
+
+def everything():
+    return SGD(0.05, momentum=0.9, clipnorm=0.5, use_ema=True, weight_decay=0.01)
+
+
+def accumulating():
+    return SGD(0.05, gradient_accumulation_steps=2)
+
+
+CASES = {  # the optimizer of the ranks, of one process, how to compile
+    "sgd": (distributed(plain), plain, {}),
+    "momentum, clipping, averages": (distributed(everything), everything, {}),
+    "accumulation": (distributed(accumulating), accumulating, {}),
+    "passes": (distributed(plain, backward_passes_per_step=2, average_aggregated_gradients=True), accumulating, {}),
+    "eager": (distributed(plain), plain, dict(run_eagerly=True)),
+    "eager passes": (distributed(lambda: SGD(0.025), backward_passes_per_step=2), accumulating, dict(run_eagerly=True)),
+    "several steps": (distributed(plain), plain, dict(steps_per_execution=2)),
+    "groups": (distributed(plain, groups=2), plain, {}),
+    "dense": (distributed(plain, sparse_as_dense=True), plain, {}),
+    "predivided": (distributed(plain, gradient_predivide_factor=4.0), plain, {}),
+    "scaled inside": (scaled_inside(), lambda: LossScale(plain()), {}),
+    "scaled outside": (scaled_outside(), lambda: LossScale(plain()), {}),
+    "scaled passes": (scaled_inside(backward_passes_per_step=2, average_aggregated_gradients=True), accumulating, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_one_process(hvdata, comm, case):
+    make, alone, how = CASES[case]
+    want, losses = fitted(model_of(alone(), **how), rows())
+    got = fit_on_all(hvdata, comm, model_of(make(), seed=1 + hvd.rank(), **how))
+    for weights, mean_losses in got:
+        assert same(weights, got[0][0]) and distance(weights, want) < 1e-5
+        assert np.allclose(mean_losses, losses, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["adam", "sum", "compressed", "mixed_float16", "mixed_bfloat16"])
+def test_ranks_have_equal_weights(hvdata, comm, case):
+    """And losses near those of one process, where rounding errors are larger."""
+    options = {"compressed": {"compression": hvd.Compression.fp16}, "sum": {"op": hvd.Sum}}.get(case, {})
+    dtype = keras.DTypePolicy(case) if case.startswith("mixed") else None
+    make = (lambda: Adam(0.01)) if case == "adam" else plain
+    optimizer = SGD(0.05 / hvd.size()) if case == "sum" else make()
+    model = model_of(hvd.DistributedOptimizer(optimizer, **options), seed=1 + hvd.rank(), dtype=dtype)
+    assert isinstance(model.optimizer, LossScale) == (case == "mixed_float16")
+    _, losses = fitted(model_of(make(), dtype=dtype), rows())
+    got = fit_on_all(hvdata, comm, model)
+    for weights, mean_losses in got:
+        assert same(weights, got[0][0])
+        assert np.allclose(mean_losses, losses, rtol=0, atol=0.01 if dtype else 1e-4)
+
+
+def test_compile_scales_losses_of_float16(hvdata, comm):
+    """Keras puts a LossScaleOptimizer around ours. One rank alone has infinite gradients at first."""
+    keras.utils.set_random_seed(1)
+    with_policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)], name="scaled")
+    with_policy.dtype_policy = keras.DTypePolicy("mixed_float16")
+    with_policy.compile(hvd.DistributedOptimizer(SGD(0.1)), loss="mse")
+    assert isinstance(with_policy.optimizer, LossScale)
+
+    def run():
+        start = with_policy.get_weights()
+        with_policy.optimizer.build(with_policy.trainable_variables)
+        step = tf.function(lambda grad: with_policy.optimizer.apply([grad], with_policy.trainable_variables))
+        scale = float(with_policy.optimizer.dynamic_scale.numpy())
+        step(tf.constant([[np.inf if hvd.rank() == hvd.size() - 1 else 1.0]]))
+        skipped = same(start, with_policy.get_weights())
+        scales = scale, float(with_policy.optimizer.dynamic_scale.numpy())
+        step(tf.constant([[scales[1] * hvd.rank()]]))
+        return skipped, scales[1] / scales[0], start[0] - with_policy.get_weights()[0]
+
+    for skipped, factor, change in results(comm, run):
+        assert skipped and factor == 0.5
+        assert np.allclose(change, 0.1 * np.mean(np.arange(hvd.size())), atol=1e-6)
+
+
+def applied(optimizer, values, *steps, graph=True):
+    """The values of variables after steps, each with its list of gradients."""
+    variables = [keras.Variable(np.float32(value), name=f"v{index}") for index, value in enumerate(values)]
+    optimizer.build(variables)
+    apply = lambda grads: optimizer.apply(grads, variables)
+    for grads in steps:
+        (tf.function(apply) if graph else apply)(grads)
+    return [variable.numpy() for variable in variables]
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_sparse_gradients(hvdata, comm, graph):
+    """Each rank has another number of rows, some of them twice. A tensor stands before and after them."""
+    mine = hvd.rank()
+    indices = [mine % 3] * (mine + 1)
+    slices = tf.IndexedSlices(tf.fill([mine + 1, 2], 1.0), tf.constant(indices), tf.constant([3, 2]))
+    run = lambda **options: applied(
+        hvd.DistributedOptimizer(SGD(1.0), **options),
+        [np.zeros(2), np.zeros((3, 2)), np.zeros(1)],
+        [tf.fill([2], float(mine)), slices, tf.fill([1], 2.0 * mine)],
+        graph=graph,
+    )
+    want = np.zeros((3, 2))
+    for rank in range(hvd.size()):
+        want[rank % 3] -= (rank + 1) / hvd.size()
+    mean = np.mean(np.arange(hvd.size()))
+    for options in {}, {"sparse_as_dense": True}, {"backward_passes_per_step": 1, "groups": 2}:
+        for before, middle, after in results(comm, lambda: run(**options)):
+            assert np.allclose(before, -mean) and np.allclose(middle, want) and np.allclose(after, -2 * mean), options
+
+
+def test_passes_are_added_up(hvdata, comm):
+    """Nothing changes before the last pass. A variable without a gradient stays."""
+
+    def run():
+        optimizer = hvd.DistributedOptimizer(SGD(1.0), backward_passes_per_step=3)
+        variables = [keras.Variable(np.float32([0]), name="a"), keras.Variable(np.float32([5]), name="b")]
+        optimizer.build(variables)
+        apply = tf.function(lambda grad: optimizer.apply([grad, None], variables))
+        seen = []
+        for step in range(6):
+            apply(tf.constant([float(hvd.rank() + step)]))
+            seen.append(float(variables[0].numpy()[0]))
+        return seen, float(variables[1].numpy()[0]), int(optimizer.iterations.numpy())
+
+    mean = np.mean(np.arange(hvd.size()))
+    for seen, untouched, iterations in results(comm, run):
+        first, second = -(3 * mean + 3), -(3 * mean + 3) - (3 * mean + 12)
+        assert np.allclose(seen, [0, 0, first, first, first, second]) and untouched == 5 and iterations == 2
+
+
+def test_a_rank_with_another_model_before(hvdata, comm):
+    """The names of its layers and tensors are others, and those of the collectives are not."""
+    if hvd.rank() == 0:
+        model_of(hvd.DistributedOptimizer(Adam()))
+    got = fit_on_all(hvdata, comm, model_of(hvd.DistributedOptimizer(Adam())), epochs=1)
+    assert all(same(weights, got[0][0]) for weights, _ in got)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_saved_model_keeps_its_optimizer(hvdata, comm, tmp_path, scaled):
+    """In Keras' own format. From HDF5 Keras 3.15 makes optimizers that can't train."""
+    options = dict(backward_passes_per_step=2, op=hvd.Sum, compression=hvd.Compression.fp16)
+    inner = hvd.DistributedOptimizer(
+        SGD(keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), momentum=0.9), **options
+    )
+    model = model_of(LossScale(inner) if scaled else inner)
+    path = tmp_path / "model.keras"
+
+    def run():
+        fit_rows(model, 2)
+        model.save(path)
+        again = keras.models.load_model(path)
+        both = [getattr(each.optimizer, "inner_optimizer", each.optimizer) for each in (model, again)]
+        kept = [one.numpy() for one in again.optimizer.variables], [one.numpy() for one in model.optimizer.variables]
+        for each in model, again:
+            fit_rows(each, 2)
+        return [type(one).__name__ for one in both], both[0].get_config() == both[1].get_config(), kept, (
+            model.get_weights(), again.get_weights())  # fmt: skip
+
+    for kinds, alike, (mine, theirs), (weights, others) in results(comm, run):
+        assert kinds == ["DistributedSGD"] * 2 and alike
+        assert len(mine) == len(theirs) and same(mine, theirs) and same(weights, others)
+
+
+def fit_rows(model, epochs):
+    model.fit(rows().shard(hvd.size(), hvd.rank()), epochs=epochs, verbose=0)
+
+
+def test_load_model_makes_a_plain_optimizer_average(hvdata, comm, tmp_path):
+    model = model_of(SGD(0.05, momentum=0.9))
+    fitted(model, rows(), epochs=1)
+    path = tmp_path / "model.keras"
+    model.save(path)
+
+    def run():
+        loaded = hvd.load_model(path)
+        assert same(
+            [one.numpy() for one in loaded.optimizer.variables], [one.numpy() for one in model.optimizer.variables]
+        )
+        fit_rows(loaded, 1)
+        loaded.save(path)
+        return type(keras.models.load_model(path).optimizer).__name__, loaded.get_weights()
+
+    got = results(comm, run)
+    assert all(name == "DistributedSGD" and same(weights, got[0][1]) for name, weights in got)
+
+
+def test_a_built_optimizer_keeps_its_variables(hvdata, comm):
+    """And what it leaves out of weight decay, which is not in its configuration."""
+
+    def run():
+        given = SGD(1.0, momentum=0.5, weight_decay=0.5)
+        given.exclude_from_weight_decay(var_names=["v1"])
+        first = [np.float32([0.0]), np.float32([4.0])]
+        applied(given, first, [tf.constant([1.0]), tf.constant([1.0])])
+        made = hvd.DistributedOptimizer(given)
+        kept = [one.numpy() for one in made.variables], [one.numpy() for one in given.variables]
+        left_out = [made._use_weight_decay(each) for each in made._trainable_variables]
+        return kept, left_out
+
+    for (mine, theirs), left_out in results(comm, run):
+        assert same(mine, theirs) and left_out == [True, False]
+
+
+REFUSED = {
+    "no optimizer": (TypeError, lambda: hvd.DistributedOptimizer("sgd"), "was given builtins.str"),
+    "twice": (ValueError, lambda: hvd.DistributedOptimizer(distributed(plain)()), "averages gradients already"),
+    "twice, scaled": (ValueError, lambda: hvd.DistributedOptimizer(scaled_outside()()), "averages gradients already"),
+    "some ranks": (
+        ValueError, lambda: hvd.DistributedOptimizer(plain(), process_set=hvd.ProcessSet([0])), "over all ranks",
+    ),
+    "op": (ValueError, lambda: hvd.DistributedOptimizer(plain(), op=hvd.Adasum), "op must be one of .* average and sum"),
+    "compression": (ValueError, lambda: hvd.DistributedOptimizer(plain(), compression=int), "none and fp16"),
+    "passes": (ValueError, lambda: hvd.DistributedOptimizer(plain(), backward_passes_per_step=0), "not 0"),
+    "groups": (ValueError, lambda: hvd.DistributedOptimizer(plain(), groups=[[1]]), "groups must be a whole number"),
+    "rate": (ValueError, lambda: hvd.callbacks.LearningRateWarmupCallback(None), "needs initial_lr"),
+    "jit": (
+        RuntimeError,
+        lambda: fit_rows(model_of(distributed(plain)(), jit_compile=True), 1),
+        r"can't compile Horovod's collectives.*jit_compile=False",
+    ),
+    "steps": (
+        ValueError,
+        lambda: model_of(distributed(plain)()).fit(
+            rows().filter(lambda *_: True), callbacks=[hvd.callbacks.LearningRateWarmupCallback(0.1)]
+        ),
+        "Pass steps_per_epoch",
+    ),
+    "gradients": (ValueError, lambda: distributed(plain)().apply([tf.zeros(1)]), "must already be built"),
+    "variables": (
+        ValueError, lambda: hvd.DistributedOptimizer(built()).apply([tf.zeros(1)], [keras.Variable([0.0])]), "Unknown variable",
+    ),
+}  # fmt: skip
+
+
+def built():
+    optimizer = plain()
+    optimizer.build([keras.Variable([0.0])])
+    return optimizer
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(hvdata, comm, case):
+    kind, call, text = REFUSED[case]
+    raises_everywhere(comm, call, kind, text)
+
+
+def test_broadcast_comes_before_the_first_step(hvdata, comm):
+    """Each rank keeps its seeds and the variables that it names."""
+    keras.utils.set_random_seed(1 + hvd.rank())
+    local = keras.layers.Dense(1, use_bias=False)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1), local])
+    model.compile(hvd.DistributedOptimizer(SGD(0.1 * (1 + hvd.rank()))), loss="mse")
+    seed = [variable for variable in model.variables if "seed" in variable.path]
+    before = results(comm, lambda: ([one.numpy().tolist() for one in seed], model.get_weights()))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local.trainable_variables)
+
+    def run():
+        callback.set_model(model)
+        callback.on_train_begin()
+        return (
+            [one.numpy().tolist() for one in seed], model.get_weights(), float(model.optimizer.learning_rate.numpy()),
+        )  # fmt: skip
+
+    for (seeds, weights), (seeds_now, now, rate) in zip(before, results(comm, run)):
+        assert seeds and seeds_now == seeds
+        assert same(now[:2], before[0][1][:2]) and same(now[2:], weights[2:]) and np.isclose(rate, 0.1)
+
+
+def test_metrics_are_averaged(hvdata, comm):
+    logs = {"loss": float(hvd.rank()), "vector": np.float32([hvd.rank(), 1])}
+
+    def run():
+        hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+        return logs
+
+    mean = (hvd.size() - 1) / 2
+    for seen in results(comm, run):
+        assert seen["loss"] == mean and seen["vector"].tolist() == [mean, 1]
+
+
+class Rates(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.all = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.all.append(float(self.model.optimizer.learning_rate.numpy()))
+
+
+def rates(callback, optimizer, epochs=3):
+    seen = Rates()
+    history = model_of(optimizer).fit(rows(), epochs=epochs, verbose=0, callbacks=[callback, seen]).history
+    return seen.all, history["lr"]
+
+
+def test_warm_up(hvdata, comm, capsys):
+    ranks, rate = hvd.size(), 0.1 * hvd.size()
+    callback = hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2, verbose=1)
+    got = results(comm, lambda: (rates(callback, LossScale(SGD(rate, momentum=0.9))), capsys.readouterr().out))
+    part = [min((step + 1) / (2 * STEPS), 1.0) for step in range(3 * STEPS)]
+    want = [rate / ranks + (rate - rate / ranks) * done for done in part]
+    for rank, ((seen, logged), out) in enumerate(got):
+        assert np.allclose(seen, want) and np.allclose(logged, want[STEPS - 1 :: STEPS])
+        assert ("Epoch 2: the warm-up" in out) == (rank == 0)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, lambda epoch: 0.5 ** (epoch - 1)], ids=["number", "function"])
+def test_schedule(hvdata, comm, multiplier):
+    callback = lambda **options: hvd.callbacks.LearningRateScheduleCallback(
+        0.2, multiplier, start_epoch=1, end_epoch=3, **options
+    )
+    for options, want in (
+        ({}, [0.1] * STEPS + [0.2] * STEPS + [0.1] * STEPS * 2),
+        (dict(staircase=False), [0.1] * STEPS + [0.2 * 0.5 ** (step / STEPS) for step in range(2 * STEPS)]),
+    ):
+        for seen, _ in results(comm, lambda: rates(callback(**options), SGD(0.1), epochs=4)):
+            assert np.allclose(seen[: len(want)], want)
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("kind", [SGD, keras.optimizers.RMSprop])
+def test_momentum_correction(hvdata, comm, corrects, kind):
+    """A new rate, which is a factor of all that was summed up before."""
+
+    def run():
+        model = model_of(kind(0.1, momentum=0.9))
+        model.optimizer.build(model.trainable_variables)
+        sums = [one for one in model.optimizer.variables if one.path.endswith("momentum")]
+        for each in sums:
+            each.assign(tf.ones_like(each))
+        callback = hvd.callbacks.LearningRateScheduleCallback(0.05, 1, momentum_correction=corrects)
+        callback.set_model(model)
+        callback.on_train_batch_begin(0)
+        return [float(each.numpy().ravel()[0]) for each in sums]
+
+    for sums in results(comm, run):
+        assert len(sums) == 5 and np.allclose(sums, 0.5 if corrects else 1.0)
