@@ -39,7 +39,11 @@ bool StepCoordinator::Advance(Epoch* epoch) {
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
   bool ends = allowed >= end;
-  if (ends && outcome->ok() && !EndsWell(*epoch, end)) {
+  // Without an error it ends only if some reader was not lost, or had more steps before it was lost.
+  const bool well = std::any_of(epoch->readers.begin(), epoch->readers.end(), [end](const Reader& r) {
+    return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas);
+  });
+  if (ends && outcome->ok() && !well) {
     const auto last = std::max_element(epoch->readers.begin(), epoch->readers.end(),
                                        [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
     if (running)
@@ -51,13 +55,6 @@ bool StepCoordinator::Advance(Epoch* epoch) {
   epoch->allowed = allowed;
   epoch->ended = ends;
   return changed;
-}
-
-// True if the epoch ends without an error after `end` steps. That needs a reader that was not lost, or that had more
-// steps before it was lost.
-bool StepCoordinator::EndsWell(const Epoch& epoch, uint64_t end) {
-  return std::any_of(epoch.readers.begin(), epoch.readers.end(),
-                     [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas); });
 }
 
 void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {

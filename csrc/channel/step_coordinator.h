@@ -55,7 +55,6 @@ class StepCoordinator {
   using Key = EpochBook<Epoch>::Key;
 
   static bool Advance(Epoch* epoch);
-  static bool EndsWell(const Epoch& epoch, uint64_t end);
   void SendGo(int reader, const Key& key, wire::Go go) const;
   void AskThoseBehind(Epoch* epoch, const Key& key, int reader) const;
   bool CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;

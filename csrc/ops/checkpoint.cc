@@ -326,10 +326,13 @@ absl::Status Checkpoint::CheckState(const State& state) const {
     return Damaged("its model of a share has other components");
   for (size_t i = 0; i < state.model.size(); ++i) {
     const Cutter::Part& part = state.model[i];
-    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, part.shape, true));
+    tensorflow::TensorShape shape;
+    if (!tensorflow::TensorShape::BuildTensorShape(part.dims, &shape).ok())
+      return Damaged("its model of a share has no shape");
+    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, shape, true));
     const auto rule = static_cast<EmptyRule>(source_->config().empty_rules[i]);
     const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
-    if (values && (part.values.dtype() != part.dtype || part.values.shape() != part.shape))
+    if (values && (part.values.dtype() != part.dtype || part.values.shape() != shape))
       return Damaged("its model of a share has other values");
   }
   return absl::OkStatus();

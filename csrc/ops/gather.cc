@@ -13,13 +13,12 @@
 namespace hvdata {
 namespace {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 class GatherOp : public ExchangeOp {
  public:
-  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx) {}
+  using ExchangeOp::ExchangeOp;
 
   absl::Status Begin(const OpCallPtr& call) override {
     const Tensor& part = call->ctx->input(0);

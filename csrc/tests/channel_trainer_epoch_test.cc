@@ -67,6 +67,9 @@ TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
   epoch_->GiveUp();
   EXPECT_EQ(Told(), (Texts{"r1 RECALLED 0,0"}));
   EXPECT_EQ(epoch_->Queued(), 0u);
+  epoch_->SetWaiting(true);
+  Data(0);
+  EXPECT_TRUE(epoch_->HasNext()) << "the next wait is for any reader";
 }
 
 // A newer iterator opens the next epoch in that moment.

@@ -159,12 +159,16 @@ class Sets:
             if manifest["format"] > _FORMAT:
                 to_do = "Use that version, or another directory"
                 raise explained(ValueError, f"a newer version of horovod_data has written the set {path}", to_do)
+            if not manifest["parts"] or not isinstance(manifest["about"], dict):
+                return None
             for part, files in enumerate(manifest["parts"]):
                 for file_name, size in files.items():
                     if os.path.getsize(os.path.join(_part(path, part), file_name)) != size:
                         return None
             return WholeSet(path, number, len(manifest["parts"]), manifest["about"])
-        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError, UnicodeDecodeError):
+        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+            return None
+        except (KeyError, TypeError, AttributeError):  # another program has written the manifest
             return None
 
     def _remove_whole(self, name: str) -> None:

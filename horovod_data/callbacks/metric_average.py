@@ -29,8 +29,10 @@ class MetricAverage(tf.keras.callbacks.Callback):
     With remainder="pad" or "repeat", filler rows have weight 0. The loss and metrics in `weighted_metrics` leave them
     out, as in one process. Metrics in `metrics` count them: Keras gives these no weights.
 
-    With `weigh`, the loss and `weighted_metrics` are means over the weights. They are exact if the ranks have the same
-    number of rows in each step (remainder="pad" or "repeat").
+    With `weigh`, the loss and `weighted_metrics` are means over the weights. If all ranks have the same number of rows in
+    a step (remainder="pad" or "repeat"), the step counts with its exact mean, as many times as it has rows, filler rows
+    included. With unequal shares ("partial", batch="per_rank") the rows of a longer share count more. For exact figures
+    leave `weigh` out, for example of the validation data: the callback then counts rows.
 
     Raises:
       RuntimeError: raised in fit(), before init() or on a dedicated reader.

@@ -147,7 +147,7 @@ class _Rows:
 
     def listed(self, *row: Any) -> tuple[tf.Tensor, ...]:
         """The cost of a row, and each of its components as a list of one tensor."""
-        cost = tf.convert_to_tensor(self._cost(*row))
+        cost = _number(self._cost(*row))
         if cost.shape.rank:
             raise explained(ValueError, f"cost= returned a tensor of shape {cost.shape}", "Return one number for a row")
         return (tf.reshape(tf.cast(cost, tf.float64), []), *map(_list_of_one, elements.take_apart(*row)))
@@ -200,6 +200,19 @@ class _Rows:
             tensor.set_shape(part.shape)
             tensors.append(tensor)
         return elements.put_together(self._spec)(*tensors)
+
+
+def _number(returned: Any) -> tf.Tensor:
+    """What cost= returned for a row, as a tensor."""
+    try:
+        cost = tf.convert_to_tensor(returned)
+    except (TypeError, ValueError):
+        what = f"a {type(returned).__name__}"
+    else:
+        if cost.dtype.is_floating or cost.dtype.is_integer or cost.dtype.is_bool:
+            return cost
+        what = f"a tensor of {cost.dtype.name}"
+    raise explained(ValueError, f"cost= returned {what}, and no number", "Return one number for a row")
 
 
 def _list_of_one(tensor: tf.Tensor) -> tf.Tensor:

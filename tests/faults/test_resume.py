@@ -93,6 +93,10 @@ READERS = """lambda context: tf.data.Dataset.range(100 * context.input_pipeline_
 # 2 readers have 5 elements each for 3 ranks. Each reader makes one step, and both make two more of what they have left.
 TAIL = """lambda context: tf.data.Dataset.range(10).map(lambda i: tf.fill([2], i)).shard(
     context.num_input_pipelines, context.input_pipeline_id)"""
+# A window has about 12 batches, so the save is in the middle of one. Rows of 1 to 11 tokens.
+EVEN = """lambda context: tf.data.Dataset.range(100 * context.input_pipeline_id, 100 * context.input_pipeline_id + 60).map(
+    lambda i: tf.fill([i * 37 % 11 + 1], i)).apply(hvdata.even_batches(tf.size, ranks=3, window=32, max_cost=16)
+    ).map(lambda rows: rows[:, 0])"""
 OF_EPOCH = "of_epoch(lambda numbers: tf.data.Dataset.range(numbers.start, numbers.stop).shuffle(16, seed=7))"
 # Two datasets that can't be saved, so they run again up to the state.
 RANDOM = OF_EPOCH[:-1] + ".map(lambda i: i + tf.cast(tf.random.uniform([], maxval=1, dtype=tf.int32), tf.int64)))"
@@ -115,12 +119,15 @@ CASES = {
     "tail, drop": Case(TAIL, 3, 3, 2, remainder="drop", steps=3, all_save=True),
     "tail, partial": Case(TAIL, 3, 3, 2, steps=4, all_save=True),
     "tail, pad": Case(TAIL, 3, 3, 2, remainder="pad", steps=3, all_save=True),
+    "even batches": Case(EVEN, 3, 2, all_save=True),
+    "two readers, even batches": Case(EVEN, 3, 2, 2, steps=5, all_save=True),
     "epoch 2": Case(OF_EPOCH, 2, 3, steps=4, epoch=2),
     "epoch 2, dedicated": Case(OF_EPOCH, 2, 2, 1, steps=4, epoch=2),
     "epoch 2, random": Case(RANDOM, 2, 2, steps=4, epoch=2),
     "epoch 2, generator": Case(GENERATOR, 3, 2, steps=4, epoch=2),
 }
-IN_ALL = {"per_rank", "global", "two readers, global", "two readers, dynamic", "ragged, pad", "mixture"}
+IN_ALL = {"per_rank", "global", "two readers, global", "two readers, dynamic", "ragged, pad", "mixture",
+          "two readers, even batches"}  # fmt: skip
 
 
 def lines(job, word):

@@ -336,6 +336,20 @@ def test_broadcast_comes_before_the_first_step(hvdata, comm):
         assert same(now[:2], before[0][1][:2]) and same(now[2:], weights[2:]) and np.isclose(rate, 0.1)
 
 
+def test_a_model_that_fit_builds(hvdata, comm):
+    """Keras has no weights before the first step."""
+    data = hvdata.distribute_dataset(lambda: rows().map(lambda x, y: (x[0], y)), batch="global")
+
+    def run():
+        keras.utils.set_random_seed(1 + hvd.rank())
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(Adam(0.1), num_groups=1, scale_local_gradients=False), loss="mse")
+        return fitted(model, data, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])[0]
+
+    got = results(comm, run)
+    assert len(got[0]) == 2 and all(same(weights, got[0]) for weights in got)
+
+
 def test_metrics_are_averaged(hvdata, comm):
     logs = {"loss": float(hvd.rank()), "vector": np.float32([hvd.rank(), 1])}
 

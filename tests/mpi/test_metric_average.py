@@ -61,6 +61,29 @@ def test_logs_are_those_of_one_process(hvdata, comm, remainder, batch):
             assert abs(seen[name] - want[name]) < 1e-5, (name, seen, want)
 
 
+@pytest.mark.parametrize("batch, remainder", [("global", "partial"), ("global", "repeat"), ("per_rank", "partial")])
+def test_validation_without_weigh_is_exact_beside_a_weighted_training(hvdata, comm, batch, remainder):
+    """Shares of a step have other numbers of rows, and so have steps."""
+    sizes = [3, 2, 2] if batch == "global" else [1, 3, 2, 1]
+    signature = (tf.TensorSpec([None, 1]), tf.TensorSpec([None]))
+
+    def make():
+        ends = np.cumsum(sizes)
+        parts = [(X[end - size : end], Y[end - size : end]) for size, end in zip(sizes, ends)]
+        return tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=signature)
+
+    options = {"batch": batch, "remainder": remainder}
+    train = hvdata.distribute_dataset(on_reader(hvdata, make), weigh="rows", **options)
+    valid = hvdata.distribute_dataset(on_reader(hvdata, make), **options)
+    average = hvdata.callbacks.MetricAverage
+    fit = lambda: model().fit(train, validation_data=valid, verbose=0, callbacks=[average()]).history
+    want = logs_of_one_process(7)
+    exact = ["loss", "wacc", "wauc"] + (["acc", "rmse"] if remainder == "partial" else [])
+    for history in results(comm, fit):
+        for name in exact:
+            assert abs(history[f"val_{name}"][0] - want[name]) < 1e-5, (name, history, want)
+
+
 @pytest.mark.world(np=2)
 @pytest.mark.parametrize("weigh", ["rows", "costs"])
 def test_losses_with_exact_weights(hvdata, comm, weigh):

@@ -149,6 +149,17 @@ def test_a_process_may_be_killed_at_every_call(tmp_path, monkeypatch, what):
     assert set(found) == ({2, 3} if what == "save" else {2, None})
 
 
+@pytest.mark.parametrize("text", [
+    "[]", "3", "null", '{"format": 1}', '{"format": 1, "parts": [], "about": {}}', '{"format": 1, "parts": [3], "about": {}}',
+    '{"format": "x", "parts": [{}], "about": {}}', '{"format": 1, "parts": [{}], "about": []}',
+])  # fmt: skip
+def test_a_manifest_that_another_program_has_written(kept, text):
+    """The set before is used."""
+    before, last = save(kept, 1), save(kept, 2)
+    Path(last.path, "set.json").write_text(text)
+    assert kept.newest() == (before, [os.path.basename(last.path)])
+
+
 @pytest.mark.parametrize(
     "damage", ["a file is short", "a file is missing", "a part is missing", "the manifest is damaged"]
 )

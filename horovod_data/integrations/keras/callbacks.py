@@ -16,7 +16,8 @@ from ...errors import explained
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer of one rank, before the first step of fit(). Collective.
 
-    Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
+    If the model is not built before fit(), it has no weights then. So they are sent after the first step, as by
+    Horovod's own callback. Give the model an Input, or call it once, to have them before. Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -31,8 +32,19 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         several = isinstance(local_variables, (list, tuple, set))
         kept = local_variables if several else [local_variables]
         self._kept = {id(_plain(variable)) for variable in kept if variable is not None}
+        self._late = False
 
     def on_train_begin(self, logs: Any = None) -> None:
+        self._late = not self.model.built
+        if not self._late:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._late:
+            self._late = False
+            self._broadcast()
+
+    def _broadcast(self) -> None:
         optimizer = self.model.optimizer
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)

@@ -52,8 +52,10 @@ def DistributedOptimizer(
     op: Any = hvd.Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
     groups: Optional[int] = None,
     process_set: Any = hvd.global_process_set,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """Makes an optimizer that averages gradients over all ranks before it applies them.
 
@@ -78,9 +80,11 @@ def DistributedOptimizer(
       backward_passes_per_step: the number of steps whose gradients are added up before they are averaged and applied.
         IndexedSlices become dense. `iterations` counts the updates.
       average_aggregated_gradients: divides that sum by backward_passes_per_step.
+      num_groups: the old name of groups.
       groups: the number of collectives for the dense gradients. None: one for each gradient, which Horovod fuses. So
         they begin while other gradients are computed.
       process_set: only hvd.global_process_set is possible.
+      scale_local_gradients: is for local variables, which this optimizer does not have. It has no effect.
 
     Raises:
       TypeError: `optimizer` is no optimizer of Keras 3.
@@ -98,6 +102,7 @@ def DistributedOptimizer(
     if process_set is not hvd.global_process_set:
         to_do = "Use hvd.DistributedGradientTape in a train_step"
         raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
+    groups = num_groups or None if groups is None else groups
     for argument, number in ("backward_passes_per_step", backward_passes_per_step), ("groups", groups):
         if (whole(number) or 0) < 1 and (argument, number) != ("groups", None):
             raise explained(ValueError, f"{argument} must be a whole number of 1 or more, not {number!r}")
