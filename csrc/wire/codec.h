@@ -104,8 +104,8 @@ class Reader {
 
   template <typename T>
   void Int(const char* field, T& value) {
-    const char* bytes = Take(field, sizeof(T));
-    value = bytes == nullptr ? T{} : LoadLittleEndian<T>(bytes);
+    const std::string_view bytes = Bytes(field, sizeof(T));
+    value = bytes.empty() ? T{} : LoadLittleEndian<T>(bytes.data());
   }
 
   template <typename E>
@@ -126,11 +126,7 @@ class Reader {
   }
 
   // A text may be as long as the message, because states are long.
-  void Text(const char* field, std::string& text) {
-    const auto size = Size<uint64_t>(field, ~0ull, 1);
-    const char* bytes = Take(field, size);
-    if (bytes != nullptr) text.assign(bytes, size);
-  }
+  void Text(const char* field, std::string& text) { text = Bytes(field, Size<uint64_t>(field, ~0ull, 1)); }
 
   void Real(const char* field, double& value) {
     uint64_t bits;
@@ -146,8 +142,10 @@ class Reader {
 
   // The next `size` bytes of the message, in place.
   std::string_view Bytes(const char* field, size_t size) {
-    const char* bytes = Take(field, size);
-    return bytes == nullptr ? std::string_view() : std::string_view(bytes, size);
+    if (ok() && size > rest_.size()) Fail(EndsIn(field));
+    const std::string_view bytes = rest_.substr(0, ok() ? size : 0);
+    rest_.remove_prefix(bytes.size());
+    return bytes;
   }
 
   void Fail(std::string why) {
@@ -163,14 +161,6 @@ class Reader {
   std::string_view rest() const { return rest_; }
 
  private:
-  const char* Take(const char* field, size_t size) {
-    if (ok() && size > rest_.size()) Fail(EndsIn(field));
-    if (!ok()) return nullptr;
-    const char* bytes = rest_.data();
-    rest_.remove_prefix(size);
-    return bytes;
-  }
-
   template <typename T>
   size_t Size(const char* field, uint64_t most, size_t item_bytes) {
     T size;

@@ -195,9 +195,11 @@ class Recorder:
             return self._epoch.steps
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
-        if not self._epoch.begun:
+        epoch = self._epoch
+        if not epoch.begun:
             return
-        epoch, self._epoch = self._epoch, Epoch(self._epoch.number + 1)
+        epoch.begun = False  # first, because the garbage collector may call this again while it makes the next Epoch
+        self._epoch = Epoch(epoch.number + 1)
         epoch.whole = whole
         epoch.error = _named(error) if error is not None else epoch.error
         report: Future[Report] = Future()
