@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/patience.h"
-#include "base/world.h"
 
 namespace hvdata {
 
@@ -244,7 +243,6 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   SendPulled(wire::Pulled::Progress::kLeft);
-  const DealtStep steps = Dealt();
   if (!outcome.ok()) why_ = outcome.message, outcome.place = Here();
   const bool all_have_left = lanes_->AllClosed();
   if (!outcome.ok() && all_have_left) Log(outcome.Text());
@@ -261,13 +259,13 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (!coordinated())
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
-    SendReady(Progress::kFailed, steps, outcome);
+    SendReady(Progress::kFailed, Dealt(), outcome);
   else if (no_filler_.empty())
-    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps, lost, !lost.ok());
+    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, Dealt(), lost, !lost.ok());
   else if (lost.ok())
-    SendReady(Progress::kFills, steps, {kInvalidArgument, no_filler_, Here()});
+    SendReady(Progress::kFills, Dealt(), {kInvalidArgument, no_filler_, Here()});
   else  // nothing can take the place of this reader's rows
-    SendReady(Progress::kFailed, steps, lost);
+    SendReady(Progress::kFailed, Dealt(), lost);
   Report(false);
 }
 
