@@ -4,17 +4,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace hvdata {
+#include "base/outcome.h"
 
-// Where something happened: every line and error text begins with it. "[rank 2 on node1, channel train, epoch 2] "
-inline std::string Place(const std::string& who, const std::string& what = "") {
-  return "[" + who + (what.empty() ? "" : ", ") + what + "] ";
-}
-inline std::string Place(const std::string& who, const std::string& channel, uint64_t epoch, uint64_t step) {
-  return Place(who, "channel " + channel + ", epoch " + std::to_string(epoch) + ", step " + std::to_string(step));
-}
+namespace hvdata {
 
 struct Member {
   std::string host;
@@ -52,8 +47,8 @@ struct World {
 
   // "rank 2 on node1". For a member that does not train: "reader 0 on node0".
   std::string Name(int member) const;
-  // "[rank 2 on node1] ", of this process.
-  std::string Here() const { return Place(Name(self)); }
+  // The place of this process.
+  Place Here(std::string work = "") const { return {Name(self), std::move(work), {}, {}}; }
   // "reader 0 on node0", also for a reader that trains.
   std::string ReaderName(int reader) const;
   std::string SourceName(int lane) const { return ReaderName(source_readers[static_cast<size_t>(lane)]); }

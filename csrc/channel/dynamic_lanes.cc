@@ -40,9 +40,7 @@ class DynamicLanes : public Lanes {
   void Taken(int trainer, LaneStep taken, LaneStep limit, const wire::Received* received) override {
     Lane& lane = At(trainer);
     Take(trainer, taken, received);
-    // After a recall the trainer's limit is its demand. A limit that it sent before the recall reached it does not
-    // count.
-    if (!lane.recalling) lane.limit = limit.n;
+    lane.limit = limit.n;  // until RECALLED, a lane that is being recalled gets nothing
     DealWaiting();
   }
 

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/patience.h"
-#include "base/world.h"
 
 namespace hvdata {
 
@@ -31,10 +30,7 @@ ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const 
 }
 
 // A reader that takes turns with other readers does not know the number of its next step in the epoch.
-std::string ReaderEpoch::Where(Turn turn) const {
-  const std::string number = std::to_string(turn.n) + (takes_turns() ? " of its own" : "");
-  return Place(Me(), "channel " + config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
-}
+Place ReaderEpoch::Where(Turn turn) const { return {Me(), "channel " + config_.name, epoch_, turn.n, takes_turns()}; }
 
 // ---- Messages to trainers.
 
@@ -52,8 +48,7 @@ void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcom
   const TailStep tail_taken =
       resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
-  wire::End end{lane_step,         outcome.code, outcome.message, lost_,
-                leftovers_.size(), tail_taken,   no_filler_,      all_dropped_};
+  wire::End end{lane_step, outcome, lost_, leftovers_.size(), tail_taken, no_filler_, all_dropped_};
   for (const Leftover& leftover : leftovers_) {
     if (config_.weighed) end.costs.push_back(leftover.share.cost);
   }
@@ -64,7 +59,7 @@ void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcom
 void ReaderEpoch::SendDropped() const {
   for (int t = 0; all_dropped_ > 0 && t < roster_.size(); ++t) {
     if (roster_[t].departed || roster_[t].closed < epoch_ || got_end_.count(t) > 0) continue;
-    Tell(t, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
+    Tell(t, wire::End{LaneStep(0), {}, false, 0, TailStep(0), "", all_dropped_});
   }
 }
 
@@ -79,7 +74,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  SendReady(Progress::kBegins, DealtStep(), {kOk, resumed_.empty() ? "" : Where(turn_)});
+  SendReady(Progress::kBegins, DealtStep(), {kOk, "", resumed_.empty() ? Place() : Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
@@ -87,7 +82,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
     if (roster_[t].departed) departed.push_back(world_.AudienceName(t));
   }
   if (!departed.empty() && config_.schedule == plan::Schedule::kStatic)
-    Log(Where(turn_) + JoinNames(departed) + " has left this channel; its share of every step is discarded");
+    Log(Where(turn_), JoinNames(departed) + " has left this channel; its share of every step is discarded");
 }
 
 // In a resumed epoch, a rank without a checkpoint learns this reader's position from the reader's first step. That step
@@ -248,14 +243,12 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   SendPulled(wire::Pulled::Progress::kLeft);
-  const DealtStep steps = Dealt();
-  if (!outcome.ok()) why_ = outcome.message;
-  if (!outcome.ok()) outcome.message = Here() + outcome.message;
+  if (!outcome.ok()) why_ = outcome.message, outcome.place = Here();
   const bool all_have_left = lanes_->AllClosed();
-  if (!outcome.ok() && all_have_left) Log(outcome.message);
+  if (!outcome.ok() && all_have_left) Log(outcome.Text());
   Outcome lost;
   if (of_pipeline && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
-    LogLost(outcome.message);
+    LogLost(outcome);
     // Trainers of several readers need the error, because all readers may fail.
     lost_ = takes_turns();
     if (!lost_) lost = std::exchange(outcome, Outcome());
@@ -266,13 +259,13 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (!coordinated())
     lanes_->Finish(std::move(outcome));
   else if (!outcome.ok())
-    SendReady(Progress::kFailed, steps, outcome);
+    SendReady(Progress::kFailed, Dealt(), outcome);
   else if (no_filler_.empty())
-    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, steps, lost, !lost.ok());
+    SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, Dealt(), lost, !lost.ok());
   else if (lost.ok())
-    SendReady(Progress::kFills, steps, {kInvalidArgument, Here() + no_filler_});
+    SendReady(Progress::kFills, Dealt(), {kInvalidArgument, no_filler_, Here()});
   else  // nothing can take the place of this reader's rows
-    SendReady(Progress::kFailed, steps, lost);
+    SendReady(Progress::kFailed, Dealt(), lost);
   Report(false);
 }
 
@@ -306,11 +299,11 @@ void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
 
 void ReaderEpoch::OnAlike(const wire::Alike& alike) {
   if (lanes_->finished() || input_over_) return;
-  alike_ = alike.code == kOk;
+  alike_ = alike.outcome.ok();
   if (alike_) return pulled_.progress == wire::Pulled::Progress::kEnded ? Finish({}) : void();
-  if (!account_) return Finish({alike.code, alike.text});
-  account_->Find({alike.text});
-  EndWith(alike.text);
+  if (!account_) return Finish(alike.outcome);
+  account_->Find({alike.outcome.message});
+  EndWith(alike.outcome.message);
 }
 
 // ---- Lines for the log.
@@ -319,27 +312,28 @@ void ReaderEpoch::LogEmpty(uint64_t steps_before) {
   if (Now().n > 0 || !leftovers_.empty()) return;
   if (all_dropped_ == 0 && stepless_ == 0) {
     if (steps_before > 0)
-      Log(Here() + "the pipeline yielded nothing in this epoch, and " + std::to_string(steps_before) +
-          " step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
-          "source inside the function that Dataset.from_generator() calls");
+      Log(Here(),
+          "the pipeline yielded nothing in this epoch, and " + std::to_string(steps_before) +
+              " step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
+              "source inside the function that Dataset.from_generator() calls");
     return;
   }
   if (std::exchange(history_->logged_empty, true)) return;
   const bool global = config_.batch != plan::Batch::kPerRank;  // also for ragged and sparse rows
-  Log(Here() + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
-                         "remainder=\"partial\" or \"pad\", or larger batches"
-                       : "there were fewer elements than trainers, so the epoch had no step; use "
-                         "remainder=\"partial\" or \"pad\", or more elements"));
+  Log(Here(), (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
+                        "remainder=\"partial\" or \"pad\", or larger batches"
+                      : "there were fewer elements than trainers, so the epoch had no step; use "
+                        "remainder=\"partial\" or \"pad\", or more elements"));
 }
 
 void ReaderEpoch::LogDropped() {
   const int64_t dropped = std::exchange(dropped_, 0);
   if (dropped == 0) return;
   const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
-  Log(Here() + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
+  Log(Here(), "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
-void ReaderEpoch::LogLost(const std::string& error) const {
+void ReaderEpoch::LogLost(const Outcome& error) const {
   const int64_t lost = counted_ ? NotDealt() : 0;
   const char* on = "the epoch goes on without this reader; ";
   if (world_.grouped) {
@@ -348,7 +342,7 @@ void ReaderEpoch::LogLost(const std::string& error) const {
              ? "the epoch goes on, for the ranks of this host without rows; "
              : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
   }
-  Log(error + ". on_reader_error=\"continue\": " + on +
+  Log(error.Text() + ". on_reader_error=\"continue\": " + on +
       (lost > 0 ? std::to_string(lost) + " of its " + std::to_string(config_.elements) + " elements are"
                 : std::string("at least 1 of its elements is")) +
       " lost");
@@ -362,7 +356,7 @@ void ReaderEpoch::LogLost(const std::string& error) const {
 void ReaderEpoch::LogStall(double seconds) const {
   const auto full = static_cast<int64_t>(lanes_->WaitsFor(-1, 1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;
-  Log(Here() + "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
+  Log(Here(), "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
 }
 
 std::string ReaderEpoch::Explain(int trainer) const {

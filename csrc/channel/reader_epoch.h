@@ -95,7 +95,7 @@ class ReaderEpoch : private LaneOutput {
   // they can't be made.
   void Fill(Step step) { lanes_->Fill(std::move(step)); }
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
-  // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: the user's pipeline has
+  // The input has ended with `outcome`. An error gets its place. `of_pipeline`: the user's pipeline has
   // failed. With on_reader_error="continue" the other readers then continue, if there are any. If readers divide one
   // pipeline, the epoch ends when all readers have compared their elements.
   void Finish(Outcome outcome, bool of_pipeline = false);
@@ -151,8 +151,8 @@ class ReaderEpoch : private LaneOutput {
   uint64_t Untaken() const { return started_ ? lanes_->Untaken().size() : 0; }
   // The reason why this trainer waits; -1: any trainer.
   std::string Explain(int trainer) const;
-  // "[reader 0 on node0, channel train, epoch 1, step 7] ", with the reader's next step.
-  std::string Here() const { return Where(Now()); }
+  // The place of the reader's next step.
+  Place Here() const { return Where(Now()); }
   Turn Now() const { return TurnOf(Dealt()); }
   void SetCancelled() { cancelled_ = true; }  // the pull was cancelled
   void Stop() { stopped_ = true; }            // the process ends
@@ -172,7 +172,7 @@ class ReaderEpoch : private LaneOutput {
   void LearnCosts(DealtStep end, const std::vector<double>& costs);
   double CostOf(DealtStep step, const Step& dealt) const;
   std::string Me() const { return world_.ReaderName(world_.me().reader); }
-  std::string Where(Turn turn) const;
+  Place Where(Turn turn) const;
   DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }
   Turn TurnOf(DealtStep step) const { return Turn(turn_.n + step.n); }
   bool coordinated() const { return IsCoordinated(config_, world_); }
@@ -186,7 +186,7 @@ class ReaderEpoch : private LaneOutput {
   int64_t NotDealt() const;
   void LogEmpty(uint64_t steps_before);
   void LogDropped();
-  void LogLost(const std::string& error) const;
+  void LogLost(const Outcome& error) const;
   void LogCutShort() const;
   void SendDropped() const;
   void AnswerWhys() const;

@@ -80,9 +80,8 @@ void ReaderEpoch::Settle() {
 
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
-  proof::Report report;
-  report.finding = Here() + text;
-  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);  // at once, for trainers that wait at the end
+  // At once, for trainers that wait at the end.
+  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);
   Finish({kDataLoss, text});
   why_ = text;
 }

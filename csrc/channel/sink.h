@@ -99,11 +99,10 @@ class Sink {
   // This rank takes no more steps: closes the epoch, and fails.
   void Leave(Outcome outcome);
 
-  // "[rank 2 on node1, channel train, epoch 2, step 17] "
-  std::string Where(uint64_t epoch, EpochStep step) const;
+  Place Where(uint64_t epoch, EpochStep step) const;
 
  private:
-  std::string Here(const IteratorRun& iterator) const REQUIRES(mu_);
+  Place Here(const IteratorRun& iterator) const REQUIRES(mu_);
   bool Runs(const SinkIterator& iterator) const REQUIRES(mu_) { return epoch_ && iterator.epoch == opened_; }
   void OpenEpoch(SinkIterator* iterator) REQUIRES(mu_);
   void CloseEpoch() REQUIRES(mu_);

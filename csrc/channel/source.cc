@@ -148,7 +148,7 @@ void Source::End() {
   MutexLock lock(&mu_);
   epoch_->End();
   for (const SaveRequest& request : SaveRequests()) {
-    AnswerWithState(request, {kFailedPrecondition, epoch_->Here() + "the epoch was over before its state was saved"});
+    AnswerWithState(request, {kFailedPrecondition, "the epoch was over before its state was saved", epoch_->Here()});
   }
   times_.steps += epoch_->dealt();
   FreeAfterUnlock(std::move(epoch_));  // including the last tensors
@@ -190,12 +190,13 @@ void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std:
   // The input's iterator has passed the element that failed, and other elements of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
-                            epoch_->Here() + "this epoch can't be saved any more: its pipeline has failed behind the "
-                                             "steps that this rank has had. Go on from the checkpoint before"});
+                            "this epoch can't be saved any more: its pipeline has failed behind the steps that this "
+                            "rank has had. Go on from the checkpoint before",
+                            epoch_->Here()});
   }
   // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.
   if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
-  if (!outcome.ok()) return Answer(request, outcome);
+  if (!outcome.ok()) return Answer(request, outcome.At(epoch_->Here()));
   Answer(request, {kOk, std::move(state)});
 }
 
@@ -207,8 +208,7 @@ void Source::KeepState(int trainer, std::string state) {
 
 // If the answer is OK, its message is the state.
 void Source::Answer(const SaveRequest& request, Outcome answer) const {
-  Tell(static_cast<int>(request.trainer), request.epoch,
-       wire::State{request.request, answer.code, std::move(answer.message)});
+  Tell(static_cast<int>(request.trainer), request.epoch, wire::State{request.request, std::move(answer)});
 }
 
 // The epoch has no state now, because of `why`. A trainer that has seen its end gets the kept state, or none.
@@ -226,8 +226,9 @@ void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
     return;
   }
   AnswerWithState(request,
-                  {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
-                                            " is not under way on the reader: take an element before saving"});
+                  {kFailedPrecondition,
+                   "epoch " + std::to_string(epoch) + " is not under way on the reader: take an element before saving",
+                   {Me(), "channel " + config_.name, begun_}});
 }
 
 void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) {
@@ -240,8 +241,8 @@ void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore
                              std::to_string(epoch) +
                              ", which another rank has begun already: restore on "
                              "every rank, or on rank 0 before any collective, before the first element is asked for";
-    outcome = {kFailedPrecondition, epoch_->Here() + late};
-    epoch_->Finish({kFailedPrecondition, late});
+    outcome = {kFailedPrecondition, late, epoch_->Here()};
+    epoch_->Finish(outcome);
   } else if (epoch > begun_) {
     roster_[trainer].restores[epoch] = restore;
   }
@@ -329,7 +330,7 @@ void Source::OnDeparted(int trainer) {
   if (std::exchange(t.departed, true)) return;
   if (roster_.AllDeparted()) {
     const int first = world_->readers[0];
-    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kLeftForGood, Turn(), kOk, ""});
+    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kLeftForGood, Turn(), {}});
     if (config_.verify) SendTo(first, begun_, wire::Report());
     if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kLeftForGood});
   }
@@ -342,7 +343,7 @@ void Source::OnDeparted(int trainer) {
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   if (go.notice == Notice::kExplain) {
     if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
-      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), kOk, Explain(-1, epoch)});
+      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), {kOk, Explain(-1, epoch)}});
   } else if (Deals(epoch) && epoch_->started()) {
     epoch_->OnGo(go);
     if (go.notice == Notice::kEndsThere) changed_.NotifyAll();

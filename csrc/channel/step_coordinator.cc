@@ -70,10 +70,10 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
     if (one.progress != Progress::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
-    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), kOk, ""});
+    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), {}});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, who});
+  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, who}});
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
@@ -86,24 +86,25 @@ bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
     return false;
   r.begun = true;
   r.from = ready.steps.n;
-  if (progress == Progress::kBegins) r.resumes = ready.text;
-  std::string place;
+  if (progress == Progress::kBegins) r.resumes = ready.outcome.place;
+  Place place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
-    if (one.resumes.empty())
+    if (!one.resumes.known())
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
-    else if (place.empty() && one.from > 0)
+    else if (!place.known() && one.from > 0)
       place = one.resumes;
   }
-  if (place.empty() || anew.empty()) return true;
+  if (!place.known() || anew.empty()) return true;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
-  r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
-                                        JoinNames(anew) +
-                                        ": each host's reader has its own place, so restore the iterator "
-                                        "on every rank, each from what it saved itself"};
+  r.outcome = {kFailedPrecondition,
+               "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
+                   ": each host's reader has its own place, so restore the iterator on every rank, each from what it "
+                   "saved itself",
+               place};
   return true;
 }
 
@@ -129,12 +130,12 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   const bool ends = progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed;
   if (progress == Progress::kLeft || (ends && runs)) {
     r.progress = progress;
-    (ready.lost ? r.lost : r.outcome) = {ready.code, ready.text};
+    (ready.lost ? r.lost : r.outcome) = ready.outcome;
   }
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
-  std::string place;
+  Place place;
   for (const Reader& one : epoch->readers) {
-    if (one.progress == Progress::kLeft || one.resumes.empty() || one.from < latest) continue;
+    if (one.progress == Progress::kLeft || !one.resumes.known() || one.from < latest) continue;
     latest = one.from;
     place = one.resumes;
   }
@@ -143,15 +144,14 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
     r.steps = epoch->allowed;
     r.outcome = {
         kFailedPrecondition,
-        place +
-            "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
-            "Save without a buffering stage behind distribute_dataset"};
+        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+        "Save without a buffering stage behind distribute_dataset",
+        place};
   }
   const bool news = Advance(epoch);
   if (news || (begins && epoch->ended)) {
     epoch->waiting.clear();
-    Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome.code,
-          epoch->outcome.message};
+    Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome};
     const auto end = epoch->costs.lower_bound(epoch->allowed);
     for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) go.costs.push_back(at->second);
     for (int to = 0; to < static_cast<int>(epoch->readers.size()); ++to) {
@@ -161,8 +161,8 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   } else if (progress == Progress::kAsks) {
     AskThoseBehind(epoch, key, reader);
   } else if (progress == Progress::kExplains) {
-    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, text});
+    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.outcome.message;
+    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, text}});
   }
 }
 

@@ -94,7 +94,7 @@ void StreamComparer::Tell(const Key& key, Epoch* epoch) const {
   const bool ended = std::none_of(epoch->readers.begin(), epoch->readers.end(),
                                   [](const Reader& r) { return r.progress == Progress::kGoesOn; });
   if (!ended && epoch->difference.empty()) return;
-  const wire::Alike alike{epoch->difference.empty() ? kOk : kDataLoss, epoch->difference};
+  const wire::Alike alike{{epoch->difference.empty() ? kOk : kDataLoss, epoch->difference}};
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     Reader& r = epoch->readers[i];
     if (r.progress == Progress::kLeft || !r.begun || std::exchange(r.told, true)) continue;

@@ -264,7 +264,7 @@ Outcome TrainerEpoch::NoFiller() const {
   if (!tail_->Short(step)) return {};
   const int reader = tail_->At(step, 0).reader;
   if (At(reader).no_filler.empty()) return {};
-  return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_.n) + At(reader).no_filler};
+  return {kInvalidArgument, At(reader).no_filler, Where(world_.SourceName(reader))};
 }
 
 // The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several.
@@ -297,8 +297,8 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
 void TrainerEpoch::On(int reader, const wire::End& end) {
   Lane& lane = At(reader);
   lane.ended = true;
-  if (end.code != kOk) {
-    lane.outcome = {end.code, end.text};
+  if (!end.outcome.ok()) {
+    lane.outcome = end.outcome;
     lane.lost = end.lost;
     return;
   }
@@ -311,15 +311,16 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   const uint64_t came = lane.taken + lane.queue.size();
   if (dynamic() || end.step.n == came) return;
   lane.missing = static_cast<int64_t>(end.step.n - came);
-  lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_.n) +
-                                 world_.SourceName(reader) + " sent " + std::to_string(end.step.n) +
-                                 " shares of this epoch, and " + std::to_string(came) +
-                                 " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
-                                 "horovod_data.doctor` tries how batches travel here"};
+  lane.outcome = {kDataLoss,
+                  world_.SourceName(reader) + " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
+                      std::to_string(came) +
+                      " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
+                      "horovod_data.doctor` tries how batches travel here",
+                  Where(world_.Name(world_.self))};
 }
 
 void TrainerEpoch::OnVerified(Outcome outcome) {
-  // The first error is kept, because a reader's own error names its place.
+  // The first error is kept.
   if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 

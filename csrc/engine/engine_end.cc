@@ -65,7 +65,7 @@ void Engine::EndTimeline() {
     NoteUnderWay(0);
     timeline_->End();
   } catch (const std::exception& thrown) {  // the caller must continue, because other processes wait for its BYE
-    Log(world_.Here() + "the timeline lacks its last part: " + Explained(thrown).message);
+    Log(world_.Here(), "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
@@ -114,10 +114,11 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
     return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
-  Log(world_.Here() + "is done. After " + std::to_string(serves_on_.Seconds()) +
-      " s it still reads for trainers that are not: " + StillHere() +
-      ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
-      "steps");
+  Log(world_.Here(),
+      "is done. After " + std::to_string(serves_on_.Seconds()) +
+          " s it still reads for trainers that are not: " + StillHere() +
+          ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
+          "steps");
   return false;
 }
 
@@ -147,7 +148,7 @@ void Engine::Stop() {
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
   if (!FileWriter().Flush(kWrites))
-    Log(world_.Here() + "records of this process are missing in its files: the file system has taken none for seconds");
+    Log(world_.Here(), "records of this process are missing in its files: the file system has taken none for seconds");
   LineWriter().Flush(kWrites);
 }
 
@@ -218,7 +219,7 @@ Doorbell Engine::Watched(Doorbell door) {
 }
 
 void Engine::Broken(const std::string& what) {
-  Log(world_.Here() + what);
+  Log(world_.Here(), what);
   FailAll({kUnavailable, what});
 }
 

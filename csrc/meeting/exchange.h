@@ -89,13 +89,13 @@ class Exchange {
   };
 
   int me() const { return world_->me().trainer; }
-  std::string Where(const Key& key) const;
+  Place Where(const Key& key) const;
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
   std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
-  // Calls the callback. Puts the place of the call in front of an error.
+  // Calls the callback. An error without a place gets that of the call.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
 
   Key Next(const std::string& name) REQUIRES(mu_);

@@ -55,8 +55,8 @@ std::string Checkpoint::Mode() const {
   return mode + (c.schedule == plan::Schedule::kDynamic ? ", dynamic" : ", static");
 }
 
-std::string Checkpoint::Where() const {
-  return hvdata::Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
+Place Checkpoint::Where() const {
+  return {source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name};
 }
 
 // ---- Saving.
@@ -123,8 +123,8 @@ absl::Status Checkpoint::Capture(State* state) {
   if (!saved.ok()) {
     state->replay = true;
     if (!std::exchange(logged_replay_, true)) {
-      Log(Where() + "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
-          "): a restore will run it again from its front and pass over what was delivered");
+      Log(Where(), "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
+                       "): a restore will run it again from its front and pass over what was delivered");
     }
   }
   for (const auto& [number, bundle] : source_->Epoch()->UntakenElements()) {
@@ -151,7 +151,7 @@ absl::Status Checkpoint::Capture(State* state) {
 
 absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
   return absl::InvalidArgumentError(
-      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
+      "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
       Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
       Gib(of_input) +
       " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a "
@@ -233,8 +233,8 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
 }
 
 absl::Status Checkpoint::Replay(const State& state) {
-  Log(Where() + "runs the input again up to element " + std::to_string(state.pulled) +
-      ", because its state could not be saved");
+  Log(Where(),
+      "runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
   Tensors element;
   for (bool end = false; status.ok() && !end && input_->pulled() < state.pulled;) {
@@ -326,10 +326,13 @@ absl::Status Checkpoint::CheckState(const State& state) const {
     return Damaged("its model of a share has other components");
   for (size_t i = 0; i < state.model.size(); ++i) {
     const Cutter::Part& part = state.model[i];
-    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, part.shape, true));
+    tensorflow::TensorShape shape;
+    if (!tensorflow::TensorShape::BuildTensorShape(part.dims, &shape).ok())
+      return Damaged("its model of a share has no shape");
+    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, shape, true));
     const auto rule = static_cast<EmptyRule>(source_->config().empty_rules[i]);
     const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
-    if (values && (part.values.dtype() != part.dtype || part.values.shape() != part.shape))
+    if (values && (part.values.dtype() != part.dtype || part.values.shape() != shape))
       return Damaged("its model of a share has other values");
   }
   return absl::OkStatus();

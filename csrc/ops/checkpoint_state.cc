@@ -34,18 +34,6 @@ void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
     reader->Fail("it holds no tensor");
 }
 
-void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {
-  std::vector<int64_t> dims;
-  for (const auto& dim : shape) dims.push_back(dim.size);
-  Field(writer, "dims", dims);
-}
-
-void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
-  std::vector<int64_t> dims;
-  Field(reader, "dims", dims);
-  if (!tensorflow::TensorShape::BuildTensorShape(dims, &shape).ok()) reader->Fail("it holds no shape");
-}
-
 }  // namespace
 
 template <typename Codec, typename S>
@@ -59,7 +47,7 @@ void CheckpointState::Fields(Codec* codec, S& s) {
   codec->template List<uint32_t>("model", s.model, ~0u, 2 * sizeof(uint32_t) + sizeof(uint64_t));
   for (auto& part : s.model) {
     codec->Enum("dtype", part.dtype, tensorflow::DataType_MIN, tensorflow::DataType_MAX);
-    ShapeField(codec, part.shape);
+    Field(codec, "dims", part.dims);
     TensorField(codec, part.values);
   }
   codec->template List<uint32_t>("elements", s.elements, ~0u, sizeof(uint64_t) + sizeof(uint32_t));

@@ -49,28 +49,25 @@ Tensor Splits(tensorflow::DataType dtype, int64_t rows, int64_t length) {
 
 }  // namespace
 
-std::string Cutter::Name(size_t component) const {
-  return component < config_.component_names.size() ? config_.component_names[component]
-                                                    : "component " + std::to_string(component);
-}
-
 absl::Status Cutter::OneAxis(const Tensors& element, int64_t* rows) const {
   for (const Leaf& leaf : leaves_) {
     const std::optional<int64_t> its = RowsOf(leaf, element.data());
     if (!its) {
-      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " + Name(leaf.first) +
+      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " +
+                                        config_.component_names[leaf.first] +
                                         " is a scalar. Give it an axis 0, or use batch=\"per_rank\"");
     }
     if (*its < 0) {
-      return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) +
+      return absl::InvalidArgumentError("batch=\"global\" can't cut " + config_.component_names[leaf.first] +
                                         ": it is a sparse tensor of " + std::to_string(*its) +
                                         " rows. Mend the stage of the pipeline that makes it");
     }
     if (leaf.first == 0) *rows = *its;
     if (*its != *rows) {
-      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + Name(0) +
-                                        " has " + std::to_string(*rows) + " rows and " + Name(leaf.first) + " has " +
-                                        std::to_string(*its) + ". Make them equal, or use batch=\"per_rank\"");
+      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " +
+                                        config_.component_names[0] + " has " + std::to_string(*rows) + " rows and " +
+                                        config_.component_names[leaf.first] + " has " + std::to_string(*its) +
+                                        ". Make them equal, or use batch=\"per_rank\"");
     }
   }
   return absl::OkStatus();
@@ -92,7 +89,7 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
       status = TakeRaggedRows(its, leaf.parts, &config_.row_lengths[leaf.first], parts[t], memory_, share);
   }
   if (status.ok()) return status;
-  return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": " +
+  return absl::InvalidArgumentError("batch=\"global\" can't cut " + config_.component_names[leaf.first] + ": " +
                                     std::string(status.message()) + ". Mend the stage of the pipeline that makes it");
 }
 
@@ -183,7 +180,8 @@ Cutter::Model Cutter::ModelOf(const Tensors& share) const {
   for (size_t i = 0; i < config_.empty_rules.size(); ++i) {
     const auto rule = static_cast<EmptyRule>(config_.empty_rules[i]);
     const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
-    model.push_back({share[i].dtype(), share[i].shape(), values ? share[i] : Tensor()});
+    const auto dims = share[i].shape().dim_sizes();
+    model.push_back({share[i].dtype(), {dims.begin(), dims.end()}, values ? share[i] : Tensor()});
   }
   return model;
 }
@@ -208,20 +206,20 @@ Cutter::Model Cutter::ModelOfSpec() const {
     if (leaf.kind == Leaf::kSparse) {
       if (!sizes.empty()) sizes[0] = rows;
       const auto rank = static_cast<int64_t>(sizes.size());
-      parts[0].shape = TensorShape({0, rank}), parts[1].shape = TensorShape({0}), parts[2].shape = TensorShape({rank});
-      parts[2].values = InMemory(Tensor(parts[2].dtype, parts[2].shape));
+      parts[0].dims = {0, rank}, parts[1].dims = {0}, parts[2].dims = {rank};
+      parts[2].values = InMemory(Tensor(parts[2].dtype, TensorShape({rank})));
       std::copy(sizes.begin(), sizes.end(), parts[2].values.flat<int64_t>().data());
       continue;
     }
     for (size_t part = 1; part < leaf.parts; ++part) {  // an axis that isn't ragged has rows of a fixed length
       const int64_t length = std::max<int64_t>(config_.row_lengths[leaf.first + part], 0);
-      parts[part].shape = TensorShape({rows + 1});
+      parts[part].dims = {rows + 1};
       parts[part].values = Splits(parts[part].dtype, rows, length);
       rows *= length;
     }
     sizes = sizes_of(0);
     if (!sizes.empty()) sizes[0] = rows;
-    parts[0].shape = TensorShape(sizes);
+    parts[0].dims = std::move(sizes);
   }
   return model;
 }
@@ -230,26 +228,28 @@ absl::Status Cutter::CutEmpty(const Model& model, int trainer, Tensors* share) c
   const bool pad = config_.remainder == Remainder::kPad;
   for (size_t i = 0; i < model.size(); ++i) {
     const Part& m = model[i];
-    TensorShape no_rows = m.shape;
+    const TensorShape shape(m.dims);
+    TensorShape no_rows = shape;
     if (no_rows.dims() > 0) no_rows.set_dim(0, 0);
     switch (static_cast<EmptyRule>(config_.empty_rules[i])) {
       case EmptyRule::kRows:
-        if (!pad && m.shape.dims() == 0) {
+        if (!pad && m.dims.empty()) {
           return absl::InvalidArgumentError(
               "the last step has no element for " +
               (trainer < 0 ? "some ranks" : "rank " + std::to_string(ranks_[static_cast<size_t>(trainer)])) +
-              ", and remainder=\"partial\" can't give " + (trainer < 0 ? "them" : "it") + " an empty one: " + Name(i) +
+              ", and remainder=\"partial\" can't give " + (trainer < 0 ? "them" : "it") +
+              " an empty one: " + config_.component_names[i] +
               " is a scalar, without an axis 0. Use remainder=\"drop\" or \"pad\", or batch the dataset");
         }
-        share->push_back(Zeros(m.dtype, pad ? m.shape : no_rows));
+        share->push_back(Zeros(m.dtype, pad ? shape : no_rows));
         break;
       case EmptyRule::kRowSplits:
         share->push_back(pad ? m.values : Zeros(m.dtype, TensorShape({1})));
         break;
       case EmptyRule::kDenseShape: {
-        Tensor shape = tensorflow::tensor::DeepCopy(m.values);
-        if (!pad && shape.NumElements() > 0) shape.flat<int64_t>()(0) = 0;
-        share->push_back(std::move(shape));
+        Tensor sizes = tensorflow::tensor::DeepCopy(m.values);
+        if (!pad && sizes.NumElements() > 0) sizes.flat<int64_t>()(0) = 0;
+        share->push_back(std::move(sizes));
         break;
       }
       case EmptyRule::kEntries:
@@ -270,8 +270,9 @@ absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {
     return absl::OkStatus();
   }
   if (*rows < 0) {
-    return absl::InvalidArgumentError("the rows of " + Name(0) + " can't get their weights: it says that it has " +
-                                      std::to_string(*rows) + " rows. Mend the stage of the pipeline that makes it");
+    return absl::InvalidArgumentError("the rows of " + config_.component_names[0] +
+                                      " can't get their weights: it says that it has " + std::to_string(*rows) +
+                                      " rows. Mend the stage of the pipeline that makes it");
   }
   share->push_back(padding ? Weights(0, *rows) : Weights(*rows, 0));
   return absl::OkStatus();

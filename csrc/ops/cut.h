@@ -40,7 +40,7 @@ class Cutter {
   // CutEmpty needs this of each component of a share, without the weight.
   struct Part {
     tensorflow::DataType dtype;
-    tensorflow::TensorShape shape;
+    std::vector<int64_t> dims;
     tensorflow::Tensor values;  // kRowSplits and kDenseShape only
   };
   using Model = std::vector<Part>;
@@ -55,7 +55,6 @@ class Cutter {
  private:
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
   absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
-  std::string Name(size_t component) const;
   absl::Status OneAxis(const Tensors& element, int64_t* rows) const;
   absl::Status CutLeaf(const Leaf& leaf, const Tensors& element, const std::vector<plan::Rows>& parts,
                        std::vector<Tensors>* shares) const;

@@ -256,7 +256,7 @@ class DealOp : public AsyncOpKernel {
           const Outcome thrown =
               Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
           if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
-            Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
+            Log(engine->world().Here(), thrown.message);
             Abort(1);
           }
           done();

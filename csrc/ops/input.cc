@@ -94,15 +94,6 @@ bool Passes(const DatasetBase& dataset, bool works, bool read_to_its_end) {
                      [&](const DatasetBase* input) { return Passes(*input, works, read_to_its_end && !leaving); });
 }
 
-// True if the dataset itself holds each yielded tensor that has another user, until the end of the epoch. That is so
-// for ready-made tensors and for caches in memory, if later stages only pass their elements on. Another user is not
-// enough. For example, the tensors of a flat_map belong to a dataset that is destroyed after its last element.
-bool KeepsTensors(const DatasetBase& dataset) { return Passes(dataset, true, true); }
-
-// True if its elements are ready-made, and later stages only choose among them. Then there is nothing to rewrite, tune
-// or prefetch. TensorFlow's work for that would cost more than an element.
-bool IsReadyMade(const DatasetBase& dataset) { return Passes(dataset, false, true); }
-
 }  // namespace
 
 Input::Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made,
@@ -124,13 +115,18 @@ std::function<void()> Input::Canceller() const {
 absl::Status Input::Finalize() {
   DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));
-  if (IsReadyMade(*dataset)) {
+  // If its elements are ready-made, and later stages only choose among them, there is nothing to rewrite, tune or
+  // prefetch. TensorFlow's work for that would cost more than an element.
+  if (Passes(*dataset, false, true)) {
     dataset->Ref();
   } else {
     TF_RETURN_IF_ERROR(tensorflow::data::FinalizeDataset(ctx_, dataset, &dataset));
   }
   dataset_.reset(dataset);
-  keeps_tensors_ = KeepsTensors(*dataset);
+  // The dataset itself holds ready-made tensors and caches in memory until the end of the epoch, if later stages only
+  // pass their elements on. Another user of a tensor is not enough. For example, the tensors of a flat_map belong to a
+  // dataset that is destroyed after its last element.
+  keeps_tensors_ = Passes(*dataset, true, true);
   IteratorContext::Params params(ctx_);
   functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
   params.function_handle_cache = functions_.get();

@@ -26,8 +26,7 @@ namespace hvdata {
 struct Division {
   bool divides = false;
   uint64_t reader = 0, readers = 1;
-  bool whole =
-      false;  // hash every byte. Otherwise samples, without floating-point numbers if there is another component
+  bool whole = false;   // hash every byte; otherwise samples, without floating-point numbers if possible
   bool varies = false;  // the elements differ from reader to reader, so don't hash them
 };
 

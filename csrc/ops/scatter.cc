@@ -11,12 +11,11 @@
 namespace hvdata {
 namespace {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::Tensor;
 
 class ScatterOp : public ExchangeOp {
  public:
-  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx) {}
+  using ExchangeOp::ExchangeOp;
 
   absl::Status Begin(const OpCallPtr& call) override {
     Exchange::Parts parts;

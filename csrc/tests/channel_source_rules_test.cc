@@ -53,7 +53,7 @@ TEST_F(SourceTest, AnEpochThatCouldNotBeginAnswersSaves) {
   std::thread dealer([&] { source.FailEpoch(1, {kInternal, "no input"}); });
   EXPECT_TRUE(heard("1 END e1 0,13,0 [reader 0 on host0, channel train, epoch 1, step 0] no input"));
   source.OnSave(1, 1, 5);
-  EXPECT_TRUE(heard("1 STATE e1 0,5,13 no input"));
+  EXPECT_TRUE(heard("1 STATE e1 0,5,13 [reader 0 on host0, channel train, epoch 1, step 0] no input"));
   for (int t = 0; t < 2; ++t) source.OnClose(t, 1, 0);
   dealer.join();
 }

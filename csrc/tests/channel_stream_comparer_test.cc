@@ -43,9 +43,9 @@ class StreamComparerTest : public testing::Test {
       &world_, [this](int member, wire::Header h, const Share* share) {
         EXPECT_TRUE(share == nullptr);
         const auto& alike = std::get<wire::Alike>(h.message);
-        EXPECT_EQ(alike.code, alike.text.empty() ? kOk : kDataLoss);
+        EXPECT_EQ(alike.outcome.code, alike.outcome.message.empty() ? kOk : kDataLoss);
         const int reader = world_.members[static_cast<size_t>(member)].reader;
-        sent_.push_back(std::to_string(reader) + " " + (alike.text.empty() ? "alike" : alike.text));
+        sent_.push_back(std::to_string(reader) + " " + (alike.outcome.ok() ? "alike" : alike.outcome.message));
       }};
 };
 
@@ -168,7 +168,7 @@ class DividedTest : public SourceTest {
     Make(std::move(config), MakeWorld(1, 2, 2, true));
   }
   void Hear(int code, const std::string& text) {
-    source_->Handle(world_.readers[0], MakeHeader(source_->config().number, 1, wire::Alike{code, text}));
+    source_->Handle(world_.readers[0], MakeHeader(source_->config().number, 1, wire::Alike{{code, text}}));
   }
   Texts SentOf(const std::string& kind) {
     Texts found;

@@ -73,7 +73,7 @@ class Jobs {
       got_[static_cast<size_t>(trainer)].push_back(
           outcome.ok()
               ? name + " " + std::to_string(e.call) + (e.bundle ? " #" + std::to_string(TokenOf(e.bundle).element) : "")
-              : std::to_string(outcome.code) + " " + outcome.message);
+              : std::to_string(outcome.code) + " " + outcome.Text());
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }

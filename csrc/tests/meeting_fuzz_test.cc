@@ -23,7 +23,7 @@ wire::Message AnyMessage(std::mt19937_64* random) {
   const std::string name((*random)() % 3, 'a');
   switch ((*random)() % 8) {
     case 0:
-      return wire::Scatter{name, number(), few(), few() == 0 ? 3 : 0, few() == 0 ? "an error" : ""};
+      return wire::Scatter{name, number(), few(), {few() == 0 ? 3 : 0, "an error"}};
     case 1:
       return wire::Gather{name, number()};
     case 2:

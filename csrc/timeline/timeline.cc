@@ -17,7 +17,7 @@ namespace hvdata {
 namespace {
 
 constexpr int kFormat = 1;
-constexpr int64_t kEvery = 250000000;                // ns
+constexpr int64_t kEvery = 200000000;                // ns, and up to 100 ms more, until the next tick
 constexpr auto kPatience = std::chrono::seconds(2);  // for the first answers of reader 0
 constexpr int kQuestions = 4;                        // one after the other: the first finds sleeping threads
 constexpr uint64_t kBytesOfAnEvent = 150;            // in the merged file
@@ -76,10 +76,11 @@ void Timeline::Tick(const std::function<void()>& note) {
   try {
     note();
     MutexLock lock(&mu_);
+    if (ended_) return;  // End() came first: its block is the last one of the file
     AskForTime();
     WriteEvents();
   } catch (const std::exception& thrown) {  // for example no memory: the job goes on
-    Log(world_->Here() + "the timeline ends here for this process: " + Explained(thrown).message);
+    Log(world_->Here(), "the timeline ends here for this process: " + Explained(thrown).message);
     MutexLock lock(&mu_);
     ended_ = true;
   }

@@ -5,14 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "base/outcome.h"
+
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 6;  // of all messages. A process refuses messages of another version.
+constexpr uint16_t kVersion = 7;  // of all messages. A process refuses messages of another version.
 
 // Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
 template <typename T>
@@ -101,8 +104,8 @@ class Reader {
 
   template <typename T>
   void Int(const char* field, T& value) {
-    const char* bytes = Take(field, sizeof(T));
-    value = bytes == nullptr ? T{} : LoadLittleEndian<T>(bytes);
+    const std::string_view bytes = Bytes(field, sizeof(T));
+    value = bytes.empty() ? T{} : LoadLittleEndian<T>(bytes.data());
   }
 
   template <typename E>
@@ -123,11 +126,7 @@ class Reader {
   }
 
   // A text may be as long as the message, because states are long.
-  void Text(const char* field, std::string& text) {
-    const auto size = Size<uint64_t>(field, ~0ull, 1);
-    const char* bytes = Take(field, size);
-    if (bytes != nullptr) text.assign(bytes, size);
-  }
+  void Text(const char* field, std::string& text) { text = Bytes(field, Size<uint64_t>(field, ~0ull, 1)); }
 
   void Real(const char* field, double& value) {
     uint64_t bits;
@@ -143,8 +142,10 @@ class Reader {
 
   // The next `size` bytes of the message, in place.
   std::string_view Bytes(const char* field, size_t size) {
-    const char* bytes = Take(field, size);
-    return bytes == nullptr ? std::string_view() : std::string_view(bytes, size);
+    if (ok() && size > rest_.size()) Fail(EndsIn(field));
+    const std::string_view bytes = rest_.substr(0, ok() ? size : 0);
+    rest_.remove_prefix(bytes.size());
+    return bytes;
   }
 
   void Fail(std::string why) {
@@ -160,14 +161,6 @@ class Reader {
   std::string_view rest() const { return rest_; }
 
  private:
-  const char* Take(const char* field, size_t size) {
-    if (ok() && size > rest_.size()) Fail(EndsIn(field));
-    if (!ok()) return nullptr;
-    const char* bytes = rest_.data();
-    rest_.remove_prefix(size);
-    return bytes;
-  }
-
   template <typename T>
   size_t Size(const char* field, uint64_t most, size_t item_bytes) {
     T size;
@@ -195,13 +188,25 @@ constexpr bool kIsList = false;
 template <typename T>
 constexpr bool kIsList<std::vector<T>> = true;
 
-// One field, by its type: a list of numbers, a number of a Coordinate, or a single value.
+// One field, by its type: a list of numbers, an outcome, a number that may be unknown, a number of a Coordinate, or a
+// single value.
 template <typename Codec, typename T>
 void Field(Codec* codec, const char* name, T& value) {
   using Plain = std::remove_const_t<T>;
   if constexpr (kIsList<Plain>) {
     codec->template List<uint32_t>(name, value, ~0u, sizeof(value[0]));
     for (auto& one : value) Field(codec, name, one);
+  } else if constexpr (std::is_same_v<Plain, Outcome>) {
+    Field(codec, "code", value.code), Field(codec, "message", value.message);
+    Field(codec, "process", value.place.process), Field(codec, "work", value.place.work);
+    Field(codec, "epoch", value.place.epoch), Field(codec, "step", value.place.step);
+    Field(codec, "own_step", value.place.own_step);
+  } else if constexpr (std::is_same_v<Plain, std::optional<uint64_t>>) {
+    bool known = value.has_value();
+    codec->Flag(name, known);
+    uint64_t number = value.value_or(0);
+    if (known) codec->Int(name, number);
+    if constexpr (!std::is_const_v<T>) value = known ? std::optional(number) : std::nullopt;
   } else if constexpr (std::is_same_v<Plain, bool>) {
     codec->Flag(name, value);
   } else if constexpr (std::is_integral_v<Plain>) {

@@ -15,12 +15,11 @@ constexpr uint32_t kEnvelopeMagic = 0x45445648;  // "HVDE" in the message
 std::string* Envelope::Add(int member, uint32_t bells) {
   if (count_++ == 0) {
     Writer(&bytes_).Front(kEnvelopeMagic);
-    same_member_ = true;
     member_ = member;
   } else {
     Close();
+    if (member != member_) member_ = -1;
   }
-  same_member_ = same_member_ && member == member_;
   bells_ |= bells;
   label_at_ = bytes_.size();
   AppendLittleEndian(static_cast<uint32_t>(member), &bytes_);

@@ -24,7 +24,7 @@ class Envelope {
   size_t bytes() const { return bytes_.size(); }
   uint32_t bells() const { return bells_; }  // of all messages
   // The member of all messages. -1: there are several members, or no messages.
-  int member() const { return same_member_ ? member_ : -1; }
+  int member() const { return member_; }
 
   // Returns all bytes and empties the envelope. A single message begins after kFrameBytes + kLabelBytes.
   std::string Take();
@@ -36,7 +36,6 @@ class Envelope {
   size_t count_ = 0, label_at_ = 0;  // of the last message
   uint32_t bells_ = 0;
   int member_ = -1;
-  bool same_member_ = false;
 };
 
 // One message of an envelope.

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/outcome.h"
 #include "wire/codec.h"
 #include "wire/coordinates.h"
 
@@ -34,9 +35,8 @@ struct Absent {  // to members that wait: the ranks that have not come
 };
 struct Verdict {  // agreement `number` is over: all contributions, or an error
   int64_t number = 0;
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("VERDICT", F(number) F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("VERDICT", F(number) F(outcome))
 };
 
 // ---- Trainer -> reader.
@@ -114,15 +114,14 @@ struct Data {  // one share: components and payload
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;                // 0: the data is exhausted
-  std::string text;                // of an error
+  Outcome outcome;                 // OK: the data is exhausted
   bool lost = false;               // this reader has failed, and the other readers continue
   uint64_t left = 0;               // its leftovers
   TailStep tail_taken;             // tail steps that an earlier run has taken
   std::string no_filler;           // why there is no filler for a tail step
   int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
   std::vector<double> costs = {};  // weighed channels: of each leftover
-  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
+  HVDATA_MESSAGE("END", F(step) F(outcome) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
   HVDATA_MESSAGE("RECALL", )
@@ -131,11 +130,10 @@ struct Because {  // the answer to Why
   std::string text;
   HVDATA_MESSAGE("BECAUSE", F(text))
 };
-struct State {  // the answer to Save and Restore: the reader's state, or an error
+struct State {  // the answer to Save and Restore: the reader's state, as the message of an OK outcome, or an error
   int64_t request = 0;
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("STATE", F(request) F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("STATE", F(request) F(outcome))
 };
 struct Numbered {  // the epoch's number over all runs, if it differs from the number in this run
   uint64_t number = 0;
@@ -153,32 +151,30 @@ struct Ready {
     kLeft,         // all of its trainers have closed this epoch
     kLeftForGood,  // all of its trainers have closed this epoch and every later one
     kAsks,         // it has so many steps, and asks which reader it waits for
-    kBegins,       // it begins with this step. If it resumes from a checkpoint, the text is its place for an error.
-    kExplains,     // the text says why its next step does not come
+    kBegins,       // it begins with this step. If it resumes from a checkpoint, the outcome has its place for an error.
+    kExplains,     // the message says why its next step does not come
     kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
-  int32_t code = 0;
-  std::string text;
+  Outcome outcome;
   double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
   bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost) F(lost))
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
 };
 struct Go {
   enum class Notice : uint8_t {
     kAllHave,    // all readers have so many steps
-    kEndsThere,  // the epoch ends there, with the given status
+    kEndsThere,  // the epoch ends there, with the given outcome
     kBehind,     // the answer to kAsks: the readers that don't have the step; then perhaps why one does not have it
     kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };
   Notice notice = Notice::kAllHave;
   Turn steps;
-  int32_t code = 0;
-  std::string text;
+  Outcome outcome;
   std::vector<double> costs = {};  // weighed channels, kAllHave and kEndsThere: of the last steps, for all trainers
-  HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text) F(costs))
+  HVDATA_MESSAGE("GO", F(notice) F(steps) F(outcome) F(costs))
 };
 
 // ---- Between readers that divide the elements of one pipeline (channel/stream_comparer.h).
@@ -198,31 +194,32 @@ struct Pulled {  // reader -> reader 0: hashes of the next elements that its pip
   HVDATA_MESSAGE("PULLED", F(first) F(hashes) F(progress))
 };
 struct Alike {  // reader 0 -> every reader: all have had the same elements; or the first difference
-  int32_t code = 0;
-  std::string text = {};
-  HVDATA_MESSAGE("ALIKE", F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("ALIKE", F(outcome))
 };
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-struct Report {  // the result for the reader's rows (proof/report.h). Empty: the reader deals no later epoch.
-  std::string words;
-  HVDATA_MESSAGE("REPORT", F(words))
+// The result for the reader's rows (proof/report.h). Before it may come an error, which has no result. Without both the
+// reader deals no later epoch.
+struct Report {
+  std::string words = {};
+  Outcome outcome = {};
+  HVDATA_MESSAGE("REPORT", F(words) F(outcome))
 };
 struct Verified {  // all readers have reported. Either every row came once, or this is an error.
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("VERIFIED", F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("VERIFIED", F(outcome))
 };
 
 // ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. With a code: an error.
+struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. Or an error.
   std::string name;
   uint64_t call = 0;
-  int32_t root = 0, code = 0;
-  std::string text = {};
-  HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(code) F(text))
+  int32_t root = 0;
+  Outcome outcome = {};
+  HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(outcome))
 };
 struct Gather {  // this trainer's part for the root, as a share
   std::string name;

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain, explained, fork_check, forked, say, start_thread, text_of, without_place
+from ..errors import explain, explain_again, explained, fork_check, forked, message_of, say, start_thread
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -147,9 +147,9 @@ class Recorder:
         except Exception as error:
             with self._lock:
                 which = which or f"epoch {self._epoch.number}, step {self._epoch.steps + 1}"
-            why = f"the keys of the rows can't be made: {type(error).__name__}: {without_place(str(error))}"
+            why = f"the keys of the rows can't be made: {type(error).__name__}: {message_of(error)}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
-            error.args = (explain(f"{self.name}, {which}: {why}", to_do),)
+            explain_again(error, f"{self.name}, {which}: {why}", to_do)
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
@@ -195,9 +195,11 @@ class Recorder:
             return self._epoch.steps
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
-        if not self._epoch.begun:
+        epoch = self._epoch
+        if not epoch.begun:
             return
-        epoch, self._epoch = self._epoch, Epoch(self._epoch.number + 1)
+        epoch.begun = False  # first, because the garbage collector may call this again while it makes the next Epoch
+        self._epoch = Epoch(epoch.number + 1)
         epoch.whole = whole
         epoch.error = _named(error) if error is not None else epoch.error
         report: Future[Report] = Future()
@@ -238,7 +240,7 @@ class Recorder:
                 report.set_result(made)
             except BaseException as error:
                 if failure is None:
-                    why = f"there is no report, and none of later epochs: {without_place(text_of(error))}"
+                    why = f"there is no report, and none of later epochs: {message_of(error)}"
                     say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
                 failure = error
                 report.set_exception(error)
@@ -248,6 +250,6 @@ class Recorder:
 
 def _named(error: BaseException) -> str:
     """An error in one line."""
-    text = without_place(" ".join(text_of(error).split()))
+    text = " ".join(message_of(error).split())
     text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."
     return type(error).__name__ + (f": {text}" if text else "")

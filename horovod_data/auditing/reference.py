@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_errors
 from ..ending import signals
-from ..errors import explain, explained, whole, without_place, words_of
+from ..errors import explain_again, explained, message_of, whole, words_of
 from ..job import state
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
@@ -110,9 +110,9 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            what = f"of an element of reference= no keys can be made: {without_place(str(error))}"
+            what = f"of an element of reference= no keys can be made: {message_of(error)}"
             to_do = "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"
-            error.args = (explain(what, to_do),)
+            explain_again(error, what, to_do)
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)

@@ -75,13 +75,14 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         every = None if save_freq == "epoch" else whole(save_freq) or 0
         if every is not None and every <= 0:
             raise explained(ValueError, f'save_freq must be "epoch" or a number of steps, not {save_freq!r}')
-        if (whole(keep) or 0) <= 0:
+        kept = whole(keep) or 0
+        if kept <= 0:
             raise explained(ValueError, f"keep must be a number of sets of 1 or more, not {keep!r}")
         directory = os.environ.get(_VARIABLE, "").strip() if directory is None else os.fspath(directory)
         if not directory:
             to_do = f"Pass a directory that all ranks share, or set {_VARIABLE}"
             raise explained(ValueError, "BackupAndRestore() was given no directory", to_do)
-        self._directory, self._every, self._deletes, self._keep = directory, every, delete_checkpoint, keep
+        self._directory, self._every, self._deletes, self._keep = directory, every, delete_checkpoint, kept
         self._supports_tf_logs = True  # otherwise Keras 2 copies the logs to numpy in each step
         self._sets: Any = None
         self._epoch = 0

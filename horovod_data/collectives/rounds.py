@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ..channel.agreement import raised
 from ..channel.specs import from_json, to_json
-from ..errors import explained, placed, without_place, words_of
+from ..errors import explained, words_of
 from ..job import state
 from .gather import gather
 from .scatter import scatter
@@ -136,8 +136,7 @@ class Rounds:
             rank, failed, kind, text = answer["failure"]
             member = self._job.layout.trainers[rank]
             whose = self._job.name(member)
-            text = without_place(without_place(text, whose), whose + self.of_channel)
-            raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
+            raise raised(f"{whose}{self.of_channel}, step {failed}", kind, f"predict() failed: {kind}: {text}")
         self.done, self.next_step = answer["done"], answer["next_step"]
 
     def _exchange(self, outputs: Outputs, step: int, ended: bool) -> dict[str, Any]:

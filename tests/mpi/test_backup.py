@@ -143,7 +143,7 @@ def expected(kind, often, stop):
 
 def test_sets_are_made_kept_and_removed(hvdata, comm, folder):
     """A second fit() in the same program begins anew, and one without the callback doesn't save."""
-    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2, delete_checkpoint=False, keep=3)
+    backup = hvdata.callbacks.BackupAndRestore(folder, save_freq=2, delete_checkpoint=False, keep=np.int64(3))
     results(comm, lambda: fit(channel(hvdata, "known"), [backup], epochs=1))
     assert sorted(os.listdir(folder)) == [f"set-0000000{number}" for number in (3, 4, 5)]
     parts = [f"part-{rank}" for rank in range(comm.size)]

@@ -198,6 +198,21 @@ def test_an_error_ends_an_epoch(recorder, form, rows, error):
     assert reports(recorder) == [(rows, error)]
 
 
+def test_an_epoch_that_the_garbage_collector_ends_while_it_ends_counts_once(recorder, monkeypatch):
+    class Collected(record.Epoch):
+        def __init__(self, number):
+            recorder.end(whole=False)
+            super().__init__(number)
+
+    list(audited_iterable([[1, 2, 3]], recorder))
+    iterator = iter(audited_iterable([[4]], recorder))
+    next(iterator)
+    monkeypatch.setattr(record, "Epoch", Collected)
+    recorder.end()
+    monkeypatch.undo()
+    assert reports(recorder) == [(3, None), (1, None)]
+
+
 @pytest.mark.parametrize("forgiven", [False, True])
 @pytest.mark.parametrize("form", [list, iter])
 def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form, forgiven):
