@@ -149,6 +149,7 @@ def integer_range(words: Array) -> Optional[tuple[int, int]]:
 
 def shown(word0: int, word1: int) -> Union[int, str]:
     """The number in a key, or the first 8 digits of a digest."""
+    word0, word1 = int(word0), int(word1)  # NumPy 2 refuses to subtract 1 << 64 from its own numbers
     if word0 == INTEGER:
         return word1 - (1 << 64) if word1 >= 1 << 63 else word1
     return word1 if word0 == LARGE_INTEGER else f"{word0:016x}"[:8]
