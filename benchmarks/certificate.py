@@ -59,10 +59,10 @@ def main() -> int:
     ]
     text = [
         prose(f"""
-        Milliseconds from batch to batch of the slowest rank, with `verify=True` and without, in turns; medians of
-        {arguments.rounds} rounds, and the median of the rounds' ratios. Ready-made elements, `batch="per_rank"`; rank 0 reads.
-        The step is a sleep. *No step*: batches are taken as fast as they come, which nobody trains with: it shows the bare cost of
-        a share."""),
+        The table has milliseconds from batch to batch of the slowest rank, with `verify=True` and without, in turns. These are medians
+        of {arguments.rounds} rounds, and the median of the rounds' ratios. Elements are ready-made, with `batch="per_rank"`. Rank 0
+        reads. The step of a rank is a sleep. With *no step* ranks take batches as fast as they come. No training does that, but it
+        shows the bare cost of a share."""),
         *table(["", "off", "on", "on beside off"], rows),
     ]
 

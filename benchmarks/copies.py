@@ -17,7 +17,7 @@ from typing import Any
 
 import launch
 import machine
-from page import COLOURS, prose, size_name, table, write
+from page import COLOURS, defined, prose, size_name, table, write
 
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 LEAST_COPIED = 64 << 10  # bytes: smaller batches travel in their header, and the copy is a small part of their cost
@@ -63,16 +63,23 @@ def main() -> int:
     copied = [r for r in results if r["pipeline"] in COPIED and r["bytes"] >= LEAST_COPIED]
     text = [
         prose(f"""
-        Two ranks, `batch="per_rank"`, default settings; rank 0 reads. Medians of {arguments.rounds} rounds of about
-        {arguments.seconds:.2g} s. *Deal*: what the reader takes for a batch, beside its pipeline: cut, copy, send; *receive*: what a rank
-        takes to make a tensor of it; by the engine's own clocks (`hvdata.stats()`). *A step*: both ranks have their batch,
-        the pipeline's own time included, and between two steps the ranks sleep for as long as one took; the
-        pipelines that are copied make no element ahead. *Copied*: bytes that we copied into shared memory, of those dealt: the
-        reader's own batches are not. *Dealing, GB/s* is of the bytes copied alone, over all the time that dealing took.
-        *memcpy*: of the same bytes, on the reader's process, right after each round while the other rank sleeps, from one batch after the other to one
-        place after the other in {size_name(arguments.window)}; from 8 MiB on the quicker one of one thread and of as many as we use.
-        Processes are on {len(os.sched_getaffinity(0))} cores, not bound."""),
-        "",
+        Two ranks on {len(os.sched_getaffinity(0))} cores, not bound, with `batch="per_rank"` and default settings. Rank 0 reads. Figures are
+        medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s."""),
+        *defined(
+            {
+                "Deal": """the reader's time to cut, copy and send a batch, without its pipeline, by the engine's clocks
+                (`hvdata.stats()`)""",
+                "Receive": "a rank's time to make a tensor of a batch, by the same clocks",
+                "A step": """the time until both ranks have their batch, with the pipeline's time. Between two steps the ranks sleep for as long as
+                a step took. The copied pipelines make no element ahead""",
+                "Copied": """the part of the dealt bytes that horovod_data copied into shared memory. The reader does not copy its own
+                batches""",
+                "Dealing, GB/s": "the copied bytes over the whole time of dealing",
+                "memcpy": f"""a copy of the same bytes in the reader's process, right after each round, while the other rank sleeps. It
+                copies one batch after the other to one place after the other in {size_name(arguments.window)}. From 8 MiB on it is the faster
+                of one thread and of as many threads as horovod_data uses""",
+            }
+        ),
         "## Not copied: a pipeline that ends in batch",
         *table(
             ["bytes", "deal, us", "receive, us", "both, us", "memcpy, us", "a step, us", "copied"],

@@ -71,9 +71,9 @@ def cpu_part(results: Results, ranks: int) -> list[str]:
         "## Processor time",
         "",
         prose(f"""
-        Processor seconds (user and system, all threads of all {ranks} ranks) for each GB that all ranks together
-        received; by size of one rank's batch. Ready-made elements; Horovod's threads run in all of them, with its
-        default cycle time."""),
+        The table has processor seconds (user and system, all threads of all {ranks} ranks) for each GB that all ranks together
+        received, by size of one rank's batch. Elements are ready-made. Horovod's threads run in all ranks, with the default cycle
+        time."""),
         *table(["", *map(size_name, sizes)], rows),
     ]
 
@@ -96,9 +96,9 @@ def iteration_part(results: Results) -> tuple[list[str], list[float]]:
         "## Iteration",
         "",
         prose("""
-        Microseconds for each element in an eager loop, on a rank that trains, when the elements have arrived.
-        *Nothing injected*: without the prefetch and the autotuning that TensorFlow adds to a local dataset.
-        *Overhead*: ours, over the cheaper of the two."""),
+        The table has microseconds for each element in an eager loop, on a rank that trains, when the elements have arrived.
+        *Nothing injected* is a local dataset without the prefetch and the autotuning that TensorFlow adds. *Overhead* is the
+        additional time of horovod_data, compared with the faster local dataset."""),
         *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows),
     ], overheads
 
@@ -109,9 +109,9 @@ def idle_part(results: Results) -> list[str]:
         "## Idle processes",
         "",
         prose("""
-        Share of one core used by the whole process, without Horovod, whose threads spin at times: at rest behind
-        `init()`; while its `next` waits for a pipeline that sleeps; while all ranks sleep, so that the reader waits for
-        credit."""),
+        The table has the part of one core that a process uses. The job runs without Horovod, whose threads spin at times. The process is
+        at rest after `init()`, or its `next` waits for a pipeline that sleeps, or the reader waits for credit because all ranks
+        sleep."""),
         *table(["", "at rest", "waits for data", "waits for credit"], rows),
     ]
 
@@ -130,9 +130,9 @@ def step_part(results: Results) -> list[str]:
         "## Training steps",
         "",
         prose("""
-        A step of pure computation on one thread, with a batch delivered by a dedicated reader, and with a batch that lies in
-        memory, step by step in turns; milliseconds, and the median of the rounds' ratios. There are two cores for the two
-        processes: bound to one each, or not bound."""),
+        A step computes on one thread. Its batch comes from a dedicated reader, or is in memory, step by step in turns. The table has
+        milliseconds of a step, and the median of the rounds' ratios. There are two cores for the two processes: bound to one core
+        each, or not bound."""),
         *table(["processes", "a batch", "delivered", "in memory", "ratio"], rows),
     ]
 
@@ -156,7 +156,7 @@ def summary(told: dict[str, Results], overheads: list[float]) -> list[str]:
                 ]
             )
     if overheads:
-        rows.append(["microseconds of ours per element, at most", f"{max(overheads):.1f}", "over a local dataset"])
+        rows.append(["microseconds of overhead per element, at most", f"{max(overheads):.1f}", "over a local dataset"])
     if told["idle"]:
         rows += [
             ["of a core while data is waited for, at most", f"{max(r['data'] for r in told['idle']):.2%}", ""],

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from page import COLOURS, prose, size_name, table
+from page import COLOURS, defined, prose, size_name, table
 
 Result = dict[str, Any]
 Cell = tuple[int, float, int]  # ranks, cycle time, bytes
@@ -104,12 +104,18 @@ def cycle_name(cycle: float) -> str:
 def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
     lines = [
         prose(f"""
-            Medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (at least 12 times the steps that may be under way), all contestants
-            in turn in one job; in brackets the slowest and the fastest round. A step: every rank has its batch
-            (float32, ready-made on the reader) in hand, in eager iteration. GB/s: received by all ranks together.
-            *Switches*: context switches of all ranks together, for a step.
-            Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default; 0.1 ms makes its operations faster here,
-            and takes processor time from everybody. Without Horovod, its operations are no rivals."""),
+            Figures are medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (at least 12 times the steps that may be under
+            way), in brackets the slowest and the fastest round. All ways run in turns in one job. Horovod's cycle time
+            (`HOROVOD_CYCLE_TIME`) is 1 ms by default. With 0.1 ms its operations are faster here, and all processes have less processor
+            time."""),
+        *defined(
+            {
+                "A step": """every rank has its batch (float32, ready-made on the reader), in eager iteration""",
+                "GB/s": "received by all ranks together",
+                "Switches": "context switches of all ranks together, for a step",
+            }
+        ),
+        "The ways:",
         "",
         *[f"- **{name}**: {what}" for name, what in about.items()],
     ]
@@ -133,8 +139,7 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
         best = best_rival(group)
         if ours and best:
             lines.append(
-                f"Best way to deliver otherwise: {best['name']}; horovod_data does "
-                f"{rate(ours) / rate(best):.2f} times its steps."
+                f"The best rival is {best['name']}; horovod_data makes {rate(ours) / rate(best):.2f} times its steps."
             )
     return lines
 

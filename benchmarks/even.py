@@ -23,7 +23,7 @@ import launch
 import machine
 import numpy as np
 import tensorflow as tf
-from page import COLOURS, prose, table, write
+from page import COLOURS, defined, prose, table, write
 
 import horovod_data as hvdata
 
@@ -127,14 +127,23 @@ def main() -> int:
     ]
     told["results"] = results = [result for group in groups for result in group]
     text = [
-        prose(f"""
-        {arguments.rows:,} rows of tokens of log-normal lengths, with a median of {MEDIAN} and at most {LONGEST}. A batch has at most
-        {arguments.tokens:,} tokens with padding (*max_cost*, *buckets*: `bucket_by_sequence_length`), or as many rows as have that
-        many tokens on average (*batch_size*, *plain batches*: `padded_batch`, *all rows sorted*: `padded_batch` behind a sort of
-        the whole data). The window has {arguments.window:,} rows. A step is as many batches in a row as there are ranks.
-        *Max / mean*: of the padded sizes in a step, mean over all steps. *Epoch*: the sum over all steps of the largest padded size,
-        in that of plain batches. *Padding*: beside the real tokens. *Fill*: padded size of a batch, mean, of the budget. *Rows per second*:
-        one process that does nothing else.""")
+        prose(
+            f"The data has {arguments.rows:,} rows of tokens of log-normal lengths, with a median of {MEDIAN} and at most {LONGEST}. "
+            f"The window has {arguments.window:,} rows. A step has as many consecutive batches as there are ranks."
+        ),
+        *defined(
+            {
+                "max_cost, buckets by length": f"a batch has at most {arguments.tokens:,} tokens with padding. Buckets are those of "
+                "`bucket_by_sequence_length`",
+                "batch_size, plain batches, all rows sorted": "a batch has as many rows as have that many tokens on average. Plain "
+                "batches are those of `padded_batch`. In the last way `padded_batch` follows a sort of the whole data",
+                "Max / mean": "the largest padded size in a step over the mean size in that step. The figure is the mean over all steps",
+                "Epoch": "the sum of the largest padded sizes of all steps. With plain batches it is 1",
+                "Padding": "padding over real tokens",
+                "Fill": "the mean padded size of a batch over the budget",
+                "Rows per second": "the speed of one process that does nothing else",
+            }
+        ),
     ]
     rows = []
     for group in groups:
@@ -163,7 +172,7 @@ def main() -> int:
             ]
         )
     summary = [
-        "How many times faster than plain batches an epoch is. In brackets: max / mean of a step.",
+        "An epoch is so many times faster than with plain batches. In brackets: max / mean of a step.",
         *table(["", *WAYS], rows),
     ]
 

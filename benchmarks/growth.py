@@ -74,10 +74,12 @@ def main() -> int:
         (by_bytes, "bytes", size_name, f"By bytes of one rank's batch, {arguments.at} ranks"),
     ]
     text = [
-        prose(f"""
-        Microseconds of the whole job for one rank's batch: a step, divided by the ranks. Medians of
-        {arguments.rounds} rounds of about {arguments.seconds:.2g} s (24 steps at least), in turns; ready-made
-        elements, Horovod's default cycle time. All ranks are on {len(os.sched_getaffinity(0))} cores.""")
+        prose(
+            "The table has microseconds of the whole job for one rank's batch: the time of a step, divided by the number of ranks. These "
+            f"are medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s (24 steps at least), in turns. Elements are "
+            "ready-made. Horovod has its default cycle time. "
+            f"All ranks are on {len(os.sched_getaffinity(0))} cores."
+        ),
     ]
     summary: list[str] = []
     for results, key, name, title in parts:
@@ -86,8 +88,8 @@ def main() -> int:
             times, where = steepest(results, key, way)
             if where is not None:
                 summary.append(
-                    f"- {way}, by {key}: the steepest step is the one to {name(where)}, where a batch costs "
-                    f"{times:.2f} times what it costs before, growth of its bytes taken off."
+                    f"- {way}, by {key}: the largest increase is from the value before {name(where)} to {name(where)}. There a "
+                    f"batch costs {times:.2f} times as much, divided by the growth of its bytes."
                 )
 
     def draw(pyplot: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import launch
 import machine
-from page import COLOURS, prose, size_name, table, write
+from page import COLOURS, defined, prose, size_name, table, write
 
 sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
@@ -97,16 +97,25 @@ def main() -> int:
     told["results"] = results
 
     text = [
-        prose(f"""
-        Hosts are network namespaces of one machine, of one rank each if not said otherwise, with lines of {arguments.rate};
-        rank 0 reads. The job: an epoch of ready-made batches of the given size per rank, of which the
-        given bytes must leave the reader's host, the other ranks' shares. Medians of {arguments.rounds} rounds, in
-        turns. *Plain MPI*: `Isend` of these bytes in messages of 4 MiB. *Over plain MPI*: the median of the rounds'
-        ratios; of more than 1024 steps broadcast and slice has done 1024, its figures are for the whole. The rest, in parts of the bytes that must leave: *handed to MPI* by horovod_data on the reader,
-        payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
-        (Ethernet, IP, TCP) for each packet counted. *Messages a step*: those that the reader hands to MPI, by its counter.
-        *Ranks only iterate*: every rank takes ready-made elements of its own, no more than 64 steps ahead of another, and nothing is delivered:
-        that shows what elements take on the processors of one machine, which all these ranks share.""")
+        prose(
+            "Hosts are network namespaces of one machine, with one rank each if the table does not say otherwise, and links of "
+            f"{arguments.rate}. Rank 0 reads. The job is an epoch of ready-made batches of the given size per rank. The given number of "
+            f"bytes must leave the reader's host: the shares of ranks on other hosts. Figures are medians of {arguments.rounds} rounds, in "
+            "turns."
+        ),
+        *defined(
+            {
+                "Plain MPI": "`Isend` of these bytes in messages of 4 MiB",
+                "Over plain MPI": "the median of the rounds' ratios. Broadcast and slice makes 1024 steps at most, and its figures are "
+                "extrapolated to all steps",
+                "Handed to MPI": "bytes of payload and headers that horovod_data hands to MPI on the reader, over the bytes that must leave",
+                "On the line": "bytes by the interface's counter on the reader's host, over the bytes that must leave",
+                "Framing off": "the same without 66 bytes (Ethernet, IP, TCP) for each packet",
+                "Messages a step": "messages that the reader hands to MPI, by its counter",
+                "Ranks only iterate": "every rank takes its own ready-made elements, at most 64 steps ahead of another rank, and nothing is "
+                "delivered. This is the cost of elements on the processors of one machine, which all these ranks share",
+            }
+        ),
     ]
     summary_rows = []
     groups = {

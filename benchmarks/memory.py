@@ -14,13 +14,13 @@ from typing import Any
 
 import launch
 import machine
-from page import LIMIT, OURS, RIVAL, prose, size_name, table, write
+from page import LIMIT, OURS, RIVAL, defined, prose, size_name, table, write
 
 PIPELINES = {
-    "batch": "ends in `batch`, which makes its elements in shared memory",
-    "ready-made": "repeats one tensor",
-    "flat_map": "yields tensors that it lets go of, made in memory of its own",
-    "messages": "is *batch* once more, whose batches travel as messages, as between hosts",
+    "batch": "it ends with `batch`, which makes its elements in shared memory",
+    "ready-made": "it repeats one tensor",
+    "flat_map": "it yields tensors in private memory, and does not keep them",
+    "messages": "*batch* again, but batches travel as messages, as between hosts",
 }
 MESSAGES = "messages"
 SLACK = 8 << 20  # bytes that allocators round up, and that late threads take
@@ -132,18 +132,27 @@ def main() -> int:
         )
         bars.append((pipeline, name, shared, group[0]["private"], most))
     text = [
-        prose(f"""
-        Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
-        pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
-        its own. After some steps that ranks take as they come, so that they wait and the default's window widens, each
-        keeps each share for 20 ms (80 ms where they travel as messages), so that the reader is always ahead. MiB, at the peak, beyond
-        what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
-        process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
-        pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. (With *messages* TensorFlow's and glibc's allocators give memory
-        back at once: `TF_ENABLE_ONEDNN_OPTS=0`, `MALLOC_MMAP_THRESHOLD_`.) *Resident*: the largest peak of a
-        whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the steps that its window had at the end, of those that it may
-        have. *Holds*: up to the {size_name(SLACK)} that allocators
-        round."""),
+        prose(
+            f"Global batches have {size_name(step)} ({arguments.rows} rows). {arguments.ranks} ranks train, and rank 0 reads. First ranks "
+            "take steps as they come, so they wait and the default window widens. Then each rank keeps each share for 20 ms, or 80 ms with "
+            "*messages*, so the reader is always ahead. Figures are peaks in MiB, beyond the memory of the same job with rows of 64 bytes."
+        ),
+        "",
+        "The pipelines have no prefetch of their own:",
+        *defined({name: PIPELINES[name] for name in arguments.pipelines}),
+        "The columns:",
+        *defined(
+            {
+                "Shared": "shared memory of all ranks together",
+                "Private": "private memory of the process. With *messages* TensorFlow's and glibc's allocators free memory at once: "
+                "`TF_ENABLE_ONEDNN_OPTS=0`, `MALLOC_MMAP_THRESHOLD_`",
+                "Formula": "for the reader (prefetch + 1) steps, one step that the ranks use, and one step that the pipeline makes. For a rank "
+                "that trains (prefetch + 1) shares",
+                "Resident": "the largest peak of a whole process, with TensorFlow",
+                "Default": "no argument `prefetch`. The figures are the window at the end, and its limit",
+                "Holds": f"yes if the formula holds, within the {size_name(SLACK)} to which allocators round",
+            }
+        ),
         *table(
             [
                 "pipeline",

@@ -27,6 +27,11 @@ def prose(text: str) -> str:
     return " ".join(text.split())
 
 
+def defined(terms: dict[str, str]) -> list[str]:
+    """The lines of a Markdown list that says what each term of a table means, between blank lines."""
+    return ["", *[f"- *{term}*: {prose(meaning)}" for term, meaning in terms.items()], ""]
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a Markdown table, between blank lines.
 

@@ -85,19 +85,25 @@ def main() -> int:
         arguments.parallel, f"{arguments.parallel} at a time"
     )
     text = [
-        page.prose(f"""
-            TFRecord files, `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`: elements of
-            {arguments.rows} rows of {page.size_name(arguments.row_bytes)}, {arguments.batches} of them in the files.
-            {arguments.ranks} ranks, rank 0 reads. Medians of {arguments.rounds} rounds of about
-            {arguments.seconds:.2g} s, all contestants in turn in one job; in brackets the slowest and the fastest
-            round. *Of alone*: the median of the rounds' ratios. *Times read*: bytes that all ranks together asked the
-            kernel for in one epoch (`/proc/self/io`), over the size of the files. *Copies*: bytes that horovod_data
-            copied between the pipeline's `batch` and the ranks' tensors, for each byte that went to another rank
-            (MPI's own copies, where batches travel as messages, are not among them). Sharding whole files also reads
-            them once; it needs as many files as ranks, all of the same length. *Ranks only iterate*: the pipeline runs on the
-            reader, each rank takes an element of its own memory for each of the pipeline's, none gets more than so many steps ahead of another, and
-            nothing is delivered: what `global` is up against where ranks share cores; *of the limit* is the
-            median of the rounds' ratios to the quicker of them."""),
+        page.prose(
+            f"The pipeline reads TFRecord files: `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`. Elements have "
+            f"{arguments.rows} rows of {page.size_name(arguments.row_bytes)}, and the files have {arguments.batches} elements. "
+            f"{arguments.ranks} ranks train, and rank 0 reads. Figures are medians of {arguments.rounds} rounds of about "
+            f"{arguments.seconds:.2g} s, in brackets the slowest and the fastest round. All ways run in turns in one job."
+        ),
+        *page.defined(
+            {
+                "Of alone": "the speed over that of the pipeline alone: the median of the rounds' ratios",
+                "Times read": "bytes that all ranks together asked the kernel for in one epoch (`/proc/self/io`), over the size of the files",
+                "Copies": "bytes that horovod_data copied between the pipeline's `batch` and the ranks' tensors, for each byte that went to "
+                "another rank. MPI's own copies of messages do not count",
+                "Ranks only iterate": "the pipeline runs on the reader. For each of its elements each rank takes an element of its own "
+                "memory, at most so many steps ahead of another rank, and nothing is delivered. This is the limit for `global` if ranks "
+                "share cores",
+                "Of the limit": "the speed over that of the faster of these two limits: the median of the rounds' ratios",
+            }
+        ),
+        "Sharding whole files also reads them once, but needs as many files as ranks, all of the same length.",
     ]
     summary_rows = []
     for ranks, place, group in settings:

@@ -27,7 +27,7 @@ from typing import Any
 
 import launch
 import machine
-from page import LIMIT, OURS, RIVAL, prose, size_name, table, write
+from page import LIMIT, OURS, RIVAL, defined, prose, size_name, table, write
 
 from horovod_data.plan import Job, Prediction, Readers, predict
 
@@ -358,30 +358,36 @@ def main() -> int:
     batch = arguments.rows * arguments.row_bytes
     rows = sum(r["rows"] for r in results)
     text = [
-        prose(f"""
-        One dedicated reader with a made-up source beside the trainers of its host, all other hosts at the end of TCP; batches of
-        {size_name(batch)} per rank in {arguments.rows} rows, `prefetch={arguments.prefetch}`. All processes are on
-        {len(os.sched_getaffinity(0))} cores, with no TensorFlow in them. Of {rows:,.0f} rows that were handed out
-        {sum(r["wrong"] for r in results):,.0f} had not the fingerprint of the row that their rank had to get in that
-        step."""),
+        prose(
+            "One dedicated reader with a made-up source is on the host of some trainers. All other trainers are on simulated hosts, and "
+            f"get batches by TCP. Batches have {size_name(batch)} per rank in {arguments.rows} rows, with `prefetch={arguments.prefetch}`. "
+            f"All processes are on {len(os.sched_getaffinity(0))} cores, without TensorFlow. {rows:,.0f} rows were handed out, and "
+            f"{sum(r['wrong'] for r in results):,.0f} of them were wrong, by their hashes."
+        ),
         "",
-        prose(f"""
-        *MPI*: from the launcher's start until the last process is through MPI_Init. *Engine* and *first step* count from
-        there, for the last rank. Memory is what has been added since then: private of the process, and shared memory
-        (batches under way, and the rings of the ranks of the reader's host). *Idle*: in {arguments.idle_ms / 1e3:.3g} s in
-        which nobody asks for anything. *A step*: medians of {arguments.rounds} epochs of about
-        {arguments.batches:,} batches, ranks that do nothing but look at fingerprints; processor time without that
-        of the source. *By MPI's own calls*: the same rows, `MPI_Isend` of {arguments.prefetch} steps at once from the reader,
-        `MPI_Irecv` and `MPI_Wait` on the trainers, which look at the rows as well; over TCP for all.
-        *Verified*: with `verify=True`. *Paced*: ranks sleep for
-        {arguments.pace_ms} ms after each step, as in training. *Planned*: by `horovod_data.plan`, for a reader that has a
-        core for each of its threads; its memory without the rings, 320 KiB for each rank of the reader's host."""),
+        *defined(
+            {
+                "MPI": "from the launcher's start until the last process has left MPI_Init",
+                "Engine, first step": "from there, for the last rank",
+                "Memory": "the growth since then: private memory of the process, and shared memory (batches under way, and the rings of the "
+                "ranks of the reader's host)",
+                "Idle": f"in {arguments.idle_ms / 1e3:.3g} s in which no rank asks for anything",
+                "A step": f"medians of {arguments.rounds} epochs of about {arguments.batches:,} batches. Ranks only check hashes. The "
+                "processor time is without that of the source",
+                "By MPI's own calls": f"the same rows over TCP. The reader calls `MPI_Isend` for {arguments.prefetch} steps at once. The "
+                "trainers call `MPI_Irecv` and `MPI_Wait`, and also check the rows",
+                "Verified": "with `verify=True`",
+                "Paced": f"ranks sleep for {arguments.pace_ms} ms after each step, as in training",
+                "Planned": "by `horovod_data.plan`, for a reader that has a core for each of its threads. The planned memory is without the "
+                "rings, 320 KiB for each rank of the reader's host",
+            }
+        ),
     ]
     found = tables(results, arguments)
     for title, lines in found:
         text += ["", f"**{title}**", *lines]
     if len(results) > 1:
-        text += ["", "The steepest step of what one rank more costs:", ""]
+        text += ["", "The largest increase of the cost of one more rank:", ""]
         for what, value in COSTS.items():
             times, where = steepest(results, value)
             text.append(f"- {what}: {times:.2f} times per rank, to {where} trainers")

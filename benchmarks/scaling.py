@@ -157,12 +157,14 @@ def main() -> int:
     if over:
         parts.append(table(["hosts", *header], rows(over, "hosts")))
     text = [
-        prose(f"""
-        Batches of {size_name(arguments.bytes)} that all trainers together get in a second; medians of
-        {arguments.rounds} rounds of {arguments.steps} steps. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for
-        a batch on one host, which has {arguments.trainers} trainers, and {1000 * arguments.hosts_pace:g} ms over hosts,
-        which have 2 each, and lines of {arguments.rate}. Readers on hosts train as well. *Planned*: batches per second that
-        [the model](planning.md) says."""),
+        prose(
+            f"The table has batches of {size_name(arguments.bytes)} that all trainers together get in a second. These are medians of "
+            f"{arguments.rounds} rounds of {arguments.steps} steps. *Planned* are the batches per second of [the model](planning.md)."
+        ),
+        "",
+        f"- On one host there are {arguments.trainers} trainers. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for a batch.",
+        f"- Over hosts each host has 2 trainers, which also read, and a link of {arguments.rate}. A pipeline sleeps "
+        f"{1000 * arguments.hosts_pace:g} ms for a batch.",
         *sum(parts, []),
     ]
     if reason:

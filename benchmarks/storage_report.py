@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from page import COLOURS, prose, table
+from page import COLOURS, defined, prose, table
 from profiles import PROFILES, Profile
 
 Result = dict[str, Any]
@@ -70,28 +70,36 @@ def text(told: dict[str, Any]) -> list[str]:
     results = told["results"]
     about = {way["name"]: way["about"] for result in results for way in result["ways"]}
     lines = [
-        prose(f"""
-            Accelerator utilisation of MLPerf Storage's training profiles for H100, as DLIO computes it: a step of training is a
-            sleep, then a barrier of all ranks; time slept over all time, of all steps but an epoch's first (and its
-            barrier), mean over {results[0]["ranks"] if results else 0} simulated accelerators on this one machine. Each
-            round of a way is an epoch of a pipeline of its own; medians of {told["rounds"]} rounds of about
-            {told["seconds"]:.2g} s, all ways in turn in one job; in brackets the worst and the best round. Ways that take long
-            have fewer rounds, two at least. *Of the sleep asked for*: the profile's computation time over the time of a
-            step. It is stricter, since a sleep that ends late because the cores are busy counts as work in the first
-            column. *Cores*: processor time of all processes, over time."""),
+        prose(
+            "The table has the accelerator utilisation of MLPerf Storage's training profiles for H100, as DLIO computes it. A step of "
+            f"training is a sleep, and then a barrier of all {results[0]['ranks'] if results else 0} ranks on this one machine. Each round "
+            f"of a way is an epoch of its own pipeline. Figures are medians of {told['rounds']} rounds of about {told['seconds']:.2g} s, in "
+            "brackets the worst and the best round. All ways run in turns in one job. Slow ways have fewer rounds, two at least."
+        ),
+        *defined(
+            {
+                "Utilisation": "the time of sleep over all time, without the first step of each epoch. The figure is the mean over all "
+                "simulated accelerators",
+                "Of the sleep asked for": "the profile's computation time over the time of a step. It is stricter: if busy cores end a sleep "
+                "late, the first column counts this as work",
+                "Cores": "processor time of all processes, over time",
+            }
+        ),
+        "The data:",
         "",
-        prose("""
-            Files: in the profile's format, all records of the mean length, about 1 GB, written just before and read
-            again and again. So all reading is from the kernel's page cache: no disk is measured, as MLPerf would have
-            it. What was read is delivered, at a copy's cost, where DLIO hands out a random sample made once. 3D U-Net's
-            npz files are read whole by `tf.io.read_file`, where DLIO has np.load in worker processes of PyTorch's, which
-            also checks their sum. A pipeline that feeds four ranks decodes with the threads that the profile gives to
-            four, eight at most. Ready-made: elements that the reader has in memory, so that delivering is all there
-            is."""),
+        "- *Files* have the profile's format, about 1 GB, and all records have the mean length. They were written just before, and are read "
+        "again and again. So all reads are from the kernel's page cache, and no disk is measured, which MLPerf would do.",
+        "- The bytes that were read are delivered, which costs a copy. DLIO hands out a random sample that it makes once.",
+        "- `tf.io.read_file` reads 3D U-Net's npz files as a whole. DLIO calls np.load in worker processes of PyTorch, which also checks "
+        "their checksums.",
+        "- A pipeline that feeds four ranks decodes with the threads that the profile gives to four ranks, eight at most.",
+        "- *Ready-made* elements are in the reader's memory, so only delivery is measured.",
+        "",
+        "The ways:",
         "",
         *[f"- **{name}**: {what}" for name, what in about.items() if name != BESIDE],
         "",
-        "Horovod runs only while its operations are measured, and *beside Horovod*: its threads take processor time.",
+        "Horovod runs only while its operations are measured, and in the way *beside Horovod*, because its threads take processor time.",
     ]
     for result in results:
         lines += _one(result)
@@ -115,10 +123,14 @@ def text(told: dict[str, Any]) -> list[str]:
         "",
         "## What this machine allows",
         "",
-        prose("""
-        *read()*: what accelerators that never wait would need read, beside what all ranks together read, a sample at a
-        time into the same memory, and do nothing with. *Pipeline*: a step, beside the time that one process, which does
-        nothing else, takes for all ranks' batches of a step. *Would allow*: the utilisation if that were all."""),
+        *defined(
+            {
+                "GB/s needed": "the bytes that accelerators need so that they never wait",
+                "GB/s, read()": "the speed of all ranks together if they only read, one sample at a time into the same memory",
+                "Pipeline": "the time in which one process, which does nothing else, makes all ranks' batches of a step",
+                "Would allow": "the utilisation if the job did nothing else",
+            }
+        ),
         *table(["", "GB/s needed", "GB/s, read()", "would allow", "a step", "pipeline", "pipeline would allow"], rows),
     ]
 
@@ -132,9 +144,9 @@ def _one(result: Result) -> list[str]:
         f"## {profile.name}",
         "",
         prose(f"""
-        {profile.rows} x {profile.delivered:,} bytes for each accelerator every {profile.seconds * 1e3:g} ms, of {profile.rows} x
-        {profile.read:,} bytes in {profile.format} files: {delivered:.2f} GB/s delivered of {read:.2f} GB/s read in all. To
-        pass: {profile.mark:.2f}."""),
+        Each accelerator gets {profile.rows} x {profile.delivered:,} bytes every {profile.seconds * 1e3:g} ms, made from {profile.rows} x
+        {profile.read:,} bytes in {profile.format} files. All together {delivered:.2f} GB/s are delivered, and {read:.2f} GB/s read. A utilisation
+        of {profile.mark:.2f} passes."""),
     ]
     for source in SOURCES:
         rows = [

@@ -16,7 +16,7 @@ from typing import Any
 
 import launch
 import machine
-from page import COLOURS, prose, table, write
+from page import COLOURS, defined, prose, table, write
 
 OURS = "horovod_data, global"
 AIM = 0.98
@@ -50,13 +50,20 @@ def main() -> int:
     told["results"] = results
 
     text = [
-        prose(f"""
-        A convolutional network with two layers learns synthetic images of 32 x 32 x 3 bytes, {arguments.batch} of them for a rank
-        in a step, on one thread; gradients go through Horovod's allreduce. *Delivered*: rank 0 reads all images from its memory, makes global
-        batches, and trains, too. *Tensors*: every rank has its batches ready as tensors. *A dataset of each rank's own*: every
-        rank makes them of images in its memory. Images per second of all ranks together, medians of {arguments.rounds} rounds of
-        {arguments.steps} steps, in turns; in brackets the slowest and the fastest round; *beside*: the median of the
-        rounds' ratios. Processes are on {cores} cores, not bound.""")
+        prose(
+            "A convolutional network with two layers learns synthetic images of 32 x 32 x 3 bytes, on one thread. A rank gets "
+            f"{arguments.batch} images in a step. Gradients go through Horovod's allreduce. The table has images per second of all ranks "
+            f"together: medians of {arguments.rounds} rounds of {arguments.steps} steps, in turns, in brackets the slowest and the fastest "
+            f"round. Processes are on {cores} cores, not bound."
+        ),
+        *defined(
+            {
+                "horovod_data, global": "rank 0 reads all images from its memory, makes global batches, and also trains",
+                "Tensors": "every rank has its batches ready as tensors",
+                "A dataset of each rank's own": "every rank makes batches of images in its memory",
+                "Beside": "the median of the rounds' ratios",
+            }
+        ),
     ]
     rows, summary_rows = [], []
     for ranks in arguments.ranks:

@@ -206,10 +206,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate",
         description="Says whether two runs delivered the same rows in the same order, epoch by epoch, or the first step that "
-        "differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if that can't be said.",
+        "differs. Status: 0 if they did, 1 if not, or if an epoch is complete in one run alone, 2 if a file is no certificate.",
     )
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
-    parser.add_argument("second", help="... in another one")
+    parser.add_argument("second", help="... in another run")
     files = parser.parse_args(argv)
     show_any_text()
     try:

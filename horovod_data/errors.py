@@ -14,6 +14,9 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 Failure = TypeVar("Failure", bound=BaseException)
 
 _here = ""  # the `where` of this process, after it has joined the job
+# The message of an error that names a place: in the payloads of the core's errors (csrc/ops/status.h), and among the
+# attributes of ours.
+_MESSAGE = "horovod_data.message"
 
 
 def set_here(where: str) -> None:
@@ -33,14 +36,47 @@ def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     `where` names rank or reader and host, channel, epoch and step as far as they are known, in the form of the C++
     core: `rank 1 on node7, channel train, epoch 2, step 17`. None stands for this process, if it has joined the job.
     """
-    where = _here if where is None else where
-    sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
-    return placed(where, " ".join(sentences))
+    return placed(_here if where is None else where, _sentences(what, to_do))
+
+
+def _sentences(what: str, to_do: str) -> str:
+    return " ".join(part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
 
 
 def explained(kind: type[Failure], what: str, to_do: str = "", where: Optional[str] = None) -> Failure:
     """An error of this class, with the text of explain()."""
-    return kind(explain(what, to_do, where))
+    return placed_error(kind, _sentences(what, to_do), where)
+
+
+def placed_error(kind: Callable[[str], Failure], message: str, where: Optional[str] = None) -> Failure:
+    """The error that `kind` makes of the message behind its place. `where` as explain() takes it."""
+    where = _here if where is None else where
+    error = kind(placed(where, message))
+    if where:
+        vars(error)[_MESSAGE] = message
+    return error
+
+
+def explain_again(error: BaseException, what: str, to_do: str = "") -> None:
+    """Gives an error the text of explain()."""
+    error.args = (explain(what, to_do),)
+    vars(error)[_MESSAGE] = _sentences(what, to_do)
+
+
+def names_place(error: BaseException) -> bool:
+    """Says whether the text of an error begins with the place where it happened."""
+    return _placed_message(error) is not None
+
+
+def message_of(error: BaseException) -> str:
+    """The text of an error without its place, so that another text can quote it."""
+    message = _placed_message(error)
+    return text_of(error) if message is None else message
+
+
+def _placed_message(error: BaseException) -> Optional[str]:
+    payload = getattr(error, "experimental_payloads", {}).get(_MESSAGE.encode())
+    return vars(error).get(_MESSAGE) if payload is None else payload.decode(errors="replace")
 
 
 def placed(where: str, text: str) -> str:
@@ -75,14 +111,6 @@ def show_any_text() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def without_place(text: str, where: Optional[str] = None) -> str:
-    """A text of explain() without its place, so that another text can quote it.
-
-    `where` None: the place of this process.
-    """
-    return text.removeprefix(placed(_here if where is None else where, ""))
-
-
 def text_of(error: BaseException) -> str:
     """Returns str(error). If the class fails to make one, returns a text that says so."""
     try:
@@ -92,11 +120,11 @@ def text_of(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> list[str]:
-    """The class and the text of an error, for other ranks.
+    """The class and the message of an error, for other ranks.
 
     A text given to sys.exit() is quoted, and a status is not.
     """
-    text = text_of(error)
+    text = message_of(error)
     quoted = isinstance(error, SystemExit) and error.code is not None and not isinstance(error.code, int)
     return [type(error).__name__, repr(text) if quoted else text]
 

@@ -108,7 +108,7 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         return bindings.comm_exchange(address, mine)
 
     with handshake.watched(place(rank, host), size, settings):
-        mine = handshake.introduction(host, settings, horovod is not None, horovod_here)
+        mine = handshake.introduction(host, bindings.comm_info(None)[0], settings, horovod is not None, horovod_here)
         everybody = handshake.meet(mine, rank, exchange)
     hosts = tuple(other["host"] for other in everybody)
     layout = make_layout(hosts, settings.readers, settings.readers_per_node, settings.embedded)
@@ -118,8 +118,7 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         if settings.timeline:
             _begin_timeline(settings.timeline, rank, layout.readers[0], exchange, where)
         if horovod is not None and layout.trainer_index[rank] >= 0:
-            world_ranks = bindings.comm_world_ranks(address)
-            trainers = [world_ranks[trainer] for trainer in layout.trainers]
+            trainers = [everybody[trainer]["world_rank"] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
             if len(trainers) > 1:
                 unaveraged.refuse(where)
@@ -171,7 +170,7 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
                 f"{getattr(error, 'strerror', None) or error}",
-                "Name a file in a folder that is there on that host",
+                "Name a file in a folder that exists on that host",
                 where="",
             )
     if said := exchange(trouble.encode())[reader].decode():

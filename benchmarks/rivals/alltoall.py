@@ -4,7 +4,7 @@ import tensorflow as tf
 
 NAME, KIND, MOVES = "hvd.alltoall", "rival", True
 CUTS = True
-ABOUT = "with `splits`: the reader sends each rank its rows, the others send nothing"
+ABOUT = "with `splits`: the reader sends each rank its rows, and the other ranks send nothing"
 
 
 def steps(job, batch):

@@ -4,7 +4,7 @@ from ranks.setting import READER
 
 NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True
 CUTS = True
-ABOUT = "the reader broadcasts the global batch, every rank cuts its rows out"
+ABOUT = "the reader broadcasts the global batch, and every rank keeps its rows"
 
 
 def steps(job, batch):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 NAME, KIND, MOVES = "limit: local datasets", "limit", False
 CUTS = False
-ABOUT = "every rank iterates over ready-made elements of its own; nothing is read or delivered"
+ABOUT = "every rank iterates over its own ready-made elements, and nothing is read or delivered"
 
 
 def steps(job, batch):

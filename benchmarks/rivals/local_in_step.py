@@ -7,8 +7,8 @@ APART = 2
 NAME, KIND, MOVES = f"limit: local datasets, {APART} steps apart", "limit", False
 CUTS = False
 ABOUT = (
-    f"as the first limit, but no rank gets more than {APART} steps ahead of another, as with `prefetch={APART}`: one that is "
-    "sleeps (on a futex in memory that all share) until it is woken"
+    f"local datasets, but no rank may be more than {APART} steps ahead of another, as with `prefetch={APART}`. A rank that is "
+    "further ahead sleeps on a futex in shared memory"
 )
 
 

@@ -4,7 +4,7 @@ from rivals.ours_ahead import ahead
 
 NAME, KIND, MOVES = "limit: local datasets, 16 or 64 steps apart", "limit", False
 CUTS = False
-ABOUT = "the same, but 16 steps, or 64 where a rank's batch has up to 64 KiB"
+ABOUT = "the same with 16 steps, or with 64 steps if a rank's batch has up to 64 KiB"
 
 
 def steps(job, batch):

@@ -5,7 +5,7 @@ from ranks.setting import READER, ROWS
 NAME, KIND, MOVES = "limit: raw MPI_Scatter", "limit", True
 CUTS = True
 ABOUT = (
-    "mpi4py's `Scatter` from a ready NumPy buffer into one that is used again and again; no pipeline, no tensor, no "
+    "mpi4py's `Scatter` between two NumPy buffers, which every step uses again. There is no pipeline, no tensor, and no "
     "TensorFlow in the loop"
 )
 

@@ -6,8 +6,8 @@ from ranks.setting import READER, ROWS
 NAME, KIND, MOVES = "limit: MPI_Scatter from a pipeline into tensors", "limit", True
 CUTS = True
 ABOUT = (
-    "raw `Scatter` with what a training loop needs beside it: the reader takes each global batch from its pipeline (no copy), and "
-    "every rank receives into new memory and makes a tensor of it"
+    "raw `Scatter` with the other work of a training loop. The reader takes each global batch from its pipeline without a copy. "
+    "Every rank receives into new memory, and makes a tensor of it"
 )
 
 

@@ -4,7 +4,7 @@ import horovod_data as hvdata
 WINDOW = 16
 NAME, KIND, MOVES = f"horovod_data, per_rank, prefetch={WINDOW}", "ours", True
 CUTS = False
-ABOUT = f'`distribute_dataset(..., batch="per_rank", prefetch={WINDOW})`, whatever the size of a batch'
+ABOUT = f'`distribute_dataset(..., batch="per_rank", prefetch={WINDOW})`, for all sizes'
 
 
 def ahead(batch):

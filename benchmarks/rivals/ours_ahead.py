@@ -4,7 +4,7 @@ import horovod_data as hvdata
 SMALL = 64 << 10
 NAME, KIND, MOVES = "horovod_data, per_rank, prefetch=16 or 64", "ours", True
 CUTS = False
-ABOUT = '`distribute_dataset(..., batch="per_rank", prefetch=16)`, or 64 where a rank\'s batch has up to 64 KiB'
+ABOUT = '`distribute_dataset(..., batch="per_rank", prefetch=16)`, or 64 if a rank\'s batch has up to 64 KiB'
 
 
 def ahead(batch):

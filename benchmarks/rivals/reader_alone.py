@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 NAME, KIND, MOVES = "limit: reader alone", "limit", False
 CUTS = False
-ABOUT = "one process takes the N elements of each step from the pipeline, the other ranks sleep"
+ABOUT = "one process takes the N elements of each step from the pipeline, and the other ranks sleep"
 
 
 def steps(job, batch):

@@ -2,8 +2,8 @@
 NAME, KIND, MOVES = "all read + shard", "rival", False
 CUTS = False
 ABOUT = (
-    "every rank runs the whole pipeline and keeps every N-th element; nothing moves, and reading N times costs "
-    "nothing where the elements are ready-made"
+    "every rank runs the whole pipeline and keeps every N-th element. Nothing moves. If elements are ready-made, reading "
+    "them N times costs nothing"
 )
 
 

@@ -15,10 +15,13 @@
 #include <string>
 #include <utility>
 
+#include "base/outcome.h"
+
 namespace hvdata {
 
 // May be called under any lock, and never waits.
 void Log(const std::string& line);
+inline void Log(const Place& place, const std::string& text) { Log(Placed(place, text)); }
 // The writer's thread makes the line, because that takes long.
 void LogMade(std::function<std::string()> make_line);
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call ended, in TensorFlow's status codes, without TensorFlow.
+// How a call ended, in TensorFlow's status codes, without TensorFlow, and where. The place stays beside the message up to
+// where both are shown, so nothing needs to parse a text.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,13 +23,40 @@ enum Code : int {
   kDataLoss = 15,
 };
 
+// Where something happened. Parts that are unknown are empty.
+struct Place {
+  std::string process = {};  // World::Name() or ReaderName(): rank and host
+  std::string work = {};     // "channel train", or "scatter 'x', call 3"
+  std::optional<uint64_t> epoch = {}, step = {};
+  bool own_step = false;  // a reader that takes turns with other readers counts its own steps
+
+  bool known() const { return !process.empty(); }
+  // "rank 2 on node1, channel train, epoch 2, step 17"
+  std::string Text() const {
+    std::string text = process;
+    if (!work.empty()) text += ", " + work;
+    if (epoch) text += ", epoch " + std::to_string(*epoch);
+    if (step) text += ", step " + std::to_string(*step) + (own_step ? " of its own" : "");
+    return text;
+  }
+};
+
+// What the program or the log shows: "[rank 2 on node1] text".
+inline std::string Placed(const Place& place, const std::string& text) {
+  return place.known() ? "[" + place.Text() + "] " + text : text;
+}
+
 struct Outcome {
   int code = kOk;
   std::string message;
+  Place place;
 
   Outcome() = default;
-  Outcome(int c, std::string m) : code(c), message(std::move(m)) {}
+  Outcome(int c, std::string m, Place at = {}) : code(c), message(std::move(m)), place(std::move(at)) {}
   bool ok() const { return code == kOk; }
+  std::string Text() const { return Placed(place, message); }
+  // The same outcome. An error without a place gets this one.
+  Outcome At(Place where) const { return {code, message, ok() || place.known() ? place : std::move(where)}; }
 };
 
 }  // namespace hvdata

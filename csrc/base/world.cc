@@ -21,7 +21,7 @@ World World::Of(int self, std::vector<Member> members) {
   world.members = std::move(members);
   const int group = world.me().group;
   world.source_indices.assign(world.members.size(), -1);
-  world.audience_indices = world.source_indices;
+  world.group_trainer_indices = world.source_indices;
   for (const int member : world.readers) {
     const Member& reader = world.members[static_cast<size_t>(member)];
     world.grouped = world.grouped || reader.group != world.members[static_cast<size_t>(world.readers[0])].group;
@@ -33,9 +33,9 @@ World World::Of(int self, std::vector<Member> members) {
   for (const int member : world.trainers) {
     const Member& trainer = world.members[static_cast<size_t>(member)];
     if (trainer.group != group) continue;
-    world.audience_indices[static_cast<size_t>(member)] = world.audience_count();
-    world.audience.push_back(member);
-    world.audience_ranks.push_back(trainer.trainer);
+    world.group_trainer_indices[static_cast<size_t>(member)] = world.group_trainer_count();
+    world.group_trainers.push_back(member);
+    world.group_trainer_ranks.push_back(trainer.trainer);
   }
   return world;
 }

@@ -4,17 +4,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace hvdata {
+#include "base/outcome.h"
 
-// Where something happened: every line and error text begins with it. "[rank 2 on node1, channel train, epoch 2] "
-inline std::string Place(const std::string& who, const std::string& what = "") {
-  return "[" + who + (what.empty() ? "" : ", ") + what + "] ";
-}
-inline std::string Place(const std::string& who, const std::string& channel, uint64_t epoch, uint64_t step) {
-  return Place(who, "channel " + channel + ", epoch " + std::to_string(epoch) + ", step " + std::to_string(step));
-}
+namespace hvdata {
 
 struct Member {
   std::string host;
@@ -33,31 +28,31 @@ struct World {
   std::vector<Member> members;
   std::vector<int> readers;   // reader index -> member
   std::vector<int> trainers;  // trainer index -> member
-  // The members of our group, by index. Lane l of a Sink comes from sources[l]. Lane l of a Source goes to audience[l].
-  std::vector<int> sources;   // the readers
-  std::vector<int> audience;  // the trainers
+  // The members of our group, by index. Lane l of a Sink comes from sources[l]. Lane l of a Source goes to group_trainers[l].
+  std::vector<int> sources;         // the readers
+  std::vector<int> group_trainers;  // the trainers
 
   static World Of(int self, std::vector<Member> members);
 
   const Member& me() const { return members[static_cast<size_t>(self)]; }
   int trainer_count() const { return static_cast<int>(trainers.size()); }
   int source_count() const { return static_cast<int>(sources.size()); }
-  int audience_count() const { return static_cast<int>(audience.size()); }
+  int group_trainer_count() const { return static_cast<int>(group_trainers.size()); }
   // The lane of `member`; -1: there is none.
   int SourceIndex(int member) const { return source_indices[static_cast<size_t>(member)]; }
-  int AudienceIndex(int member) const { return audience_indices[static_cast<size_t>(member)]; }
-  std::vector<int> source_indices, audience_indices;  // by member
-  std::vector<int> source_readers, audience_ranks;    // by lane: reader indexes, and trainer indexes
+  int GroupTrainerIndex(int member) const { return group_trainer_indices[static_cast<size_t>(member)]; }
+  std::vector<int> source_indices, group_trainer_indices;  // by member
+  std::vector<int> source_readers, group_trainer_ranks;    // by lane: reader indexes, and trainer indexes
   bool grouped = false;  // there are several groups, and their readers must keep each other in step
 
   // "rank 2 on node1". For a member that does not train: "reader 0 on node0".
   std::string Name(int member) const;
-  // "[rank 2 on node1] ", of this process.
-  std::string Here() const { return Place(Name(self)); }
+  // The place of this process.
+  Place Here(std::string work = "") const { return {Name(self), std::move(work), {}, {}}; }
   // "reader 0 on node0", also for a reader that trains.
   std::string ReaderName(int reader) const;
   std::string SourceName(int lane) const { return ReaderName(source_readers[static_cast<size_t>(lane)]); }
-  std::string AudienceName(int lane) const { return Name(audience[static_cast<size_t>(lane)]); }
+  std::string GroupTrainerName(int lane) const { return Name(group_trainers[static_cast<size_t>(lane)]); }
   std::string TrainerName(int trainer) const { return Name(trainers[static_cast<size_t>(trainer)]); }
 };
 

@@ -22,7 +22,7 @@ bool EndsWithinALine(const std::string& file) {
 
 // Appends the line in one piece if the system can, because another job may append to the same file. With an empty `line`
 // it only checks that the file can be written. The thread of FileWriter() calls it, because the file system may hang.
-void Append(const std::string& file, std::string line, const std::string& place) {
+void Append(const std::string& file, std::string line, const Place& place) {
   std::ofstream out(file, std::ios::binary | std::ios::app);
   if (out) {
     if (!line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // only the broken line is lost
@@ -31,8 +31,8 @@ void Append(const std::string& file, std::string line, const std::string& place)
   }
   if (out) return;
   const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
-  Log(place + what + " written to " + file + ": " + std::strerror(errno) +
-      ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
+  Log(place, what + " written to " + file + ": " + std::strerror(errno) +
+                 ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
 }
 
 }  // namespace
@@ -44,16 +44,16 @@ void Certifier::OnChannel(bool verified) {
   if (!verified || file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (std::exchange(expects_, true)) return;
-  FileWriter().Add(1, [place = Place(world_->ReaderName(0)), file = file_] { Append(file, "", place); });
+  FileWriter().Add(1, [place = Place{world_->ReaderName(0)}, file = file_] { Append(file, "", place); });
 }
 
 void Certifier::OnEnd() const {
   if (file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
   if (expects_) return;
-  Log(Place(world_->ReaderName(0)) + "no certificate was written to " + file_ +
-      " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
-      "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
+  Log(Place{world_->ReaderName(0)}, "no certificate was written to " + file_ +
+                                        " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
+                                        "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
 }
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
@@ -63,15 +63,15 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
     return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
+  if (!words->outcome.ok()) return SendVerified(key, {words->outcome});
   if (words->words.empty()) {
     Channel& channel = channels_[key.first];
-    channel.gone[reader] = key.second;
+    channel.last_epochs[reader] = key.second;
     for (auto next = channel.epochs.begin(); next != channel.epochs.end();)
       CertifyIfWhole({key.first, (next++)->first});
     return ForgetIfOver(key.first);
   }
-  if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
-  if (report.mode.size() != 3) return;  // only a finding: the report follows
+  if (report.mode.size() != 3) return;
   channels_[key.first].epochs[key.second][reader] = std::move(report);
   CertifyIfWhole(key);
   ForgetIfOver(key.first);
@@ -81,8 +81,8 @@ void Certifier::CertifyIfWhole(const Key& key) {
   Channel& channel = channels_[key.first];
   const Reports& reports = channel.epochs[key.second];
   for (int reader = 0; reader < static_cast<int>(world_->readers.size()); ++reader) {
-    const auto last = channel.gone.find(reader);
-    if (reports.count(reader) == 0 && (last == channel.gone.end() || last->second >= key.second)) return;
+    const auto last = channel.last_epochs.find(reader);
+    if (reports.count(reader) == 0 && (last == channel.last_epochs.end() || last->second >= key.second)) return;
   }
   channel.certified = std::max(channel.certified, key.second);
   Certify(key, std::move(channel.epochs.extract(key.second).mapped()));
@@ -91,8 +91,8 @@ void Certifier::CertifyIfWhole(const Key& key) {
 // A reader's report on its last epoch may come after its message that it deals no more.
 void Certifier::ForgetIfOver(uint32_t number) {
   const Channel& channel = channels_[number];
-  bool over = channel.epochs.empty() && channel.gone.size() == world_->readers.size();
-  for (const auto& [reader, last] : channel.gone) over = over && last <= channel.certified;
+  bool over = channel.epochs.empty() && channel.last_epochs.size() == world_->readers.size();
+  for (const auto& [reader, last] : channel.last_epochs) over = over && last <= channel.certified;
   if (over) channels_.erase(number);
 }
 
@@ -113,10 +113,10 @@ void Certifier::Certify(const Key& key, Reports reports) {
     return certificate;
   });
   if (!name.empty()) Keep(key, name, made);
-  if (right) Tell(key, {kOk, ""});
+  if (right) SendVerified(key, {});
   if (name.empty()) return;
-  const std::string place = Place(world_->ReaderName(0));
-  LogMade([place, made] { return place + made.get()->Line(); });
+  const Place place{world_->ReaderName(0)};
+  LogMade([place, made] { return Placed(place, made.get()->Line()); });
   if (!for_file) return;
   FileWriter().Add(bytes, [place, made, file = file_] {
     Append(file, made.get()->Record(true) + "\n", place);
@@ -135,7 +135,7 @@ void Certifier::Keep(const Key& key, const std::string& name, const Made& made) 
   if (key >= newest) newest = key, last = made;
 }
 
-void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
+void Certifier::SendVerified(const Key& key, const wire::Verified& verified) const {
   for (const int member : world_->trainers) send_(member, MakeHeader(key.first, key.second, verified), nullptr);
 }
 

@@ -52,12 +52,12 @@ class Certifier {
 
   // A channel whose readers have begun to report.
   struct Channel {
-    std::map<uint64_t, Reports> epochs;  // epochs that some readers have not reported on
-    std::map<int, uint64_t> gone;        // by reader that deals no more: its last epoch
-    uint64_t certified = 0;              // the newest epoch
+    std::map<uint64_t, Reports> epochs;   // epochs that some readers have not reported on
+    std::map<int, uint64_t> last_epochs;  // by reader that deals no more: its last epoch
+    uint64_t certified = 0;               // the newest epoch
   };
 
-  void Tell(const Key& key, const wire::Verified& verified) const;
+  void SendVerified(const Key& key, const wire::Verified& verified) const;
   void CertifyIfWhole(const Key& key) REQUIRES(mu_);
   void Certify(const Key& key, Reports reports) REQUIRES(mu_);
   void Keep(const Key& key, const std::string& name, const Made& made) REQUIRES(mu_);

@@ -102,8 +102,8 @@ void Channels::Deliver(const Channel& channel, int member, Header header, Bundle
   }
 }
 
-void Channels::OnGone(int member) {
-  const int trainer = world_->AudienceIndex(member);
+void Channels::OnDeparted(int member) {
+  const int trainer = world_->GroupTrainerIndex(member);
   if (trainer < 0) return;
   for (const Channel& channel : All()) {
     if (channel.source) channel.source->Depart(trainer);

@@ -53,7 +53,7 @@ class Channels {
   // Delivers the kept messages. Returns the channel, without sink and source if it has ended.
   Channel DeliverEarly(uint32_t number) EXCLUDES(mu_);
   // This member takes no more steps.
-  void OnGone(int member) EXCLUDES(mu_);
+  void OnDeparted(int member) EXCLUDES(mu_);
 
   // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
   // name only the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the

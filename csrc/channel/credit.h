@@ -43,7 +43,7 @@ class Credit {
   Credit(size_t lanes, uint64_t first_limit, uint64_t lane_bytes)
       : first_limit_(first_limit), lane_bytes_(lane_bytes), lanes_(lanes) {}
   static Credit Of(const ChannelConfig& config, const World& world) {
-    const auto lanes = static_cast<uint64_t>(world.audience_count());
+    const auto lanes = static_cast<uint64_t>(world.group_trainer_count());
     const auto readers = static_cast<uint64_t>(world.source_count());
     const bool fits_itself = config.prefetch == 0;
     // If there are several readers, each deals its part of the steps in a window.

@@ -13,7 +13,7 @@
 
 namespace hvdata {
 
-// `Epoch` has a vector `readers`. A reader with progress kLeft has left the epoch.
+// `Epoch` has a vector `readers`. A reader with progress kClosed has left the epoch.
 template <typename Epoch>
 class EpochBook {
  public:
@@ -42,11 +42,11 @@ class EpochBook {
     using Progress = decltype(epoch.readers[0].progress);
     epoch.readers.resize(readers_);
     if (const auto found = departed_.find(key.first); found != departed_.end()) {
-      for (const int reader : found->second) epoch.readers[static_cast<size_t>(reader)].progress = Progress::kLeft;
+      for (const int reader : found->second) epoch.readers[static_cast<size_t>(reader)].progress = Progress::kClosed;
     }
     note(key, &epoch);
     const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
-                                  [](const auto& reader) { return reader.progress == Progress::kLeft; });
+                                  [](const auto& reader) { return reader.progress == Progress::kClosed; });
     if (over) epochs_.erase(key);
   }
 

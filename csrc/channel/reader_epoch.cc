@@ -25,25 +25,22 @@ ReaderEpoch::ReaderEpoch(const ChannelConfig& config, const World& world, const 
   lanes_ = config.schedule == plan::Schedule::kStatic ? MakeStaticLanes(world.grouped, this, credit)
                                                       : MakeDynamicLanes(this, credit);
   if (!config.verify) return;
-  std::vector<uint64_t> ranks(world.audience_ranks.begin(), world.audience_ranks.end());
+  std::vector<uint64_t> ranks(world.group_trainer_ranks.begin(), world.group_trainer_ranks.end());
   account_ = std::make_unique<proof::Account>(std::move(ranks), config.schedule);
 }
 
 // A reader that takes turns with other readers does not know the number of its next step in the epoch.
-std::string ReaderEpoch::Where(Turn turn) const {
-  const std::string number = std::to_string(turn.n) + (takes_turns() ? " of its own" : "");
-  return Place(Me(), "channel " + config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
-}
+Place ReaderEpoch::Where(Turn turn) const { return {Me(), "channel " + config_.name, epoch_, turn.n, takes_turns()}; }
 
 // ---- Messages to trainers.
 
-void ReaderEpoch::Tell(int trainer, wire::Message message) const {
-  send_(world_.audience[static_cast<size_t>(trainer)], std::move(message), nullptr);
+void ReaderEpoch::SendToTrainer(int trainer, wire::Message message) const {
+  send_(world_.group_trainers[static_cast<size_t>(trainer)], std::move(message), nullptr);
 }
 
 void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) {
   const Share& share = dealt.ShareOf(trainer);
-  send_(world_.audience[static_cast<size_t>(trainer)],
+  send_(world_.group_trainers[static_cast<size_t>(trainer)],
         wire::Data{lane_step, TurnOf(step), dealt.position(), share.rows, share.hash, CostOf(step, dealt)}, &share);
 }
 
@@ -51,19 +48,18 @@ void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcom
   const TailStep tail_taken =
       resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
   got_end_.insert(trainer);
-  wire::End end{lane_step,         outcome.code, outcome.message, lost_,
-                leftovers_.size(), tail_taken,   no_filler_,      all_dropped_};
+  wire::End end{lane_step, outcome, lost_, leftovers_.size(), tail_taken, no_filler_, all_dropped_};
   for (const Leftover& leftover : leftovers_) {
     if (config_.weighed) end.costs.push_back(leftover.share.cost);
   }
-  Tell(trainer, std::move(end));
+  SendToTrainer(trainer, std::move(end));
 }
 
 // Sends the number of dropped rows also to trainers that left before the end.
 void ReaderEpoch::SendDropped() const {
   for (int t = 0; all_dropped_ > 0 && t < roster_.size(); ++t) {
     if (roster_[t].departed || roster_[t].closed < epoch_ || got_end_.count(t) > 0) continue;
-    Tell(t, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
+    SendToTrainer(t, wire::End{LaneStep(0), {}, false, 0, TailStep(0), "", all_dropped_});
   }
 }
 
@@ -78,15 +74,15 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
   for (size_t i = 0; i < at.positions.size(); ++i) lanes_->Skip(static_cast<int>(i), at.positions[i]);
   counted_ = resumed_.empty() || !at.positions.empty();
   if (!at.positions.empty()) first_ = *std::min_element(at.positions.begin(), at.positions.end());
-  SendReady(Progress::kBegins, DealtStep(), {kOk, resumed_.empty() ? "" : Where(turn_)});
+  SendReady(Progress::kBegins, DealtStep(), {kOk, "", resumed_.empty() ? Place() : Where(turn_)});
   std::vector<std::string> departed;
   for (int t = 0; t < roster_.size(); ++t) {
     if (roster_[t].opened == epoch_) OnOpen(t);
-    if (roster_[t].HasLeft(epoch_)) lanes_->Close(t, LaneStep(0));
-    if (roster_[t].departed) departed.push_back(world_.AudienceName(t));
+    if (roster_[t].HasClosed(epoch_)) lanes_->Close(t, LaneStep(0));
+    if (roster_[t].departed) departed.push_back(world_.GroupTrainerName(t));
   }
   if (!departed.empty() && config_.schedule == plan::Schedule::kStatic)
-    Log(Where(turn_) + JoinNames(departed) + " has left this channel; its share of every step is discarded");
+    Log(Where(turn_), JoinNames(departed) + " has left this channel; its share of every step is discarded");
 }
 
 // In a resumed epoch, a rank without a checkpoint learns this reader's position from the reader's first step. That step
@@ -94,7 +90,7 @@ void ReaderEpoch::Start(const plan::Resumption& at, const proof::Past& past) {
 // give this reader no credit.
 void ReaderEpoch::OnOpen(int trainer) {
   if (!started_) return;
-  if (history_->earlier_epochs > 0) Tell(trainer, wire::Numbered{history_->earlier_epochs + epoch_});
+  if (history_->earlier_epochs > 0) SendToTrainer(trainer, wire::Numbered{history_->earlier_epochs + epoch_});
   const bool learns = !resumed_.empty() && resumed_.count(trainer) == 0;
   lanes_->Open(trainer, LaneStep(std::max<uint64_t>(roster_[trainer].limit.n, learns ? 1 : 0)));
 }
@@ -108,8 +104,8 @@ bool ReaderEpoch::OnTaken(int trainer, const wire::Taken& taken) {
 
 // All leftovers are here before any END is sent, and CLAIM comes after END.
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
-  if (claim.left >= leftovers_.size()) return;
-  const Leftover& leftover = leftovers_[static_cast<size_t>(claim.left)];
+  if (claim.leftover >= leftovers_.size()) return;
+  const Leftover& leftover = leftovers_[static_cast<size_t>(claim.leftover)];
   const Step& step = claim.filler ? leftover.filler : leftover.share;
   if (step.shares.empty()) return;
   if (!claim.taken_before)
@@ -157,7 +153,7 @@ bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n *
 // The elements of one step.
 int64_t ReaderEpoch::Group() const {
   const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
-  return groups ? world_.audience_count() : 1;
+  return groups ? world_.group_trainer_count() : 1;
 }
 
 // The elements of the input that are not dealt yet. Below 0: fillers have completed the last step. A restored state may
@@ -227,7 +223,7 @@ void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
   stepless_ += stepless;
 }
 
-void ReaderEpoch::Leave(std::vector<Leftover> leftovers, std::string no_filler) {
+void ReaderEpoch::SetLeftovers(std::vector<Leftover> leftovers, std::string no_filler) {
   leftovers_ = std::move(leftovers);
   no_filler_ = std::move(no_filler);
   for (const Leftover& leftover : leftovers_) {
@@ -246,14 +242,13 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   const uint64_t steps_before = history_->last_steps;
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
-  SendPulled(wire::Pulled::Progress::kLeft);
-  if (!outcome.ok()) why_ = outcome.message;
-  if (!outcome.ok()) outcome.message = Here() + outcome.message;
+  SendPulled(wire::Pulled::Progress::kClosed);
+  if (!outcome.ok()) why_ = outcome.message, outcome.place = Here();
   const bool all_have_left = lanes_->AllClosed();
-  if (!outcome.ok() && all_have_left) Log(outcome.message);
+  if (!outcome.ok() && all_have_left) Log(outcome.Text());
   Outcome lost;
   if (of_pipeline && config_.on_error_continue && world_.readers.size() > 1 && !all_have_left) {
-    LogLost(outcome.message);
+    LogLost(outcome);
     // Trainers of several readers need the error, because all readers may fail.
     lost_ = takes_turns();
     if (!lost_) lost = std::exchange(outcome, Outcome());
@@ -268,7 +263,7 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   else if (no_filler_.empty())
     SendReady(SendsFillers(config_, world_) ? Progress::kFills : Progress::kEnded, Dealt(), lost, !lost.ok());
   else if (lost.ok())
-    SendReady(Progress::kFills, Dealt(), {kInvalidArgument, Here() + no_filler_});
+    SendReady(Progress::kFills, Dealt(), {kInvalidArgument, no_filler_, Here()});
   else  // nothing can take the place of this reader's rows
     SendReady(Progress::kFailed, Dealt(), lost);
   Report(false);
@@ -278,8 +273,8 @@ void ReaderEpoch::End() {
   LogDropped();  // all trainers may have left before the end
   LogCutShort();
   Report(true);
-  SendReady(Progress::kLeft, Dealt());
-  SendPulled(wire::Pulled::Progress::kLeft);
+  SendReady(Progress::kClosed, Dealt());
+  SendPulled(wire::Pulled::Progress::kClosed);
   SendDropped();
 }
 
@@ -294,7 +289,7 @@ void ReaderEpoch::Pulled(uint64_t first, std::vector<uint64_t> hashes) {
 
 void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
   using Progress = wire::Pulled::Progress;
-  if (!config_.divided || pulled_.progress == Progress::kLeft) return;
+  if (!config_.divided || pulled_.progress == Progress::kClosed) return;
   if (progress == Progress::kGoesOn && pulled_.hashes.empty()) return;
   pulled_.progress = progress;
   send_(world_.readers[0], pulled_, nullptr);
@@ -304,11 +299,11 @@ void ReaderEpoch::SendPulled(wire::Pulled::Progress progress) {
 
 void ReaderEpoch::OnAlike(const wire::Alike& alike) {
   if (lanes_->finished() || input_over_) return;
-  alike_ = alike.code == kOk;
+  alike_ = alike.outcome.ok();
   if (alike_) return pulled_.progress == wire::Pulled::Progress::kEnded ? Finish({}) : void();
-  if (!account_) return Finish({alike.code, alike.text});
-  account_->Find({alike.text});
-  EndWith(alike.text);
+  if (!account_) return Finish(alike.outcome);
+  account_->Find({alike.outcome.message});
+  EndWith(alike.outcome.message);
 }
 
 // ---- Lines for the log.
@@ -317,27 +312,28 @@ void ReaderEpoch::LogEmpty(uint64_t steps_before) {
   if (Now().n > 0 || !leftovers_.empty()) return;
   if (all_dropped_ == 0 && stepless_ == 0) {
     if (steps_before > 0)
-      Log(Here() + "the pipeline yielded nothing in this epoch, and " + std::to_string(steps_before) +
-          " step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
-          "source inside the function that Dataset.from_generator() calls");
+      Log(Here(),
+          "the pipeline yielded nothing in this epoch, and " + std::to_string(steps_before) +
+              " step(s) in the epoch before. Perhaps its source can be read only once, as a generator object: make the "
+              "source inside the function that Dataset.from_generator() calls");
     return;
   }
   if (std::exchange(history_->logged_empty, true)) return;
   const bool global = config_.batch != plan::Batch::kPerRank;  // also for ragged and sparse rows
-  Log(Here() + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
-                         "remainder=\"partial\" or \"pad\", or larger batches"
-                       : "there were fewer elements than trainers, so the epoch had no step; use "
-                         "remainder=\"partial\" or \"pad\", or more elements"));
+  Log(Here(), (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
+                        "remainder=\"partial\" or \"pad\", or larger batches"
+                      : "there were fewer elements than trainers, so the epoch had no step; use "
+                        "remainder=\"partial\" or \"pad\", or more elements"));
 }
 
 void ReaderEpoch::LogDropped() {
   const int64_t dropped = std::exchange(dropped_, 0);
   if (dropped == 0) return;
   const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
-  Log(Here() + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
+  Log(Here(), "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
-void ReaderEpoch::LogLost(const std::string& error) const {
+void ReaderEpoch::LogLost(const Outcome& error) const {
   const int64_t lost = counted_ ? NotDealt() : 0;
   const char* on = "the epoch goes on without this reader; ";
   if (world_.grouped) {
@@ -346,7 +342,7 @@ void ReaderEpoch::LogLost(const std::string& error) const {
              ? "the epoch goes on, for the ranks of this host without rows; "
              : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
   }
-  Log(error + ". on_reader_error=\"continue\": " + on +
+  Log(error.Text() + ". on_reader_error=\"continue\": " + on +
       (lost > 0 ? std::to_string(lost) + " of its " + std::to_string(config_.elements) + " elements are"
                 : std::string("at least 1 of its elements is")) +
       " lost");
@@ -360,7 +356,7 @@ void ReaderEpoch::LogLost(const std::string& error) const {
 void ReaderEpoch::LogStall(double seconds) const {
   const auto full = static_cast<int64_t>(lanes_->WaitsFor(-1, 1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;
-  Log(Here() + "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
+  Log(Here(), "nothing has moved for " + std::to_string(WholeSeconds(seconds)) + " s: " + Explain(-1));
 }
 
 std::string ReaderEpoch::Explain(int trainer) const {
@@ -375,7 +371,7 @@ std::string ReaderEpoch::Explain(int trainer) const {
     return "the pipeline of " + me + " has ended, and waits until those of all readers have (shard=\"auto\")";
   std::vector<std::string> slow;
   for (const int t : lanes_->WaitsFor(trainer, 1))
-    slow.push_back(world_.AudienceName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));
+    slow.push_back(world_.GroupTrainerName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));
   if (slow.empty()) return me + " has dealt " + dealt + " steps";
   return me + " has dealt " + dealt + " steps and waits until " + JoinNames(slow) + " has taken more of them";
 }

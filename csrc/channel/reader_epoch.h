@@ -90,12 +90,12 @@ class ReaderEpoch : private LaneOutput {
   // no step.
   void Dropped(int64_t count, uint64_t stepless);
   // Called before Finish, if SharesTail.
-  void Leave(std::vector<Leftover> leftovers, std::string no_filler);
+  void SetLeftovers(std::vector<Leftover> leftovers, std::string no_filler);
   // Called before Finish, if SendsFillers: gives the shares of steps that only other readers have, or the reason why
   // they can't be made.
   void Fill(Step step) { lanes_->Fill(std::move(step)); }
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
-  // The input has ended with `outcome`. An error gets its place in front. `of_pipeline`: the user's pipeline has
+  // The input has ended with `outcome`. An error gets its place. `of_pipeline`: the user's pipeline has
   // failed. With on_reader_error="continue" the other readers then continue, if there are any. If readers divide one
   // pipeline, the epoch ends when all readers have compared their elements.
   void Finish(Outcome outcome, bool of_pipeline = false);
@@ -144,15 +144,15 @@ class ReaderEpoch : private LaneOutput {
   // ---- For the Source.
 
   // The same as Over. It may also be called before the lanes are open.
-  bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveLeft(epoch_); }
+  bool Unneeded() const { return started_ ? Over() : stopped_ || roster_.AllHaveClosed(epoch_); }
   bool started() const { return started_; }
   bool failed() const { return failed_; }
   uint64_t dealt() const { return lanes_->dealt(); }
   uint64_t Untaken() const { return started_ ? lanes_->Untaken().size() : 0; }
   // The reason why this trainer waits; -1: any trainer.
   std::string Explain(int trainer) const;
-  // "[reader 0 on node0, channel train, epoch 1, step 7] ", with the reader's next step.
-  std::string Here() const { return Where(Now()); }
+  // The place of the reader's next step.
+  Place Here() const { return Where(Now()); }
   Turn Now() const { return TurnOf(Dealt()); }
   void SetCancelled() { cancelled_ = true; }  // the pull was cancelled
   void Stop() { stopped_ = true; }            // the process ends
@@ -161,18 +161,18 @@ class ReaderEpoch : private LaneOutput {
  private:
   void Send(int trainer, LaneStep lane_step, DealtStep step, const Step& dealt) override;
   void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) override;
-  void Recall(int trainer) override { Tell(trainer, wire::Recall()); }
+  void Recall(int trainer) override { SendToTrainer(trainer, wire::Recall()); }
   void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) override;
   void PassedOver(int trainer, const Step& dealt) override;
   void LeftOut(const Step& dealt) override;
 
-  void Tell(int trainer, wire::Message message) const;
+  void SendToTrainer(int trainer, wire::Message message) const;
   void SendReady(wire::Ready::Progress progress, DealtStep steps, const Outcome& outcome = {}, bool lost = false,
                  double cost = -1) const;
   void LearnCosts(DealtStep end, const std::vector<double>& costs);
   double CostOf(DealtStep step, const Step& dealt) const;
   std::string Me() const { return world_.ReaderName(world_.me().reader); }
-  std::string Where(Turn turn) const;
+  Place Where(Turn turn) const;
   DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }
   Turn TurnOf(DealtStep step) const { return Turn(turn_.n + step.n); }
   bool coordinated() const { return IsCoordinated(config_, world_); }
@@ -186,7 +186,7 @@ class ReaderEpoch : private LaneOutput {
   int64_t NotDealt() const;
   void LogEmpty(uint64_t steps_before);
   void LogDropped();
-  void LogLost(const std::string& error) const;
+  void LogLost(const Outcome& error) const;
   void LogCutShort() const;
   void SendDropped() const;
   void AnswerWhys() const;

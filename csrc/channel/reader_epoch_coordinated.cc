@@ -12,10 +12,10 @@ using Progress = wire::Ready::Progress;
 using Notice = wire::Go::Notice;
 
 // Hosts may resume from different steps of a checkpoint, so READY counts steps of the whole epoch. No READY comes after
-// kLeftForGood.
+// kDeparted.
 void ReaderEpoch::SendReady(Progress progress, DealtStep steps, const Outcome& outcome, bool lost, double cost) const {
   if (!coordinated() || roster_.AllDeparted()) return;
-  send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome.code, outcome.message, cost, lost}, nullptr);
+  send_(world_.readers[0], wire::Ready{progress, TurnOf(steps), outcome, cost, lost}, nullptr);
 }
 
 // Notes the costs of the last steps before `end`, and forgets those of steps that are not sent any more.
@@ -34,7 +34,7 @@ double ReaderEpoch::CostOf(DealtStep step, const Step& dealt) const {
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
   if (go.notice == Notice::kBehind) {
-    held_by_ = go.text;
+    held_by_ = go.outcome.message;
     return AnswerWhys();
   }
   whys_.clear();
@@ -42,9 +42,9 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   const DealtStep steps(std::max(go.steps.n, turn_.n) - turn_.n);
   LearnCosts(steps, go.costs);
   if (go.notice == Notice::kAllHave) return lanes_->Allow(steps);
-  if (go.code == kOk && config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
-  if (go.code != kOk) why_ = go.text, failed_ = true;
-  lanes_->EndAt(steps, {go.code, go.text});
+  if (go.outcome.ok() && config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
+  if (!go.outcome.ok()) why_ = go.outcome.message, failed_ = true;
+  lanes_->EndAt(steps, go.outcome);
   Settle();
 }
 
@@ -53,16 +53,17 @@ void ReaderEpoch::LogCutShort() const {
   if (!cut_short_) return;
   const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
-  Log(Where(TurnOf(*cut_short_)) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
-      (left_out > 0
-           ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
-                                        "would still have yielded"
-           : "what the pipeline of this reader would still have yielded, if anything, is left out"));
+  Log(Where(TurnOf(*cut_short_)),
+      "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
+          (left_out > 0 ? std::to_string(left_out) +
+                              " step(s) that this reader had ready are left out, and all that its pipeline "
+                              "would still have yielded"
+                        : "what the pipeline of this reader would still have yielded, if anything, is left out"));
 }
 
 void ReaderEpoch::AnswerWhys() const {
   for (const auto& [trainer, step] : whys_)
-    Tell(trainer, wire::Because{Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_});
+    SendToTrainer(trainer, wire::Because{Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_});
 }
 
 // If this reader waits for other readers, it asks reader 0, and answers the trainer with what it knows. The other

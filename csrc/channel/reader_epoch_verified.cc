@@ -27,7 +27,7 @@ void ReaderEpoch::Acknowledged(int trainer, const Step* dealt, const wire::Recei
       what = {"it got another share in place of its own (swapped)", hash->data.rows, received->rows, 0};
     }
   }
-  what.text = world_.AudienceName(trainer) + ", in its step " + std::to_string(received->step.n) + ": " + what.text;
+  what.text = world_.GroupTrainerName(trainer) + ", in its step " + std::to_string(received->step.n) + ": " + what.text;
   Find(trainer, what);
 }
 
@@ -52,7 +52,7 @@ void ReaderEpoch::Missing(int trainer, int64_t shares) {
   const std::vector<const Step*> untaken = lanes_->Untaken();
   for (size_t i = 0; i < untaken.size() && static_cast<int64_t>(i) < shares; ++i)
     what.lost += untaken[untaken.size() - 1 - i]->ShareOf(trainer).rows;
-  what.text = world_.AudienceName(trainer) + ", after its step " + std::to_string(account_->steps(trainer)) + ": " +
+  what.text = world_.GroupTrainerName(trainer) + ", after its step " + std::to_string(account_->steps(trainer)) + ": " +
               (shares > 0 ? std::to_string(shares) + " shares, of " + proof::Rows(what.lost) + ", are lost"
                           : std::to_string(uint64_t{0} - static_cast<uint64_t>(shares)) +
                                 " shares more came than were sent (twice)");
@@ -80,9 +80,8 @@ void ReaderEpoch::Settle() {
 
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
-  proof::Report report;
-  report.finding = Here() + text;
-  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);  // at once, for trainers that wait at the end
+  // At once, for trainers that wait at the end.
+  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);
   Finish({kDataLoss, text});
   why_ = text;
 }
@@ -91,7 +90,7 @@ void ReaderEpoch::EndWith(const std::string& text) {
 void ReaderEpoch::Report(bool over) {
   if (!account_ || reported_ || !(over || lanes_->finished())) return;
   for (int t = 0; !over && t < roster_.size(); ++t) {
-    if (roster_[t].HasLeft(epoch_)) continue;
+    if (roster_[t].HasClosed(epoch_)) continue;
     // A trainer that has not opened the epoch would miss VERIFIED.
     if (roster_[t].opened < epoch_ || !leftovers_.empty() || !lanes_->HasAll(t)) return;
   }

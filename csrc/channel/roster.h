@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainers of a channel, as one of its readers knows them, over all epochs. Not thread-safe: the Source holds its
-// mutex during all calls. Trainers are counted as in World::audience.
+// mutex during all calls. Trainers are counted as in World::group_trainers.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Roster {
     std::string state;  // the answer to a save of epoch `state_epoch`, which has ended
 
     // The trainer takes nothing more of this epoch.
-    bool HasLeft(uint64_t epoch) const { return departed || closed >= epoch; }
+    bool HasClosed(uint64_t epoch) const { return departed || closed >= epoch; }
     bool HasOpened(uint64_t epoch) const { return departed || opened >= epoch; }
   };
 
@@ -38,12 +38,12 @@ class Roster {
   bool AllDeparted() const {
     return std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.departed; });
   }
-  bool AllHaveLeft(uint64_t epoch) const {
-    return std::all_of(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return t.HasLeft(epoch); });
+  bool AllHaveClosed(uint64_t epoch) const {
+    return std::all_of(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return t.HasClosed(epoch); });
   }
   // The number of trainers that are still in this epoch.
   int64_t CountIn(uint64_t epoch) const {
-    return std::count_if(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return !t.HasLeft(epoch); });
+    return std::count_if(trainers_.begin(), trainers_.end(), [&](const Trainer& t) { return !t.HasClosed(epoch); });
   }
 
   // An epoch may begin when some trainer has opened it and all trainers have left the epoch before it. `own`: the
@@ -51,7 +51,7 @@ class Roster {
   // program may change the pipeline's data before. An epoch that resumes waits for every trainer's OPEN, because each
   // trainer sends its RESTORE before OPEN.
   bool MayBegin(uint64_t next, int own) const {
-    if (!AllHaveLeft(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
+    if (!AllHaveClosed(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
     bool opened = false, all = true, resumes = false;
     for (const Trainer& t : trainers_) {
       opened = opened || (t.opened >= next && !t.departed);

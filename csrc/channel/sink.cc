@@ -20,18 +20,18 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       send_(std::move(send)),
       changed_(std::move(door)),
       window_(config_.prefetch,
-              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
+              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->group_trainer_count()), 1),
               config_.schedule == plan::Schedule::kDynamic),
       times_(world->sources.size()) {
   clock_.TraceTo(trace, config_.number, world->source_readers);
 }
 
-std::string Sink::Where(uint64_t epoch, EpochStep step) const {
-  return Place(world_->Name(world_->self), config_.name, epoch, step.n);
+Place Sink::Where(uint64_t epoch, EpochStep step) const {
+  return {world_->Name(world_->self), "channel " + config_.name, epoch, step.n};
 }
 
 // The place of the iterator's next step.
-std::string Sink::Here(const IteratorRun& iterator) const {
+Place Sink::Here(const IteratorRun& iterator) const {
   return Where(iterator.epoch > 0 ? iterator.epoch : opened_ + 1, iterator.taken);
 }
 
@@ -102,10 +102,9 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   for (bool waited = false;; waited = true) {
     if (!Runs(*iterator)) return Superseded(iterator);
     if (!late_verdict_.ok()) {  // this rank left the epoch early, and the other ranks found an error at its end
-      const Outcome outcome = std::exchange(late_verdict_, {});
       iterator->broken = true;
       CloseEpoch(iterator);
-      return {outcome.code, Here(*iterator) + outcome.message};
+      return std::exchange(late_verdict_, {}).At(Here(*iterator));
     }
     Outcome outcome;
     const TrainerEpoch::Next next = epoch_->Take(arrival, &outcome);
@@ -135,12 +134,13 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
 
 Outcome Sink::Superseded(SinkIterator* iterator) {
   iterator->over = iterator->broken = true;
-  if (!failed_.ok()) return {failed_.code, Here(*iterator) + failed_.message};
+  if (!failed_.ok()) return failed_.At(Here(*iterator));
   return {kFailedPrecondition,
-          Here(*iterator) + "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
+          "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
               std::to_string(opened_) +
               "). One channel feeds one iterator at a time: for a second one that runs "
-              "beside it call distribute_dataset again"};
+              "beside it call distribute_dataset again",
+          Here(*iterator)};
 }
 
 Outcome Sink::WaitForShare(MutexLock* lock, SinkIterator* iterator) {
@@ -178,11 +178,12 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   epoch_->Acknowledge({EpochStep(), arrival.position, found.data.rows, found.hash});
   if (found.hash == arrival.hash && found.data.rows == arrival.rows) return {};
   failed_epoch_ = iterator.epoch;
-  return {kDataLoss, Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
-                         "verify: the share that came is not the one that " + world_->SourceName(arrival.reader) +
-                         " cut: it was altered on its way, and is not handed out. If that happens again, a "
-                         "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries "
-                         "how batches travel here"};
+  return {kDataLoss,
+          "verify: the share that came is not the one that " + world_->SourceName(arrival.reader) +
+              " cut: it was altered on its way, and is not handed out. If that happens again, a "
+              "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries "
+              "how batches travel here",
+          Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
 }
 
 TrainerTimes Sink::Times(bool reset) {
@@ -234,19 +235,20 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   };
   const auto where = [&] { return mu_.AssertHeld(), Here(*iterator); };
   while (!ready()) {
-    if (iterator->cancelled) return {kCancelled, where() + "the iterator was cancelled while it waited " + what()};
-    if (interrupts != Interrupts()) return {kCancelled, where() + "interrupted (SIGINT) while it waited " + what()};
-    if (!failed_.ok()) return {failed_.code, where() + failed_.message};
+    if (iterator->cancelled) return {kCancelled, "the iterator was cancelled while it waited " + what(), where()};
+    if (interrupts != Interrupts()) return {kCancelled, "interrupted (SIGINT) while it waited " + what(), where()};
+    if (!failed_.ok()) return failed_.At(where());
     if (patience.AskDue()) {
       reason_.clear();
       asked = epoch_ ? epoch_->NextReader() : 0;
       SendTo(asked, iterator->epoch > 0 ? iterator->epoch : opened_ + 1, wire::Why{iterator->taken});
     } else if (patience.Over()) {
-      return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " +
-                                     explain() +
-                                     ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+      return {kDeadlineExceeded,
+              "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain() +
+                  ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)",
+              where()};
     } else if (patience.ReportDue()) {
-      Log(where() + "has waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain());
+      Log(where(), "has waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain());
     }
     changed_.WaitFor(lock, std::min<std::chrono::nanoseconds>(patience.Slice(), std::chrono::milliseconds(100)), [&] {
       mu_.AssertHeld();
@@ -277,15 +279,14 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
-    Outcome outcome(verified->code, verified->text);
     if (current) {
-      epoch_->OnVerified(std::move(outcome));
-    } else if (!outcome.ok() && header.epoch > failed_epoch_) {
+      epoch_->OnVerified(verified->outcome);
+    } else if (!verified->outcome.ok() && header.epoch > failed_epoch_) {
       // A rank that has left the epoch raises its error in the next epoch. A rank that has not begun it raises the
       // error at once. A rank that has raised an error of this epoch need not raise it, because all ranks begin the
       // next epoch.
       failed_epoch_ = header.epoch;
-      late_verdict_ = std::move(outcome);
+      late_verdict_ = verified->outcome;
     }
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     reason_ = std::move(because->text);
@@ -293,7 +294,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) before_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {
     const auto asked = answers_.find(state->request);  // the request may have been dropped
-    if (asked != answers_.end()) asked->second = Outcome(state->code, std::move(state->text));
+    if (asked != answers_.end()) asked->second = std::move(state->outcome);
   }
   changed_.NotifyAll();
 }
@@ -304,7 +305,7 @@ void Sink::Fail(Outcome outcome) {
   changed_.NotifyAll();
 }
 
-void Sink::Leave(Outcome outcome) {
+void Sink::Depart(Outcome outcome) {
   MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = std::move(outcome);
   if (epoch_) CloseEpoch();

@@ -97,13 +97,12 @@ class Sink {
   // Every wait, now and later, ends with this outcome.
   void Fail(Outcome outcome);
   // This rank takes no more steps: closes the epoch, and fails.
-  void Leave(Outcome outcome);
+  void Depart(Outcome outcome);
 
-  // "[rank 2 on node1, channel train, epoch 2, step 17] "
-  std::string Where(uint64_t epoch, EpochStep step) const;
+  Place Where(uint64_t epoch, EpochStep step) const;
 
  private:
-  std::string Here(const IteratorRun& iterator) const REQUIRES(mu_);
+  Place Here(const IteratorRun& iterator) const REQUIRES(mu_);
   bool Runs(const SinkIterator& iterator) const REQUIRES(mu_) { return epoch_ && iterator.epoch == opened_; }
   void OpenEpoch(SinkIterator* iterator) REQUIRES(mu_);
   void CloseEpoch() REQUIRES(mu_);

@@ -58,20 +58,20 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   }
   state->epoch = iterator->epoch;
   state->number = before_ + state->epoch;
-  state->trainers = static_cast<uint64_t>(world_->audience_count());
+  state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restore would begin after a step that the iterator has not returned
-    return {kFailedPrecondition,
-            Here(*iterator) +
-                "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
-                "checkpoint before"};
+    return {
+        kFailedPrecondition,
+        "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the checkpoint before",
+        Here(*iterator)};
   }
   if (iterator->over) {
     state->kind = SinkState::kExhausted;
     if (!failed_.ok()) return {};
   } else if (!Runs(*iterator)) {
-    return {kFailedPrecondition, Here(*iterator) + "this iterator can't be saved: it was superseded by a newer one"};
+    return {kFailedPrecondition, "this iterator can't be saved: it was superseded by a newer one", Here(*iterator)};
   } else {
     state->kind = SinkState::kRunning;
     epoch_->SaveTo(state);
@@ -84,7 +84,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (state->kind == SinkState::kRunning && answers[r].empty()) {
-      return {kFailedPrecondition, Here(*iterator) + "the epoch was over before its state was saved"};
+      return {kFailedPrecondition, "the epoch was over before its state was saved", Here(*iterator)};
     }
     state->lanes[r].reader_state = std::move(answers[r]);
   }
@@ -95,20 +95,22 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   MutexLock lock(&mu_);
   const auto readers = static_cast<size_t>(world_->source_count());
   if (state.kind > SinkState::kExhausted) {
-    return {kDataLoss, Here({}) + "a checkpoint of this channel is damaged. Restore another one"};
+    return {kDataLoss, "a checkpoint of this channel is damaged. Restore another one", Here({})};
   }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
-    return {kInvalidArgument, Here({}) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
-                                  " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
-                                  ": each reader has its own place in its own data. Use as many readers"};
+    return {kInvalidArgument,
+            "this iterator was saved when " + std::to_string(state.lanes.size()) +
+                " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
+                ": each reader has its own place in its own data. Use as many readers",
+            Here({})};
   }
-  if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
-    return {kInvalidArgument, Here({}) +
-                                  "this iterator was saved within the last steps of its epoch, which "
-                                  "several readers make together for " +
-                                  std::to_string(state.trainers) + " ranks, and can't go on with " +
-                                  std::to_string(world_->audience_count()) +
-                                  ". Restore another checkpoint, or on as many ranks"};
+  if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->group_trainer_count())) {
+    return {kInvalidArgument,
+            "this iterator was saved within the last steps of its epoch, which "
+            "several readers make together for " +
+                std::to_string(state.trainers) + " ranks, and can't go on with " +
+                std::to_string(world_->group_trainer_count()) + ". Restore another checkpoint, or on as many ranks",
+            Here({})};
   }
   if (Runs(*iterator)) CloseEpoch();
   IteratorRun run;

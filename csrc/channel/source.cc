@@ -21,24 +21,24 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       stall_seconds_(stall_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      roster_(world->audience_count()),
+      roster_(world->group_trainer_count()),
       credit_(Credit::Of(config_, *world)),
-      times_(world->audience.size()) {
-  clock.TraceTo(trace, config_.number, world->audience_ranks);
+      times_(world->group_trainers.size()) {
+  clock.TraceTo(trace, config_.number, world->group_trainer_ranks);
 }
 
 void Source::SendTo(int member, uint64_t epoch, wire::Message message) const {
   send_(member, MakeHeader(config_.number, epoch, std::move(message)), nullptr);
 }
 
-void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
-  SendTo(world_->audience[static_cast<size_t>(trainer)], epoch, std::move(message));
+void Source::SendToTrainer(int trainer, uint64_t epoch, wire::Message message) const {
+  SendTo(world_->group_trainers[static_cast<size_t>(trainer)], epoch, std::move(message));
 }
 
 // ---- The dealer.
 
 bool Source::MayBegin() const {
-  const int own = config_.schedule == plan::Schedule::kStatic ? world_->AudienceIndex(world_->self) : -1;
+  const int own = config_.schedule == plan::Schedule::kStatic ? world_->GroupTrainerIndex(world_->self) : -1;
   return !epoch_ && roster_.MayBegin(begun_ + 1, own);
 }
 
@@ -104,12 +104,12 @@ Source::Task Source::Await() {
     task = epoch_->Next(SaveIsWanted());
     if (task) return true;
     if (!std::exchange(waits, true)) {
-      clock.TurnTo(ReaderDoes::kHasNoRoom);
+      clock.TurnTo(ReaderDoes::kLacksCredit);
       epoch_->SendPulled(wire::Pulled::Progress::kGoesOn);
     }
     const auto [trainer, limit] = epoch_->WaitsForCreditOf();
     if (trainer >= 0) slowest = trainer;
-    changed_.Attend(trainer < 0 ? Doorbell::kEverybody : world_->audience[static_cast<size_t>(trainer)], limit);
+    changed_.Attend(trainer < 0 ? Doorbell::kEverybody : world_->group_trainers[static_cast<size_t>(trainer)], limit);
     return false;
   };
   constexpr auto kMoment = std::chrono::milliseconds(1);
@@ -121,8 +121,8 @@ Source::Task Source::Await() {
   if (waits) {
     const int64_t spent = clock.TurnTo(ReaderDoes::kDeals, slowest);
     if (slowest >= 0) {
-      times_.no_room[static_cast<size_t>(slowest)] += spent;
-      ++times_.no_room_times[static_cast<size_t>(slowest)];
+      times_.without_credit[static_cast<size_t>(slowest)] += spent;
+      ++times_.without_credit_times[static_cast<size_t>(slowest)];
     }
   }
   if (*task == Task::kPull) epoch_->Pull();
@@ -148,7 +148,7 @@ void Source::End() {
   MutexLock lock(&mu_);
   epoch_->End();
   for (const SaveRequest& request : SaveRequests()) {
-    AnswerWithState(request, {kFailedPrecondition, epoch_->Here() + "the epoch was over before its state was saved"});
+    AnswerWithState(request, {kFailedPrecondition, "the epoch was over before its state was saved", epoch_->Here()});
   }
   times_.steps += epoch_->dealt();
   FreeAfterUnlock(std::move(epoch_));  // including the last tensors
@@ -163,7 +163,7 @@ ReaderTimes Source::Times(bool reset) {
   now.sums = clock.Read(reset);
   if (epoch_) now.untaken = epoch_->Untaken(), now.steps += epoch_->dealt();
   if (reset) {
-    times_ = ReaderTimes(world_->audience.size());
+    times_ = ReaderTimes(world_->group_trainers.size());
     times_.steps = epoch_ ? 0 - epoch_->dealt() : 0;  // the sum of both counts from now on
   }
   return now;
@@ -190,12 +190,13 @@ void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std:
   // The input's iterator has passed the element that failed, and other elements of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
-                            epoch_->Here() + "this epoch can't be saved any more: its pipeline has failed behind the "
-                                             "steps that this rank has had. Go on from the checkpoint before"});
+                            "this epoch can't be saved any more: its pipeline has failed behind the steps that this "
+                            "rank has had. Go on from the checkpoint before",
+                            epoch_->Here()});
   }
   // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.
   if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
-  if (!outcome.ok()) return Answer(request, outcome);
+  if (!outcome.ok()) return Answer(request, outcome.At(epoch_->Here()));
   Answer(request, {kOk, std::move(state)});
 }
 
@@ -207,8 +208,7 @@ void Source::KeepState(int trainer, std::string state) {
 
 // If the answer is OK, its message is the state.
 void Source::Answer(const SaveRequest& request, Outcome answer) const {
-  Tell(static_cast<int>(request.trainer), request.epoch,
-       wire::State{request.request, answer.code, std::move(answer.message)});
+  SendToTrainer(static_cast<int>(request.trainer), request.epoch, wire::State{request.request, std::move(answer)});
 }
 
 // The epoch has no state now, because of `why`. A trainer that has seen its end gets the kept state, or none.
@@ -226,8 +226,9 @@ void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
     return;
   }
   AnswerWithState(request,
-                  {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
-                                            " is not under way on the reader: take an element before saving"});
+                  {kFailedPrecondition,
+                   "epoch " + std::to_string(epoch) + " is not under way on the reader: take an element before saving",
+                   {Me(), "channel " + config_.name, begun_}});
 }
 
 void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) {
@@ -236,12 +237,12 @@ void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore
   // is right for an iterator that was saved unused.
   const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
-    const std::string late = world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
+    const std::string late = world_->GroupTrainerName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
                              ", which another rank has begun already: restore on "
                              "every rank, or on rank 0 before any collective, before the first element is asked for";
-    outcome = {kFailedPrecondition, epoch_->Here() + late};
-    epoch_->Finish({kFailedPrecondition, late});
+    outcome = {kFailedPrecondition, late, epoch_->Here()};
+    epoch_->Finish(outcome);
   } else if (epoch > begun_) {
     roster_[trainer].restores[epoch] = restore;
   }
@@ -260,7 +261,7 @@ void Source::Handle(int member, const wire::Header& header) {
     if (member == world_->readers[0] && Deals(header.epoch)) epoch_->OnAlike(*alike), changed_.NotifyAll();
     return;
   }
-  const int trainer = world_->AudienceIndex(member);
+  const int trainer = world_->GroupTrainerIndex(member);
   if (trainer >= 0) On(trainer, header.epoch, header.message);
 }
 
@@ -315,7 +316,7 @@ void Source::OnTaken(int trainer, uint64_t epoch, const wire::Taken& taken) {
   if (!Deals(epoch) || t.closed >= epoch) return;
   const bool enough = epoch_->OnTaken(trainer, taken);
   // Usually the slowest trainer's TAKEN frees credit. The trainer given to Attend() may not be the slowest.
-  const int member = world_->audience[static_cast<size_t>(trainer)];
+  const int member = world_->group_trainers[static_cast<size_t>(trainer)];
   if (enough || changed_.WokenBy(member, taken.limit)) changed_.NotifyAll();
 }
 
@@ -329,9 +330,9 @@ void Source::OnDeparted(int trainer) {
   if (std::exchange(t.departed, true)) return;
   if (roster_.AllDeparted()) {
     const int first = world_->readers[0];
-    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kLeftForGood, Turn(), kOk, ""});
+    if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kDeparted, Turn(), {}});
     if (config_.verify) SendTo(first, begun_, wire::Report());
-    if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kLeftForGood});
+    if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kDeparted});
   }
   if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);
   CancelIfOver();
@@ -342,7 +343,7 @@ void Source::OnDeparted(int trainer) {
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   if (go.notice == Notice::kExplain) {
     if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
-      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), kOk, Explain(-1, epoch)});
+      SendTo(world_->readers[0], epoch, wire::Ready{Progress::kExplains, Turn(), {kOk, Explain(-1, epoch)}});
   } else if (Deals(epoch) && epoch_->started()) {
     epoch_->OnGo(go);
     if (go.notice == Notice::kEndsThere) changed_.NotifyAll();
@@ -356,7 +357,7 @@ void Source::OnWhy(int trainer, uint64_t epoch, EpochStep step) {
     CancelIfOver();
     changed_.NotifyAll();
   }
-  Tell(trainer, epoch, wire::Because{Explain(trainer, epoch)});
+  SendToTrainer(trainer, epoch, wire::Because{Explain(trainer, epoch)});
 }
 
 // The reason why this trainer waits for the epoch; -1: any trainer.
@@ -364,8 +365,8 @@ std::string Source::Explain(int trainer, uint64_t epoch) const {
   if (Deals(epoch)) return epoch_->Explain(trainer);
   std::vector<std::string> busy, absent;
   for (int i = 0; i < roster_.size(); ++i) {
-    if (!roster_[i].HasLeft(begun_)) busy.push_back(world_->AudienceName(i));
-    if (!roster_[i].HasOpened(epoch)) absent.push_back(world_->AudienceName(i));
+    if (!roster_[i].HasClosed(begun_)) busy.push_back(world_->GroupTrainerName(i));
+    if (!roster_[i].HasOpened(epoch)) absent.push_back(world_->GroupTrainerName(i));
   }
   if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(begun_);
   if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);

@@ -35,7 +35,7 @@ struct SaveRequest {
   int64_t request;
 };
 
-// Trainers are counted as in World::audience.
+// Trainers are counted as in World::group_trainers.
 class Source {
  public:
   using Task = ReaderEpoch::Task;
@@ -113,7 +113,7 @@ class Source {
  private:
   std::string Me() const { return world_->ReaderName(world_->me().reader); }
   void SendTo(int member, uint64_t epoch, wire::Message message) const;
-  void Tell(int trainer, uint64_t epoch, wire::Message message) const;
+  void SendToTrainer(int trainer, uint64_t epoch, wire::Message message) const;
   bool Deals(uint64_t epoch) const REQUIRES(mu_) { return epoch_ && epoch == begun_; }
   bool MayBegin() const REQUIRES(mu_);
   bool SaveIsWanted() const REQUIRES(mu_) { return saves_.count(begun_) > 0; }

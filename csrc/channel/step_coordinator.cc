@@ -19,11 +19,11 @@ bool StepCoordinator::Advance(Epoch* epoch) {
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
-    if (r.progress != Progress::kLeft) longest = std::max(longest, r.steps);
+    if (r.progress != Progress::kClosed) longest = std::max(longest, r.steps);
     running = running || r.progress == Progress::kHas;
   }
   for (const Reader& r : epoch->readers) {
-    if (r.progress == Progress::kLeft || (r.progress == Progress::kFills && r.outcome.ok())) continue;
+    if (r.progress == Progress::kClosed || (r.progress == Progress::kFills && r.outcome.ok())) continue;
     reach = std::min(reach, r.steps);
     // A reader that can't make fillers is an error only if its fillers are needed.
     const bool fails = r.progress == Progress::kFailed || (r.progress == Progress::kFills && longest > r.steps);
@@ -70,10 +70,10 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
     if (one.progress != Progress::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
-    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), kOk, ""});
+    SendGo(r, key, {Go::Notice::kExplain, Turn(epoch->allowed), {}});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
-  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, who});
+  SendGo(reader, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, who}});
 }
 
 // If one reader resumes in the middle of the epoch and another begins it anew, they have different numbers of steps
@@ -81,29 +81,30 @@ void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) c
 bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || progress == Progress::kLeft || progress == Progress::kLeftForGood || progress == Progress::kAsks ||
+  if (r.begun || progress == Progress::kClosed || progress == Progress::kDeparted || progress == Progress::kAsks ||
       progress == Progress::kExplains)
     return false;
   r.begun = true;
   r.from = ready.steps.n;
-  if (progress == Progress::kBegins) r.resumes = ready.text;
-  std::string place;
+  if (progress == Progress::kBegins) r.resumes = ready.outcome.place;
+  Place place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
-    if (one.resumes.empty())
+    if (!one.resumes.known())
       anew.push_back(world_->ReaderName(static_cast<int>(i)));
-    else if (place.empty() && one.from > 0)
+    else if (!place.known() && one.from > 0)
       place = one.resumes;
   }
-  if (place.empty() || anew.empty()) return true;
+  if (!place.known() || anew.empty()) return true;
   r.progress = Progress::kFailed;
   r.steps = epoch->allowed;
-  r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
-                                        JoinNames(anew) +
-                                        ": each host's reader has its own place, so restore the iterator "
-                                        "on every rank, each from what it saved itself"};
+  r.outcome = {kFailedPrecondition,
+               "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
+                   ": each host's reader has its own place, so restore the iterator on every rank, each from what it "
+                   "saved itself",
+               place};
   return true;
 }
 
@@ -113,7 +114,7 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   MutexLock lock(&mu_);
   // The epoch is over: the answer of a reader to kExplain came late.
   if (ready.progress == Progress::kExplains && !book_.Has(header)) return;
-  book_.Update(header, reader, ready.progress == Progress::kLeftForGood,
+  book_.Update(header, reader, ready.progress == Progress::kDeparted,
                [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, ready); });
 }
 
@@ -127,14 +128,14 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch->allowed)
     epoch->costs[ready.steps.n - 1] += ready.cost;
   const bool ends = progress == Progress::kEnded || progress == Progress::kFills || progress == Progress::kFailed;
-  if (progress == Progress::kLeft || (ends && runs)) {
+  if (progress == Progress::kClosed || (ends && runs)) {
     r.progress = progress;
-    (ready.lost ? r.lost : r.outcome) = {ready.code, ready.text};
+    (ready.lost ? r.lost : r.outcome) = ready.outcome;
   }
   uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
-  std::string place;
+  Place place;
   for (const Reader& one : epoch->readers) {
-    if (one.progress == Progress::kLeft || one.resumes.empty() || one.from < latest) continue;
+    if (one.progress == Progress::kClosed || !one.resumes.known() || one.from < latest) continue;
     latest = one.from;
     place = one.resumes;
   }
@@ -143,26 +144,25 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
     r.steps = epoch->allowed;
     r.outcome = {
         kFailedPrecondition,
-        place +
-            "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
-            "Save without a buffering stage behind distribute_dataset"};
+        "weigh=: the hosts saved this epoch at different steps, so the costs of the first steps are not known. "
+        "Save without a buffering stage behind distribute_dataset",
+        place};
   }
   const bool news = Advance(epoch);
   if (news || (begins && epoch->ended)) {
     epoch->waiting.clear();
-    Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome.code,
-          epoch->outcome.message};
+    Go go{epoch->ended ? Go::Notice::kEndsThere : Go::Notice::kAllHave, Turn(epoch->allowed), epoch->outcome};
     const auto end = epoch->costs.lower_bound(epoch->allowed);
     for (auto at = epoch->costs.begin(); at != end; at = epoch->costs.erase(at)) go.costs.push_back(at->second);
     for (int to = 0; to < static_cast<int>(epoch->readers.size()); ++to) {
       const Reader& one = epoch->readers[static_cast<size_t>(to)];
-      if (one.begun && one.progress != Progress::kLeft && (news || to == reader)) SendGo(to, key, go);
+      if (one.begun && one.progress != Progress::kClosed && (news || to == reader)) SendGo(to, key, go);
     }
   } else if (progress == Progress::kAsks) {
     AskThoseBehind(epoch, key, reader);
   } else if (progress == Progress::kExplains) {
-    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), kOk, text});
+    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.outcome.message;
+    for (int to : epoch->waiting) SendGo(to, key, {Go::Notice::kBehind, Turn(epoch->allowed), {kOk, text}});
   }
 }
 

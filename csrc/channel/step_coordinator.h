@@ -38,11 +38,11 @@ class StepCoordinator {
   struct Reader {
     uint64_t steps = 0;
     Progress progress = Progress::kHas;
-    Outcome outcome;      // kFailed: the error. kFills: the reason why it can't make fillers, or OK
-    Outcome lost;         // the error of its pipeline, with on_reader_error="continue"
-    bool begun = false;   // it has begun the epoch. Other readers get no GO
-    uint64_t from = 0;    // that step
-    std::string resumes;  // its place, for an error, if it resumes from a checkpoint; otherwise empty
+    Outcome outcome;     // kFailed: the error. kFills: the reason why it can't make fillers, or OK
+    Outcome lost;        // the error of its pipeline, with on_reader_error="continue"
+    bool begun = false;  // it has begun the epoch. Other readers get no GO
+    uint64_t from = 0;   // that step
+    Place resumes;       // if it resumes from a checkpoint: its place, for an error
   };
   struct Epoch {
     std::vector<Reader> readers;

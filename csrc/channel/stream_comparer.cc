@@ -16,14 +16,14 @@ void StreamComparer::OnPulled(int reader, const wire::Header& header) {
   const auto* pulled = std::get_if<wire::Pulled>(&header.message);
   if (reader < 0 || pulled == nullptr) return;
   MutexLock lock(&mu_);
-  book_.Update(header, reader, pulled->progress == Progress::kLeftForGood,
+  book_.Update(header, reader, pulled->progress == Progress::kDeparted,
                [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, *pulled); });
 }
 
 void StreamComparer::Note(const Key& key, Epoch* epoch, int reader, const wire::Pulled& pulled) const {
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (pulled.progress == Progress::kLeft) {
-    r.progress = Progress::kLeft;
+  if (pulled.progress == Progress::kClosed) {
+    r.progress = Progress::kClosed;
   } else if (r.progress == Progress::kGoesOn) {
     r.divides_files = pulled.progress == Progress::kFiles;
     std::string difference = CompareHashes(epoch, reader, pulled);
@@ -32,7 +32,7 @@ void StreamComparer::Note(const Key& key, Epoch* epoch, int reader, const wire::
     if (epoch->difference.empty()) epoch->difference = std::move(difference);
   }
   Forget(epoch);
-  Tell(key, epoch);
+  SendAlike(key, epoch);
 }
 
 // Returns the first difference, or an empty text.
@@ -83,21 +83,21 @@ std::string StreamComparer::Differ(int reader, int other, const std::string& wha
 void StreamComparer::Forget(Epoch* epoch) {
   uint64_t until = ~0ull;
   for (const Reader& r : epoch->readers) {
-    if (r.progress != Progress::kLeft) until = std::min(until, r.begun ? r.pulled : 0);
+    if (r.progress != Progress::kClosed) until = std::min(until, r.begun ? r.pulled : 0);
   }
   if (!epoch->difference.empty()) epoch->hashes.clear();
   for (; !epoch->hashes.empty() && epoch->first < until; ++epoch->first) epoch->hashes.pop_front();
 }
 
 // A reader that has not begun the epoch gets the result after its first message.
-void StreamComparer::Tell(const Key& key, Epoch* epoch) const {
+void StreamComparer::SendAlike(const Key& key, Epoch* epoch) const {
   const bool ended = std::none_of(epoch->readers.begin(), epoch->readers.end(),
                                   [](const Reader& r) { return r.progress == Progress::kGoesOn; });
   if (!ended && epoch->difference.empty()) return;
-  const wire::Alike alike{epoch->difference.empty() ? kOk : kDataLoss, epoch->difference};
+  const wire::Alike alike{{epoch->difference.empty() ? kOk : kDataLoss, epoch->difference}};
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     Reader& r = epoch->readers[i];
-    if (r.progress == Progress::kLeft || !r.begun || std::exchange(r.told, true)) continue;
+    if (r.progress == Progress::kClosed || !r.begun || std::exchange(r.answered, true)) continue;
     send_(world_->readers[i], MakeHeader(key.first, key.second, alike), nullptr);
   }
 }

@@ -36,8 +36,8 @@ class StreamComparer {
   struct Reader {
     Progress progress = Progress::kGoesOn;
     bool begun = false, divides_files = false;
-    bool told = false;    // it has got the result
-    uint64_t pulled = 0;  // the number of its next element
+    bool answered = false;  // it has got the result
+    uint64_t pulled = 0;    // the number of its next element
   };
   struct Hash {
     uint64_t hash = 0;
@@ -55,7 +55,7 @@ class StreamComparer {
   std::string CompareHashes(Epoch* epoch, int reader, const wire::Pulled& pulled) const;
   std::string CompareEnds(const Epoch& epoch) const;
   static void Forget(Epoch* epoch);
-  void Tell(const Key& key, Epoch* epoch) const;
+  void SendAlike(const Key& key, Epoch* epoch) const;
   std::string Differ(int reader, int other, const std::string& what) const;
 
   const World* const world_;

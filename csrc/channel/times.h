@@ -21,11 +21,11 @@ enum class TrainerDoes {
 
 // The activities of a dealer, from the beginning of an epoch to its end.
 enum class ReaderDoes {
-  kNothing,    // between epochs
-  kPulls,      // runs the user's pipeline
-  kDeals,      // cuts, copies, sends
-  kHasNoRoom,  // waits, because a trainer has a full window
-  kServes,     // waits until the trainers have taken all dealt steps
+  kNothing,      // between epochs
+  kPulls,        // runs the user's pipeline
+  kDeals,        // cuts, copies, sends
+  kLacksCredit,  // waits, because a trainer has a full window
+  kServes,       // waits until the trainers have taken all dealt steps
   kCount,
 };
 
@@ -53,14 +53,14 @@ struct TrainerTimes {
 };
 
 struct ReaderTimes {
-  explicit ReaderTimes(size_t trainers) : no_room(trainers), no_room_times(trainers) {}
+  explicit ReaderTimes(size_t trainers) : without_credit(trainers), without_credit_times(trainers) {}
 
   Stopwatch<ReaderDoes>::Sums sums{};
-  uint64_t elements = 0;         // pulled
-  uint64_t steps = 0;            // dealt
-  uint64_t untaken = 0;          // dealt steps (dynamic: elements) that some trainer has not taken at the moment
-  std::vector<int64_t> no_room;  // ns, by the trainer that was the last one with a full window
-  std::vector<uint64_t> no_room_times;
+  uint64_t elements = 0;                // pulled
+  uint64_t steps = 0;                   // dealt
+  uint64_t untaken = 0;                 // dealt steps (dynamic: elements) that some trainer has not taken at the moment
+  std::vector<int64_t> without_credit;  // ns, by the trainer that was the last one with a full window
+  std::vector<uint64_t> without_credit_times;
 };
 
 }  // namespace hvdata

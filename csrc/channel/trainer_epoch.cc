@@ -184,7 +184,7 @@ void TrainerEpoch::MakeTail() {
   std::vector<int64_t> leftovers;
   leftovers.reserve(lanes_.size());
   for (const Lane& lane : lanes_) leftovers.push_back(lane.leftovers);
-  tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.audience_count(), config_.remainder);
+  tail_ = std::make_unique<plan::Tail>(std::move(leftovers), world_.group_trainer_count(), config_.remainder);
 }
 
 // The reader has no more steps. Returns true if that was the epoch's end.
@@ -264,13 +264,13 @@ Outcome TrainerEpoch::NoFiller() const {
   if (!tail_->Short(step)) return {};
   const int reader = tail_->At(step, 0).reader;
   if (At(reader).no_filler.empty()) return {};
-  return {kInvalidArgument, Place(world_.SourceName(reader), config_.name, epoch_, taken_.n) + At(reader).no_filler};
+  return {kInvalidArgument, At(reader).no_filler, Where(world_.SourceName(reader))};
 }
 
 // The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several.
 double TrainerEpoch::TailCost(TailStep step) const {
   double cost = 0;
-  for (int t = 0; t < world_.audience_count(); ++t) {
+  for (int t = 0; t < world_.group_trainer_count(); ++t) {
     const plan::Tail::Share share = tail_->At(static_cast<int64_t>(step.n), t);
     const std::vector<double>& costs = At(share.reader).costs;
     if (!share.filler && static_cast<size_t>(share.element) < costs.size())
@@ -297,29 +297,30 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
 void TrainerEpoch::On(int reader, const wire::End& end) {
   Lane& lane = At(reader);
   lane.ended = true;
-  if (end.code != kOk) {
-    lane.outcome = {end.code, end.text};
+  if (!end.outcome.ok()) {
+    lane.outcome = end.outcome;
     lane.lost = end.lost;
     return;
   }
   lane.no_filler = end.no_filler;
   lane.costs = end.costs;
-  const auto trainers = static_cast<uint64_t>(world_.audience_count());
-  lane.leftovers = static_cast<int64_t>(std::min(end.left, trainers));  // too few for a step
+  const auto trainers = static_cast<uint64_t>(world_.group_trainer_count());
+  lane.leftovers = static_cast<int64_t>(std::min(end.leftovers, trainers));  // too few for a step
   lane.dropped = PeersCount(end.dropped);
   tail_taken_ = std::max(tail_taken_, end.tail_taken);
   const uint64_t came = lane.taken + lane.queue.size();
   if (dynamic() || end.step.n == came) return;
   lane.missing = static_cast<int64_t>(end.step.n - came);
-  lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_.n) +
-                                 world_.SourceName(reader) + " sent " + std::to_string(end.step.n) +
-                                 " shares of this epoch, and " + std::to_string(came) +
-                                 " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
-                                 "horovod_data.doctor` tries how batches travel here"};
+  lane.outcome = {kDataLoss,
+                  world_.SourceName(reader) + " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
+                      std::to_string(came) +
+                      " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
+                      "horovod_data.doctor` tries how batches travel here",
+                  Where(world_.Name(world_.self))};
 }
 
 void TrainerEpoch::OnVerified(Outcome outcome) {
-  // The first error is kept, because a reader's own error names its place.
+  // The first error is kept.
   if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 

@@ -112,7 +112,8 @@ class TrainerEpoch {
   int readers() const { return static_cast<int>(lanes_.size()); }
   Lane& At(int reader) { return lanes_[static_cast<size_t>(reader)]; }
   const Lane& At(int reader) const { return lanes_[static_cast<size_t>(reader)]; }
-  int Me() const { return world_.AudienceIndex(world_.self); }
+  int Me() const { return world_.GroupTrainerIndex(world_.self); }
+  Place Where(std::string process) const { return {std::move(process), "channel " + config_.name, epoch_, taken_.n}; }
   bool HasNext(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
   bool TailIsOver() const { return tail_taken_.n >= static_cast<uint64_t>(tail_->steps()); }
   void TakeFrom(int reader, Arrival* arrival);

@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,13 +39,21 @@ thread_local std::string last_result;
 // before Python reads it.
 thread_local std::string last_of_all;
 
+int Report(int code) { return code; }
 int Report(const Outcome& outcome) {
-  last_error = outcome.message;
+  last_error = outcome.Text();
   return outcome.code;
 }
 
-// Returns the code of an exception. An exception that leaves a C function would end the process.
-int Caught(const std::exception& thrown) {
+// Returns what `body` reports: a code, an Outcome, or nothing. An exception that leaves a C function would end the
+// process.
+template <typename Body>
+int Run(Body body) try {
+  if constexpr (std::is_void_v<decltype(body())>)
+    return body(), kOk;
+  else
+    return Report(body());
+} catch (const std::exception& thrown) {
   try {
     return Report(Explained(thrown));
   } catch (const std::exception&) {  // no memory for the text
@@ -55,39 +62,39 @@ int Caught(const std::exception& thrown) {
   }
 }
 
+// Returns the text that `body` makes, or null after an error.
+template <typename Body>
+const char* Text(Body body) {
+  return Run([&] { last_result = body(); }) == kOk ? last_result.c_str() : nullptr;
+}
+
 std::map<std::string, double> Numbers(const char* const* names, const double* values, int n) {
   std::map<std::string, double> numbers;
   for (int i = 0; i < n; ++i) numbers[names[i]] = values[i];
   return numbers;
 }
 
-// Calls `body` with this process's engine, and returns its result. Does nothing without an engine.
+// Calls `body` with this process's engine, as Run. Does nothing without an engine.
 template <typename Body>
-int WithEngine(Body body) try {
+int WithEngine(Body body) {
   const std::shared_ptr<Engine> engine = Engine::Current();
-  return engine ? body(*engine) : kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+  return engine ? Run([&] { return body(*engine); }) : kOk;
 }
 
 // Does the same, but returns an error if no engine runs.
 template <typename Body>
-int WithRunning(Body body) try {
-  const std::shared_ptr<Engine> engine = Engine::Current();
-  if (!engine || Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());
-  return body(*engine), kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int WithRunning(Body body) {
+  if (Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());
+  return WithEngine(body);
 }
 
 // Returns the text that `body` makes. It is empty if there is no engine.
 template <typename Body>
-const char* TextOfEngine(Body body) try {
-  const std::shared_ptr<Engine> engine = Engine::Current();
-  last_result = engine ? body(*engine) : "";
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+const char* TextOfEngine(Body body) {
+  return Text([&] {
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    return engine ? body(*engine) : std::string();
+  });
 }
 
 // mpi4py gives the address of the handle, whose type differs between MPI libraries. Null: MPI_COMM_WORLD.
@@ -100,23 +107,15 @@ MPI_Comm FromPointer(const void* comm) {
 
 // Held while this process joins the job. It guards no data. Another rank may already call hvd.shutdown(). Then
 // Horovod's thread calls MPI_Finalize here at once. That call must wait until there is an engine to stop.
-std::mutex& Joining() {
-  static std::mutex* const joining = new std::mutex;
-  return *joining;
-}
-
+std::mutex joining;
 std::atomic<void (*)()> on_finalize{nullptr};  // set by Python, read by the thread that finalises MPI
 std::shared_future<void> beside;               // ready when the call of hvdata_call_beside has returned
 
 void StopForFinalize() {
-  Joining().lock();
-  const std::shared_ptr<Engine> engine = Engine::Current();
-  Joining().unlock();
-  try {
-    if (engine) engine->EndForFinalize(on_finalize);
-  } catch (const std::exception& thrown) {  // MPI is the caller
-    Log(Explained(thrown).message);
-  }
+  joining.lock();
+  joining.unlock();
+  const int code = WithEngine([](Engine& engine) { engine.EndForFinalize(on_finalize); });
+  if (code != kOk) Log(last_error);  // MPI is the caller
 }
 
 }  // namespace
@@ -137,87 +136,56 @@ __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDAT
 
 // Describes the library's build, as a JSON object {"version", "tensorflow", "cxx11_abi"}. The second line is the
 // version text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
-const char* hvdata_build_info(void) try {
-  // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
-  char mpi[16384];
-  int length = 0;
-  MPI_Get_library_version(mpi, &length);
-  std::string library(mpi, static_cast<size_t>(length));
-  library = library.substr(0, library.find('\n'));
-  std::replace(library.begin(), library.end(), '\t', ' ');
-  last_result = "{\"version\": \"" HVDATA_VERSION "\", " + std::string(built_for) +
-                ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+const char* hvdata_build_info(void) {
+  return Text([] {
+    // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
+    char mpi[16384];
+    int length = 0;
+    MPI_Get_library_version(mpi, &length);
+    std::string library(mpi, static_cast<size_t>(length));
+    library = library.substr(0, library.find('\n'));
+    std::replace(library.begin(), library.end(), '\t', ' ');
+    return "{\"version\": \"" HVDATA_VERSION "\", " + std::string(built_for) +
+           ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
+  });
 }
 
 // ---- MPI, before the start. Call these on the caller's thread. `comm` points to an MPI_Comm (mpi4py:
 // MPI._addressof(comm)). NULL is MPI_COMM_WORLD.
 
 // thread_level: 0 SINGLE, 1 FUNNELED, 2 SERIALIZED, 3 MULTIPLE; -1 while MPI is not initialised.
-int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
-  const MpiState state = QueryMpi();
-  *initialized = state.initialized;
-  *finalized = state.finalized;
-  *thread_level = state.thread_level;
-  return kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
+  return Run([&] {
+    const MpiState state = QueryMpi();
+    *initialized = state.initialized;
+    *finalized = state.finalized;
+    *thread_level = state.thread_level;
+  });
 }
 
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). If this library initialises MPI, it also finalises MPI when the process
 // exits.
-int hvdata_mpi_init(void) try { return Report(InitMpi()); } catch (const std::exception& thrown) {
-  return Caught(thrown);
-}
+int hvdata_mpi_init(void) { return Run(InitMpi); }
 
-int hvdata_comm_info(const void* comm, int* rank, int* size) try {
-  const MPI_Comm c = FromPointer(comm);
-  *rank = RankIn(c);
-  *size = SizeOf(c);
-  return kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
-}
-
-// world_ranks[i] is the rank in MPI_COMM_WORLD of rank i of comm. The caller gives room for comm's size.
-int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
-  MPI_Group group, world;
-  MPI_Comm_group(FromPointer(comm), &group);
-  MPI_Comm_group(MPI_COMM_WORLD, &world);
-  std::vector<int> ranks(static_cast<size_t>(SizeOf(FromPointer(comm))));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const int code = MPI_Group_translate_ranks(group, static_cast<int>(ranks.size()), ranks.data(), world, world_ranks);
-  MPI_Group_free(&group);
-  MPI_Group_free(&world);
-  Check(code, "MPI_Group_translate_ranks");
-  return kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_comm_info(const void* comm, int* rank, int* size) {
+  return Run([&] {
+    *rank = RankIn(FromPointer(comm));
+    *size = SizeOf(FromPointer(comm));
+  });
 }
 
 // Collective on comm: every rank contributes `mine` (n bytes). The result is a sequence of (uint64 little-endian
 // length, bytes) in rank order. It is valid until this thread's next call of this function or of hvdata_agree_wait.
-int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
-  const MPI_Comm c = FromPointer(comm);
-  const int length = static_cast<int>(n);
-  std::vector<int> lengths(static_cast<size_t>(SizeOf(c))), starts(1);
-  Check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, c), "MPI_Allgather");
-  for (const int one : lengths) starts.push_back(starts.back() + one);
-  std::vector<char> texts(static_cast<size_t>(starts.back()) + 1);
-  Check(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c),
-        "MPI_Allgatherv");
-  last_of_all.clear();
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_of_all);
-    last_of_all.append(texts.data() + starts[i], static_cast<size_t>(lengths[i]));
-  }
-  *all = last_of_all.data();
-  *all_n = last_of_all.size();
-  return kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) {
+  return Run([&] {
+    last_of_all.clear();
+    for (const std::string& one : GatherOver(FromPointer(comm), {mine, n})) {
+      wire::AppendLittleEndian<uint64_t>(one.size(), &last_of_all);
+      last_of_all += one;
+    }
+    *all = last_of_all.data();
+    *all_n = last_of_all.size();
+  });
 }
 
 // ---- The engine.
@@ -226,20 +194,20 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 // 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The other three: the names
 // and values of the fields of EngineSettings, and their number.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const char* const* names, const double* values, int settings) try {
-  const MPI_Comm c = FromPointer(comm);
-  std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
-  for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
-  // BeforeMpiFinalize comes before the first collective step. Once a rank has joined, every rank must notice
-  // MPI_Finalize.
-  const std::lock_guard<std::mutex> joining(Joining());
-  BeforeMpiFinalize(StopForFinalize);
-  const auto numbers = Numbers(names, values, settings);
-  EngineSettings taken;
-  HVDATA_SETTINGS(HVDATA_TAKE)
-  return Report(Engine::Start(c, std::move(roles), taken));
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+                 const char* const* hosts, const char* const* names, const double* values, int settings) {
+  return Run([&] {
+    const MPI_Comm c = FromPointer(comm);
+    std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
+    for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
+    // BeforeMpiFinalize comes before the first collective step. Once a rank has joined, every rank must notice
+    // MPI_Finalize.
+    const std::lock_guard<std::mutex> lock(joining);
+    BeforeMpiFinalize(StopForFinalize);
+    const auto numbers = Numbers(names, values, settings);
+    EngineSettings taken;
+    HVDATA_SETTINGS(HVDATA_TAKE)
+    return Engine::Start(c, std::move(roles), taken);
+  });
 }
 
 // 0: never started. 1: running. 2: shut down. 3: broken. 4: this is a forked child of a process that started one.
@@ -247,12 +215,12 @@ int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
 // The trainer of this process leaves all its channels.
 int hvdata_leave_channels(void) {
-  return WithEngine([](Engine& engine) { return engine.LeaveChannels(), kOk; });
+  return WithEngine([](Engine& engine) { engine.LeaveChannels(); });
 }
 
 // Does the same, and sends BYE. Idempotent.
 int hvdata_bye(void) {
-  return WithEngine([](Engine& engine) { return engine.Bye(), kOk; });
+  return WithEngine([](Engine& engine) { engine.Bye(); });
 }
 
 // Waits until every trainer has sent BYE.
@@ -274,7 +242,7 @@ int hvdata_refuse_agreements(const char* why) {
 // Call it after hvdata_bye. On a reader, call it also after hvdata_wait_all_bye. Ends all sources and leaves the
 // transport. The communication thread ends in the background, at the latest in MPI_Finalize.
 int hvdata_stop(void) {
-  return WithEngine([](Engine& engine) { return engine.Stop(), kOk; });
+  return WithEngine([](Engine& engine) { engine.Stop(); });
 }
 
 // After hvdata_stop: waits until the communication thread has ended, or until `patience_ms` have passed.
@@ -286,7 +254,7 @@ int hvdata_wait_left(int patience_ms) {
 // Call it after hvdata_stop, if hvdata_wait_left returned kPending. With on = 1 the communication thread does not call
 // MPI. That ends when MPI_Finalize begins, at a call with 0, or after some seconds.
 int hvdata_hush(int on) {
-  return WithEngine([on](Engine& engine) { return engine.Hush(on != 0), kOk; });
+  return WithEngine([on](Engine& engine) { engine.Hush(on != 0); });
 }
 
 // From now on the thread that finalises MPI runs `call` before MPI ends. `call` stops all other callers of MPI in this
@@ -295,29 +263,24 @@ typedef void (*hvdata_call)(void);
 int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
 
 // Runs `call` on a thread of its own. hvdata_join_beside waits until it has returned.
-int hvdata_call_beside(hvdata_call call) try {
-  const auto returned = std::make_shared<std::promise<void>>();
-  beside = returned->get_future().share();
-  const SignalsBlocked blocked;
-  const bool runs = RunDetached([call, returned] { call(), returned->set_value(); });
-  return runs ? kOk : Report({kResourceExhausted, "this process can start no more threads"});
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_call_beside(hvdata_call call) {
+  return Run([call] {
+    const auto returned = std::make_shared<std::promise<void>>();
+    beside = returned->get_future().share();
+    const SignalsBlocked blocked;
+    const bool runs = RunDetached([call, returned] { call(), returned->set_value(); });
+    return runs ? Outcome() : Outcome(kResourceExhausted, NoThreads());
+  });
 }
-int hvdata_join_beside(int slice_ms) try {
-  return beside.wait_for(std::chrono::milliseconds(slice_ms)) == std::future_status::ready ? kOk : kPending;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_join_beside(int slice_ms) {
+  const auto slice = std::chrono::milliseconds(slice_ms);
+  return Run([&] { return beside.wait_for(slice) == std::future_status::ready ? kOk : kPending; });
 }
 
 // Calls MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) if MPI does not run. Does not return. `said`: the other
 // ranks already know which rank aborts the job.
 void hvdata_abort(int status, int said) {
-  try {
-    const auto engine = said == 0 ? Engine::Current() : nullptr;
-    if (engine) engine->LogEnd(status);
-  } catch (const std::exception&) {  // no memory for a text
-  }
+  if (said == 0) WithEngine([status](Engine& engine) { engine.LogEnd(status); });
   Abort(status);
 }
 
@@ -354,18 +317,18 @@ int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* nu
 
 // The result has each distinct contribution once: a sequence of (uint64 count, count x uint64 rank of comm, uint64
 // length, bytes). It is valid until this thread's next call of this function or of hvdata_comm_exchange.
-int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
-  const auto engine = Engine::Current();
-  if (!engine) return Report(Engine::NotRunning());
-  auto outcome = engine->agreements().Wait(number, std::chrono::milliseconds(slice_ms));
-  if (!outcome) return kPending;
-  if (!outcome->ok()) return Report(*outcome);
-  last_of_all = std::move(outcome->message);
-  *result = last_of_all.data();
-  *n = last_of_all.size();
-  return kOk;
-} catch (const std::exception& thrown) {
-  return Caught(thrown);
+int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) {
+  return Run([&] {
+    const auto engine = Engine::Current();
+    if (!engine) return Report(Engine::NotRunning());
+    auto outcome = engine->agreements().Wait(number, std::chrono::milliseconds(slice_ms));
+    if (!outcome) return kPending;
+    if (!outcome->ok()) return Report(*outcome);
+    last_of_all = std::move(outcome->message);
+    *result = last_of_all.data();
+    *n = last_of_all.size();
+    return int{kOk};
+  });
 }
 
 // ---- Channels.
@@ -402,13 +365,9 @@ int hvdata_channel_create(const char* const* option_names, const double* option_
   });
 }
 
-// Adds a graph's use of the channel. The channel is released when no graph and no dataset object uses it.
-int hvdata_channel_use(uint32_t channel) {
-  return WithRunning([&](Engine& engine) { engine.channels().Use(channel); });
-}
-
+// Ends the use of the program that made the channel. It is released when no dataset object uses it either.
 int hvdata_channel_unuse(uint32_t channel) {
-  return WithEngine([&](Engine& engine) { return engine.UnuseChannel(channel), kOk; });
+  return WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
 // Reader: waits for the next epoch to deal. *epoch is its number (from 1). 0: the channel has ended. *number is its
@@ -430,7 +389,6 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   return WithEngine([&](Engine& engine) {
     if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
-    return kOk;
   });
 }
 

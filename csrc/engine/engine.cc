@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/mpi_process.h"
 #include "transport/check.h"
 
 namespace hvdata {
@@ -46,16 +47,6 @@ struct Process {
 Process& ThisProcess() {
   static Process* const process = new Process;
   return *process;
-}
-
-std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine) {
-  const auto n = static_cast<size_t>(SizeOf(comm));
-  std::string all(mine.size() * n, '\0');
-  const auto each = static_cast<int>(mine.size());
-  Check(MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm), "MPI_Allgather");
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
-  return texts;
 }
 
 }  // namespace
@@ -228,7 +219,7 @@ void Engine::CreateChannel(const ChannelConfig& config) {
       MutexLock lock(&mu_);
       byes = byes_;
     }
-    for (const int member : byes) channels_.OnGone(member);
+    for (const int member : byes) channels_.OnDeparted(member);
   });
   post_->FetchAll();  // before the dealer looks for an epoch
 }
@@ -255,8 +246,8 @@ std::string Engine::Whereabouts() {
 }
 
 void Engine::LogEnd(int status) {
-  Log(world_.Here() + "the program ends with status " + std::to_string(status) + Whereabouts() +
-      ", and the job with it");
+  Log(world_.Here(),
+      "the program ends with status " + std::to_string(status) + Whereabouts() + ", and the job with it");
 }
 
 std::string Engine::Stats() const {
@@ -303,7 +294,7 @@ void Engine::Tick() {
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
                              Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
-    Log(world_.Here() + lost);
+    Log(world_.Here(), lost);
     FailAll({kUnavailable, lost});
   }
 }

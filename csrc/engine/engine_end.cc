@@ -28,7 +28,7 @@ constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer:
 
 void Engine::LeaveChannels() {
   for (const Channel& channel : channels_.All()) {
-    if (channel.sink) channel.sink->Leave(ShutDownOutcome());
+    if (channel.sink) channel.sink->Depart(ShutDownOutcome());
   }
   post_->Fetch();
 }
@@ -43,7 +43,7 @@ void Engine::Bye() {
   if (!world_.me().reads()) EndTimeline();  // a reader's timeline ends in Stop()
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
-  for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
+  for (int32_t trainer : bye.sent_to) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
   if (world_.readers[0] != world_.self) SendTimes(world_.readers[0]);
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
@@ -65,7 +65,7 @@ void Engine::EndTimeline() {
     NoteUnderWay(0);
     timeline_->End();
   } catch (const std::exception& thrown) {  // the caller must continue, because other processes wait for its BYE
-    Log(world_.Here() + "the timeline lacks its last part: " + Explained(thrown).message);
+    Log(world_.Here(), "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
@@ -88,7 +88,7 @@ void Engine::LeaveReaders() {
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
                                return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
                              });
-  for (int member : keeps_in_step ? world_.trainers : world_.audience) {
+  for (int member : keeps_in_step ? world_.trainers : world_.group_trainers) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
 }
@@ -100,9 +100,9 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
     byes_.insert(member);
     changed_.NotifyAll();
   }
-  channels_.OnGone(member);
+  channels_.OnDeparted(member);
   agreements_->OnDeparted(member);
-  exchange_->OnDeparted(member, bye.told);
+  exchange_->OnDeparted(member, bye.sent_to);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
@@ -114,10 +114,11 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
     return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
-  Log(world_.Here() + "is done. After " + std::to_string(serves_on_.Seconds()) +
-      " s it still reads for trainers that are not: " + StillHere() +
-      ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
-      "steps");
+  Log(world_.Here(),
+      "is done. After " + std::to_string(serves_on_.Seconds()) +
+          " s it still reads for trainers that are not: " + StillHere() +
+          ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
+          "steps");
   return false;
 }
 
@@ -147,7 +148,7 @@ void Engine::Stop() {
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
   if (!FileWriter().Flush(kWrites))
-    Log(world_.Here() + "records of this process are missing in its files: the file system has taken none for seconds");
+    Log(world_.Here(), "records of this process are missing in its files: the file system has taken none for seconds");
   LineWriter().Flush(kWrites);
 }
 
@@ -218,7 +219,7 @@ Doorbell Engine::Watched(Doorbell door) {
 }
 
 void Engine::Broken(const std::string& what) {
-  Log(world_.Here() + what);
+  Log(world_.Here(), what);
   FailAll({kUnavailable, what});
 }
 

@@ -4,11 +4,11 @@
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
-//   audience RANK...                  the ranks that this process deals to
+//   serves RANK...                  the ranks that this process deals to
 //   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
 //   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources`
 //   follow
-//   reader ...                        as `trainer`. Lists by `audience` follow
+//   reader ...                        as `trainer`. Lists by `serves` follow
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -47,8 +47,8 @@ std::string Line(const TrainerTimes& t) {
 }
 
 std::string Line(const ReaderTimes& r) {
-  return "reader" + List(r.sums, 1) + Words(r.elements, r.steps, r.untaken) + List(r.no_room) + List(r.no_room_times) +
-         "\n";
+  return "reader" + List(r.sums, 1) + Words(r.elements, r.steps, r.untaken) + List(r.without_credit) +
+         List(r.without_credit_times) + "\n";
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ std::string Line(const ReaderTimes& r) {
 std::string Engine::Times(bool reset) {
   const Member& me = world_.me();
   std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
-  text += "sources" + List(world_.source_readers) + "\naudience" + List(world_.audience_ranks) + "\n";
+  text += "sources" + List(world_.source_readers) + "\nserves" + List(world_.group_trainer_ranks) + "\n";
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     const ChannelOptions& options = account.options;
     const Sink::Tally& tally = account.tally;

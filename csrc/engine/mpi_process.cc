@@ -8,6 +8,7 @@
 
 #include "base/fork.h"
 #include "base/log.h"
+#include "transport/check.h"
 
 namespace hvdata {
 namespace {
@@ -50,6 +51,20 @@ MpiState QueryMpi() {
     WatchExit();
   }
   return state;
+}
+
+std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine) {
+  const int length = static_cast<int>(mine.size());
+  std::vector<int> lengths(static_cast<size_t>(SizeOf(comm))), starts(1);
+  Check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm), "MPI_Allgather");
+  for (const int one : lengths) starts.push_back(starts.back() + one);
+  std::string all(static_cast<size_t>(starts.back()) + 1, '\0');
+  Check(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, comm),
+        "MPI_Allgatherv");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    texts.push_back(all.substr(static_cast<size_t>(starts[i]), static_cast<size_t>(lengths[i])));
+  return texts;
 }
 
 Outcome InitMpi() {

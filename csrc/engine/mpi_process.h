@@ -4,6 +4,9 @@
 
 #include <mpi.h>
 
+#include <string>
+#include <vector>
+
 #include "base/outcome.h"
 
 namespace hvdata {
@@ -13,6 +16,9 @@ struct MpiState {
   int thread_level = -1;  // 0 SINGLE .. 3 MULTIPLE
 };
 MpiState QueryMpi();
+
+// The texts of all ranks, in rank order. Collective on `comm`.
+std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine);
 
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();

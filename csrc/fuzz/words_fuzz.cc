@@ -42,7 +42,7 @@ class Dealer {
       FUZZ_EXPECT(member >= 0 && static_cast<size_t>(member) < world_.members.size());
       if (share == nullptr) return;
       const auto* data = std::get_if<wire::Data>(&header.message);
-      FUZZ_EXPECT(data != nullptr && world_.AudienceIndex(member) >= 0);
+      FUZZ_EXPECT(data != nullptr && world_.GroupTrainerIndex(member) >= 0);
     };
     source_ = std::make_unique<Source>(config, &world_, 1e6, send, door);
   }
@@ -63,12 +63,12 @@ class Dealer {
     if (from_.Choice(16) == 15) return source_->FailEpoch(number, {kInternal, "no input"});
     plan::Resumption at;
     for (const auto& [trainer, restore] : source_->Begin(number, [] {})) {
-      at.positions.resize(static_cast<size_t>(world_.audience_count()), restore.position);
+      at.positions.resize(static_cast<size_t>(world_.group_trainer_count()), restore.position);
       at.positions[static_cast<size_t>(trainer)] = restore.position;
       at.turn = restore.turn;
     }
     source_->Start(at);
-    const int shares = source_->config().schedule == plan::Schedule::kDynamic ? 0 : world_.audience_count();
+    const int shares = source_->config().schedule == plan::Schedule::kDynamic ? 0 : world_.group_trainer_count();
     const size_t steps = from_.Choice(8);
     for (size_t dealt = 0;; ++dealt) {
       const Source::Task task = source_->Await();
@@ -92,7 +92,7 @@ class Dealer {
       std::vector<Leftover> leftovers(1);
       leftovers[0].share = Hashed(MakeStep(steps, 0));
       if (from_.Choice(2) == 0) leftovers[0].filler.shares = {MakeToken(0, -1)};
-      source_->Epoch()->Leave(std::move(leftovers), "");
+      source_->Epoch()->SetLeftovers(std::move(leftovers), "");
     }
     if (source_->sends_fillers() && from_.Choice(2) == 0) source_->Epoch()->Fill(Hashed(MakeStep(99, shares)));
     if (from_.Choice(4) == 0)
@@ -104,7 +104,7 @@ class Dealer {
   void Answer() {
     for (const SaveRequest& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
     for (const auto& [number, element] : source_->Epoch()->UntakenElements()) FUZZ_EXPECT(element != nullptr);
-    for (int t = 0; t < world_.audience_count(); ++t) source_->Epoch()->TakenSince(t);
+    for (int t = 0; t < world_.group_trainer_count(); ++t) source_->Epoch()->TakenSince(t);
   }
 
   // As in a verified channel.

@@ -117,8 +117,8 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
       own = nullptr;
     }
     if (!own)
-      Log(world.Here() + "no shared memory for the ranks of this host (" + no_memory +
-          "): their batches travel as messages");
+      Log(world.Here(),
+          "no shared memory for the ranks of this host (" + no_memory + "): their batches travel as messages");
   }
 
   const Offer mine{name, token, own ? own->segment() : Segment()};
@@ -197,8 +197,8 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     if (theirs[static_cast<size_t>(m)][static_cast<size_t>(world.self)] != 'y') links.erase(m);
     // A lender without shared memory has logged the reason itself.
     if (refused.count(m) && !links.count(m))
-      Log(world.Here() + "can't use the shared memory of " + world.Name(m) + " (" + refused[m] +
-          "): batches travel as messages");
+      Log(world.Here(),
+          "can't use the shared memory of " + world.Name(m) + " (" + refused[m] + "): batches travel as messages");
   }
   if (world.me().reads() && !links.empty()) arena = own;
   for (int m = 0; m < count; ++m) {

@@ -171,11 +171,13 @@ void Post::LogFull(uint64_t bytes) {
   const Arena::Usage usage = arena()->Read();
   if (usage.retired || logged_full_.exchange(true)) return;
   const auto kib = [](uint64_t n) { return std::to_string((n + 1023) >> 10); };
-  Log(world_->Here() + "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
-      kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
-      " KiB set aside by the system): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size" +
-      (usage.short_of_memory ? ". The system has no more memory: give this host's processes, or their container, more"
-                             : ""));
+  Log(world_->Here(),
+      "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
+          kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
+          " KiB set aside by the system): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size" +
+          (usage.short_of_memory
+               ? ". The system has no more memory: give this host's processes, or their container, more"
+               : ""));
 }
 
 void Post::Break(const std::string& what) {

@@ -82,8 +82,8 @@ std::optional<Outcome> Agreements::Unanswered(int64_t number) {
     return outcome;
   }
   if (wait.patience.ReportDue()) {
-    Log(world_->Here() + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " +
-        whom);
+    Log(world_->Here(),
+        "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " + whom);
   }
   return std::nullopt;
 }
@@ -106,7 +106,7 @@ std::string Agreements::Names(const Meeting& meeting, bool present) const {
 }
 
 void Agreements::Conclude(int64_t number, Outcome outcome) {
-  SendToAll(meetings_[number], wire::Verdict{number, outcome.code, outcome.message});
+  SendToAll(meetings_[number], wire::Verdict{number, outcome});
   settled_[number] = std::move(outcome);
   meetings_.erase(number);
 }
@@ -115,26 +115,25 @@ void Agreements::Conclude(int64_t number, Outcome outcome) {
 void Agreements::CompleteIfTime(int64_t number) {
   const Meeting& meeting = meetings_[number];
   if (meeting.contributions.size() == world_->members.size()) {
-    SendToAll(meeting, wire::Verdict{number, kOk, Join(meeting.contributions)});
+    SendToAll(meeting, wire::Verdict{number, {kOk, Join(meeting.contributions)}});
     meetings_.erase(number);
     return;
   }
-  std::vector<std::string> gone;
+  std::vector<std::string> departed;
   for (int m : departed_) {
-    if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
+    if (!meeting.contributions.count(m)) departed.push_back(world_->Name(m));
   }
-  if (gone.empty()) return;
+  if (departed.empty()) return;
   Conclude(number, {kUnavailable,
-                    meeting.what + ": " + JoinNames(gone) + " has shut down and will not take part" + kSameCalls});
+                    meeting.what + ": " + JoinNames(departed) + " has shut down and will not take part" + kSameCalls});
 }
 
 void Agreements::On(int member, const wire::Hello& hello) {
   MutexLock lock(&mu_);
   const auto settled = settled_.find(hello.number);
-  if (settled != settled_.end())
-    return SendTo(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
+  if (settled != settled_.end()) return SendTo(member, wire::Verdict{hello.number, settled->second});
   if (!refusal_.empty())
-    return SendTo(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
+    return SendTo(member, wire::Verdict{hello.number, {kFailedPrecondition, hello.call + ": " + refusal_}});
   Meeting& meeting = meetings_[hello.number];
   if (meeting.contributions.empty()) {
     meeting.patience = Patience(stall_seconds_, timeout_seconds_);
@@ -170,12 +169,12 @@ void Agreements::Tick() {
 void Agreements::On(int, const wire::Absent& absent) {
   MutexLock lock(&mu_);
   for (auto& [number, wait] : waits_) wait.patience.PutOffReport(kLater);
-  Log(world_->Here() + absent.text);
+  Log(world_->Here(), absent.text);
 }
 
 void Agreements::On(int, const wire::Verdict& verdict) {
   MutexLock lock(&mu_);
-  verdicts_[verdict.number] = Outcome(verdict.code, verdict.text);
+  verdicts_[verdict.number] = verdict.outcome;
   changed_.NotifyAll();
 }
 

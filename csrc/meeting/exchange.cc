@@ -48,10 +48,9 @@ std::string CallName(const std::string& name) {
 Exchange::Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
-std::string Exchange::Where(const Key& key) const {
+Place Exchange::Where(const Key& key) const {
   const bool named = IsAudit(key.name) || IsGradient(key.name);
-  const std::string call = named ? "" : ", call " + std::to_string(key.call);
-  return Place(world_->Name(world_->self), CallName(key.name) + call);
+  return world_->Here(CallName(key.name) + (named ? "" : ", call " + std::to_string(key.call)));
 }
 
 // The key of this rank's next call of this name. Each call's gradient has another name, so the counts of old ones are
@@ -74,8 +73,7 @@ void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
 
 // The callback runs after this rank has sent all its messages of the call, because the program may depart at once.
 void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged) const {
-  if (!outcome.ok()) outcome.message = Where(key) + outcome.message;
-  AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), exchanged = std::move(exchanged)] {
+  AfterUnlock([callback = std::move(callback), outcome = outcome.At(Where(key)), exchanged = std::move(exchanged)] {
     callback(outcome, exchanged);
   });
 }
@@ -113,8 +111,7 @@ void Exchange::Begin(const std::string& name, Call made, const Share* part) {
 void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome) {
   MutexLock lock(&mu_);
   if (calls_.count(Key{name, call}) == 0) return;  // it has ended with an error
-  for (int t = 0; t < world_->trainer_count(); ++t)
-    SendTo(t, wire::Scatter{name, call, me(), outcome.code, outcome.message});
+  for (int t = 0; t < world_->trainer_count(); ++t) SendTo(t, wire::Scatter{name, call, me(), outcome});
 }
 
 void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
@@ -122,7 +119,7 @@ void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
   const Key key = Next(name);
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
   if (root != me() && !IsGather(name)) return SendTo(root, wire::Called{name, key.call, root});
-  const Outcome error(why.code, world_->TrainerName(me()) + " can't take part: " + why.message);
+  const Outcome error = why.At(Where(key));
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (root == me() || t == root)) SendError(key, error, t);
   }
@@ -143,7 +140,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
     Abandon(key, {kInvalidArgument, Disagreement(key.name, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    if (part->code != kOk) return Abandon(key, {part->code, part->text});
+    if (!part->outcome.ok()) return Abandon(key, part->outcome);
     if (part->root != call.root) return disagree(part->root);
     return Finish(key, {}, {key.call, std::move(arrived.bundle)});
   }
@@ -162,7 +159,7 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
   if (call->root != me()) return;
   if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    SendTo(t, wire::Scatter{key.name, key.call, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
+    SendTo(t, wire::Scatter{key.name, key.call, call->root}, call->parts[static_cast<size_t>(t)].get());
   }
   FreeAfterUnlock(std::exchange(call->parts, {}));
 }
@@ -197,7 +194,7 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
 // ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.find(key)->second.root;
-  const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
+  const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message, outcome.place};
   Finish(key, outcome);
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (root == me() || t == root || t == from)) SendError(key, failed, t);
@@ -205,7 +202,7 @@ void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const s
 }
 
 void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
-  SendTo(trainer, wire::Scatter{key.name, key.call, me(), error.code, error.message});
+  SendTo(trainer, wire::Scatter{key.name, key.call, me(), error});
 }
 
 // ---- Incoming messages.
@@ -213,14 +210,14 @@ void Exchange::SendError(const Key& key, const Outcome& error, int trainer) {
 void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
-  if (const auto* left = std::get_if<wire::Left>(&header.message)) {
-    for (int32_t one : left->trainers) {
+  if (const auto* departed = std::get_if<wire::Departed>(&header.message)) {
+    for (int32_t one : departed->trainers) {
       if (one >= 0 && one < world_->trainer_count()) departed_.insert(one);
     }
     return EndWaitsForDeparted();
   }
   if (trainer < 0) return;
-  if (std::holds_alternative<wire::WhoLeft>(header.message)) return AnswerWhoLeft(member, trainer);
+  if (std::holds_alternative<wire::WhoDeparted>(header.message)) return AnswerWhoDeparted(member, trainer);
   Key key;
   if (const auto* part = std::get_if<wire::Scatter>(&header.message))
     key = {part->name, part->call};
@@ -245,11 +242,11 @@ std::vector<int32_t> Exchange::SentTo() const {
   return {sent_to_.begin(), sent_to_.end()};
 }
 
-void Exchange::OnDeparted(int member, const std::vector<int32_t>& told) {
+void Exchange::OnDeparted(int member, const std::vector<int32_t>& sent_to) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (trainer < 0) return;
   MutexLock lock(&mu_);
-  left_[trainer] = told;
+  byes_[trainer] = sent_to;
   departed_.insert(trainer);
   EndWaitsForDeparted();
 }
@@ -258,10 +255,10 @@ std::string Exchange::DepartedText(const std::string& name, int trainer) const {
   return world_->TrainerName(trainer) + " has shut down and takes no part in this " + Kind(name) + ". " + Same(name);
 }
 
-void Exchange::AnswerWhoLeft(int member, int trainer) {
-  wire::Left answer;
-  for (const auto& [one, told] : left_) {
-    if (std::find(told.begin(), told.end(), trainer) == told.end()) answer.trainers.push_back(one);
+void Exchange::AnswerWhoDeparted(int member, int trainer) {
+  wire::Departed answer;
+  for (const auto& [one, sent_to] : byes_) {
+    if (std::find(sent_to.begin(), sent_to.end(), trainer) == sent_to.end()) answer.trainers.push_back(one);
   }
   if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
 }
@@ -330,7 +327,7 @@ void Exchange::Tick() {
   if (calls_.empty()) return;
   if (const auto now = Clock::now(); now - asked_ >= kAskEvery) {
     asked_ = now;
-    send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoLeft()), nullptr);
+    send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoDeparted()), nullptr);
   }
   for (auto next = calls_.begin(); next != calls_.end();) {
     auto& [at, call] = *next++;
@@ -344,7 +341,7 @@ void Exchange::Tick() {
       else
         Finish(key, error);
     } else if (call.patience.ReportDue()) {
-      Log(Where(key) + "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
+      Log(Where(key), "has waited " + std::to_string(call.patience.Seconds()) + " s for " + Missing(key, call));
     }
   }
 }

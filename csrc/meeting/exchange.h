@@ -61,7 +61,7 @@ class Exchange {
   void Handle(int member, wire::Header header, BundlePtr bundle);
   // The trainers that have got a message from this rank. This rank must send them its BYE.
   std::vector<int32_t> SentTo() const;
-  void OnDeparted(int member, const std::vector<int32_t>& told);
+  void OnDeparted(int member, const std::vector<int32_t>& sent_to);
 
   void Tick();
   void Fail(const Outcome& outcome);
@@ -89,13 +89,13 @@ class Exchange {
   };
 
   int me() const { return world_->me().trainer; }
-  std::string Where(const Key& key) const;
+  Place Where(const Key& key) const;
   std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
   std::string DepartedText(const std::string& name, int trainer) const;
   static bool Has(const Call& call, int trainer);
   std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
-  // Calls the callback. Puts the place of the call in front of an error.
+  // Calls the callback. An error without a place gets that of the call.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
 
   Key Next(const std::string& name) REQUIRES(mu_);
@@ -108,7 +108,7 @@ class Exchange {
   void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
   void EndWaitsForDeparted() REQUIRES(mu_);
-  void AnswerWhoLeft(int member, int trainer) REQUIRES(mu_);
+  void AnswerWhoDeparted(int member, int trainer) REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;
@@ -121,7 +121,7 @@ class Exchange {
   std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that call later
   std::set<int> sent_to_ GUARDED_BY(mu_);                      // trainers that have got a message from this rank
   std::set<int> departed_ GUARDED_BY(mu_);                     // trainers that will send nothing more
-  std::map<int, std::vector<int32_t>> left_
+  std::map<int, std::vector<int32_t>> byes_
       GUARDED_BY(mu_);  // on a reader, by departed trainer: the trainers that got a BYE from it
   Clock::time_point asked_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);

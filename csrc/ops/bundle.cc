@@ -204,22 +204,22 @@ Destination MakeDestinationOf(const std::vector<wire::Component>& components, st
 
 }  // namespace
 
-std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
+std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Receivers& receivers, Post* post) {
   auto share = std::make_shared<Share>();
   for (const Tensor& tensor : tensors) share->bytes += BytesOf(tensor);
-  if (audience.here) {
+  if (receivers.here) {
     auto bundle = std::make_shared<Bundle>();
     for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena().get())));
     share->bundle = std::move(bundle);
   }
-  if (!audience.there) return share;
+  if (!receivers.there) return share;
   for (Tensor& tensor : tensors) {
     wire::Component c;
     c.dtype = tensor.dtype();
     for (const auto& dim : tensor.shape()) c.dims.push_back(dim.size);
     if (tensor.dtype() == tensorflow::DT_STRING) {
       c.encoding = wire::Encoding::kStrings;
-      share->blocks.push_back(EncodeStringTensor(tensor, audience.member, post));
+      share->blocks.push_back(EncodeStringTensor(tensor, receivers.member, post));
     } else {
       auto owner = std::make_shared<const Tensor>(std::move(tensor));
       share->blocks.push_back({static_cast<const char*>(owner->data()), owner->TotalBytes(), owner});
@@ -227,7 +227,7 @@ std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& au
     c.bytes = share->blocks.back().size;
     share->components.push_back(std::move(c));
   }
-  post->MoveToArena(audience.member, &share->blocks);
+  post->MoveToArena(receivers.member, &share->blocks);
   return share;
 }
 

@@ -28,12 +28,12 @@ struct Bundle {
 
 // The trainers of a share. `here`: the trainer of this process, which gets the tensors themselves. `there`: a trainer
 // in another process, which gets blocks that point into the tensors' memory. Strings are encoded for it.
-struct Audience {
+struct Receivers {
   static constexpr int kAnybody = -1;
   bool here = false, there = false;
   int member = kAnybody;  // `there`: that trainer
 };
-std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
+std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Receivers& receivers, Post* post);
 
 // Copies an element's tensors into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the
 // originals. Except: strings. With `but_shared` it also leaves out tensors that the pipeline still holds. MakeShare

@@ -46,7 +46,7 @@ plan::Holding HoldingOf(const CheckpointState& state) {
 Checkpoint::Checkpoint(Source* source, Input* input)
     : source_(source),
       input_(input),
-      prover_(source->config(), source->world().audience_count()),
+      prover_(source->config(), source->world().group_trainer_count()),
       epoch_id_(RandomNumber()) {}
 
 std::string Checkpoint::Mode() const {
@@ -55,8 +55,8 @@ std::string Checkpoint::Mode() const {
   return mode + (c.schedule == plan::Schedule::kDynamic ? ", dynamic" : ", static");
 }
 
-std::string Checkpoint::Where() const {
-  return hvdata::Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
+Place Checkpoint::Where() const {
+  return {source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name};
 }
 
 // ---- Saving.
@@ -112,7 +112,7 @@ absl::Status Checkpoint::Capture(State* state) {
       [&] { return tsl::profiler::TraceMeEncode("HorovodDataSaveState", {{"channel", source_->config().name}}); });
   *state = State();
   state->epoch_id = epoch_id_;
-  state->trainers = static_cast<uint64_t>(source_->world().audience_count());
+  state->trainers = static_cast<uint64_t>(source_->world().group_trainer_count());
   state->mode = Mode();
   state->pulled = input_->pulled();
   state->number = input_->number();
@@ -123,8 +123,8 @@ absl::Status Checkpoint::Capture(State* state) {
   if (!saved.ok()) {
     state->replay = true;
     if (!std::exchange(logged_replay_, true)) {
-      Log(Where() + "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
-          "): a restore will run it again from its front and pass over what was delivered");
+      Log(Where(), "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
+                       "): a restore will run it again from its front and pass over what was delivered");
     }
   }
   for (const auto& [number, bundle] : source_->Epoch()->UntakenElements()) {
@@ -151,7 +151,7 @@ absl::Status Checkpoint::Capture(State* state) {
 
 absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
   return absl::InvalidArgumentError(
-      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
+      "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
       Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
       Gib(of_input) +
       " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a "
@@ -165,7 +165,7 @@ void Checkpoint::KeepFinalStates() {
   state.iterator.clear();
   state.mark.clear();
   state.pulled = kAllTaken.n;  // so that no epoch resumes from it
-  for (int t = 0; t < source_->world().audience_count(); ++t) {
+  for (int t = 0; t < source_->world().group_trainer_count(); ++t) {
     std::string text;
     if (Encoded(&state, t, &text).ok()) source_->KeepState(t, std::move(text));
   }
@@ -227,14 +227,15 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
     all.push_back(std::move(one));
   }
   std::vector<std::string> names;
-  for (int t = 0; t < source_->world().audience_count(); ++t) names.push_back(source_->world().AudienceName(t));
+  for (int t = 0; t < source_->world().group_trainer_count(); ++t)
+    names.push_back(source_->world().GroupTrainerName(t));
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
   return why.empty() ? absl::OkStatus() : absl::InvalidArgumentError(why);
 }
 
 absl::Status Checkpoint::Replay(const State& state) {
-  Log(Where() + "runs the input again up to element " + std::to_string(state.pulled) +
-      ", because its state could not be saved");
+  Log(Where(),
+      "runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
   Tensors element;
   for (bool end = false; status.ok() && !end && input_->pulled() < state.pulled;) {

@@ -46,7 +46,7 @@ class Checkpoint {
   using State = CheckpointState;
 
   std::string Mode() const;
-  std::string Where() const;
+  Place Where() const;
 
   absl::Status StateFor(int trainer, std::string* text);
   absl::Status Capture(State* state);

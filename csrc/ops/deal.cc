@@ -45,8 +45,8 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), source->world().audience_ranks, Memory(post)),
-        prover_(source->config(), source->world().audience_count()) {}
+        cutter_(source->config(), source->world().group_trainer_ranks, Memory(post)),
+        prover_(source->config(), source->world().group_trainer_count()) {}
 
   void Run() {
     for (;;) {
@@ -101,7 +101,7 @@ class Dealer {
     });
     const bool dynamic = config.schedule == plan::Schedule::kDynamic;
     const bool cuts = !dynamic && config.batch != plan::Batch::kPerRank;
-    const auto wanted = static_cast<size_t>(dynamic || cuts ? 1 : world.audience_count());
+    const auto wanted = static_cast<size_t>(dynamic || cuts ? 1 : world.group_trainer_count());
     std::vector<Tensors> group;
     std::vector<Prover::Rows> hashed;
     while (group.size() < wanted) {
@@ -109,13 +109,13 @@ class Dealer {
       TF_RETURN_IF_ERROR(Pull(&element, end));
       if (*end) break;
       hashed.push_back(prover_.HashElement(element));
-      const int member = dynamic || cuts ? Audience::kAnybody : world.audience[group.size()];
+      const int member = dynamic || cuts ? Receivers::kAnybody : world.group_trainers[group.size()];
       if (member != world.self)
-        SettleTensors(&element, input_->keeps_tensors(), member, cuts ? world.audience_count() : 1, post_);
+        SettleTensors(&element, input_->keeps_tensors(), member, cuts ? world.group_trainer_count() : 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
-    if (*end && source_->shares_tail()) return Leave(std::move(group), hashed);
+    if (*end && source_->shares_tail()) return MakeLeftovers(std::move(group), hashed);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.Cut(group, &shares, &dropped));
@@ -130,9 +130,9 @@ class Dealer {
     return absl::OkStatus();
   }
 
-  // Leaves the last elements, which are too few for a step of this reader. Any trainer may get one of them, because
+  // Makes leftovers of the last elements, which are too few for a step of this reader. Any trainer may get one of them, because
   // that depends on the leftovers of the other readers.
-  absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
+  absl::Status MakeLeftovers(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());
     std::string no_filler;
@@ -148,7 +148,7 @@ class Dealer {
       }
       leftovers[i].share = MakeStep(first + i, {std::move(group[i])}, std::move(share), {hashed[i]}, true);
     }
-    source_->Epoch()->Leave(std::move(leftovers), std::move(no_filler));
+    source_->Epoch()->SetLeftovers(std::move(leftovers), std::move(no_filler));
     return absl::OkStatus();
   }
 
@@ -159,7 +159,7 @@ class Dealer {
           "remainder=\"repeat\" copies rows of the same step, and this reader has none: its data have ended before "
           "those of other hosts. Use remainder=\"pad\", or give the readers of all hosts as many steps");
     }
-    std::vector<Tensors> shares(static_cast<size_t>(source_->world().audience_count()));
+    std::vector<Tensors> shares(static_cast<size_t>(source_->world().group_trainer_count()));
     for (Tensors& share : shares) {
       const Cutter::Model& model = checkpoint_->model;
       const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
@@ -178,9 +178,11 @@ class Dealer {
     step.hashes = prover_.HashStep(hashed, shares);
     const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());
     for (size_t t = 0; t < shares.size(); ++t) {
-      Audience audience{world.me().trains(), true};
-      if (!anybody) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
-      const std::shared_ptr<Share> share = MakeShare(std::move(shares[t]), audience, post_);
+      Receivers receivers{world.me().trains(), true};
+      if (!anybody)
+        receivers = {world.group_trainers[t] == world.self, world.group_trainers[t] != world.self,
+                     world.group_trainers[t]};
+      const std::shared_ptr<Share> share = MakeShare(std::move(shares[t]), receivers, post_);
       share->rows = rows[t];
       if (t < step.hashes.shares.size()) share->hash = step.hashes.shares[t].hash;
       step.shares.push_back(share);
@@ -256,7 +258,7 @@ class DealOp : public AsyncOpKernel {
           const Outcome thrown =
               Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
           if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
-            Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
+            Log(engine->world().Here(), thrown.message);
             Abort(1);
           }
           done();

@@ -51,10 +51,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
           new OpCall{ctx, Engine::Current(), label->scalar<tensorflow::tstring>()()},
           [this, done](OpCall* ended) { OnRunner(ended->ctx, [this, ended, done] { End(ended, done); }); });
       const absl::Status unable = Check(*call);
-      if (!unable.ok()) return void(call->outcome = ToOutcome(Placed(*call, unable)));
-      const absl::Status status = refused_.empty() ? Placed(*call, Begin(call)) : absl::InvalidArgumentError(refused_);
+      if (!unable.ok()) return void(call->outcome = Placed(*call, unable));
+      const absl::Status status = refused_.empty() ? Begin(call) : absl::InvalidArgumentError(refused_);
       if (!status.ok()) {
-        call->outcome = ToOutcome(status);
+        call->outcome = Placed(*call, status);
         call->engine->exchange().Refuse(call->name, root_, call->outcome);
       }
       call->engine->post().Fetch();
@@ -73,11 +73,9 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return MakeShare({rows}, {here, !here, member}, &call.engine->post());
   }
 
-  // The status. An error gets the place of the call in front.
-  static absl::Status Placed(const OpCall& call, const absl::Status& status) {
-    if (status.ok() || !call.engine) return status;
-    const std::string place = Place(call.world().Name(call.world().self), CallName(call.name));
-    return absl::Status(status.code(), place + std::string(status.message()));
+  // The status as an outcome. An error gets the place of the call.
+  static Outcome Placed(const OpCall& call, const absl::Status& status) {
+    return ToOutcome(status).At(call.engine ? call.world().Here(CallName(call.name)) : Place());
   }
 
   // Runs `run` on a thread of TensorFlow. The thread that delivers a part must not run it. It is the communication
@@ -110,15 +108,15 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
   void End(OpCall* call, const DoneCallback& done) const {
     tensorflow::OpKernelContext* const ctx = call->ctx;
-    const absl::Status status = Caught([&] {
-      TF_RETURN_IF_ERROR(ToStatus(call->outcome));
-      TF_RETURN_IF_ERROR(Placed(*call, Finish(call)));
+    const auto finish = [&] {
+      TF_RETURN_IF_ERROR(Finish(call));
       tensorflow::Tensor number(tensorflow::DT_STRING, tensorflow::TensorShape({}));
       Assign(call->name + " " + std::to_string(call->result.call), &number.scalar<tensorflow::tstring>()());
       ctx->set_output(ctx->num_outputs() - 1, number);
       return absl::OkStatus();
-    });
-    if (!status.ok()) ctx->SetStatus(status);
+    };
+    const Outcome outcome = call->outcome.ok() ? Placed(*call, Caught(finish)) : call->outcome;
+    if (!outcome.ok()) ctx->SetStatus(ToStatus(outcome));
     delete call;
     done();
   }
@@ -130,7 +128,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     const Outcome thrown = Guarded([&] { return run(), Outcome(); });
     if (thrown.ok()) return;
     const std::shared_ptr<Engine> engine = Engine::Current();
-    Log((engine ? Place(engine->world().Name(engine->world().self), "scatter or gather") : "") + thrown.message);
+    Log(engine ? engine->world().Here("scatter or gather") : Place(), thrown.message);
     Abort(1);
   }
 };

@@ -31,7 +31,7 @@ class GatherOp : public ExchangeOp {
           // The call may end before the parts are joined, for example if a rank is lost.
           OnRunner(call->ctx, [call, number, bundles] {
             const absl::Status status = Caught([&] { return Join(call.get(), bundles); });
-            call->engine->exchange().EndGather(call->name, number, ToOutcome(status));
+            call->engine->exchange().EndGather(call->name, number, Placed(*call, status));
             call->engine->post().Fetch();
           });
         },
@@ -78,7 +78,7 @@ class GatherOp : public ExchangeOp {
     }
     call->rows = rows;
     // An error means that this rank has no memory for the rows of all parts, or that they are too many.
-    return Placed(*call, Caught([&] { return JoinRows(parts, &call->value); }));
+    return JoinRows(parts, &call->value);
   }
 
   static std::string Described(const Tensor& part) {

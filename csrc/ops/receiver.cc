@@ -45,30 +45,28 @@ struct Arguments {
   std::vector<PartialTensorShape> shapes;
 };
 
-// Adds the channel to an error about the whole job, which does not name it.
-Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& channel) {
-  if (engine == nullptr || (!outcome.message.empty() && outcome.message[0] == '[')) return outcome;
-  outcome.message = Place(engine->world().Name(engine->world().self), "channel " + channel) + outcome.message;
-  return outcome;
+// The result of `call`. An error that names no place gets this rank and the channel.
+template <typename Call>
+absl::Status WithPlace(const std::string& channel, Call call) {
+  const Outcome outcome = Guarded(call);
+  if (outcome.ok()) return absl::OkStatus();
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  return ToStatus(engine ? outcome.At(engine->world().Here("channel " + channel)) : outcome);
 }
 
 // Begins a use of the channel, which the dataset object ends. `*sink`: null on a dedicated reader. Its dataset can be
 // made, but not iterated.
-absl::Status UseChannel(const Arguments& arguments, const std::shared_ptr<Engine>& engine,
-                        std::shared_ptr<Sink>* sink) {
-  if (!engine || Engine::State() != EngineState::kRunning) {
-    return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), arguments.channel_name));
-  }
+Outcome UseChannel(const Arguments& arguments, const std::shared_ptr<Engine>& engine, std::shared_ptr<Sink>* sink) {
+  if (!engine || Engine::State() != EngineState::kRunning) return Engine::NotRunning();
   if (static_cast<int64_t>(engine->session()) != arguments.session) {
-    return absl::FailedPreconditionError(
-        "the dataset of channel '" + arguments.channel_name +
-        "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
+    return {kFailedPrecondition,
+            "the dataset of channel '" + arguments.channel_name +
+                "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run"};
   }
   *sink = engine->channels().Use(static_cast<uint32_t>(arguments.channel));
-  if (!*sink && engine->world().me().trains()) {
-    return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
-  }
-  return absl::OkStatus();
+  if (!*sink && engine->world().me().trains())
+    return {kFailedPrecondition, "channel '" + arguments.channel_name + "' has been released on this rank"};
+  return {};
 }
 
 class ReceiverOp : public DatasetOpKernel {
@@ -90,10 +88,10 @@ class ReceiverOp : public DatasetOpKernel {
     arguments.shapes = shapes_;
     const std::shared_ptr<Engine> engine = Engine::Current();
     std::shared_ptr<Sink> sink;
-    OP_REQUIRES_OK(ctx, Caught([&] {
-                     TF_RETURN_IF_ERROR(UseChannel(arguments, engine, &sink));
-                     *output = new Dataset(ctx, std::move(arguments), engine, std::move(sink));
-                     return absl::OkStatus();
+    OP_REQUIRES_OK(ctx, WithPlace(name, [&] {
+                     Outcome used = UseChannel(arguments, engine, &sink);
+                     if (used.ok()) *output = new Dataset(ctx, std::move(arguments), engine, std::move(sink));
+                     return used;
                    }));
   }
 
@@ -171,24 +169,25 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       template <typename Body>
       absl::Status Locked(Body body) {
-        return Caught([&] {
+        const std::string& channel = dataset()->arguments_.channel_name;
+        return WithPlace(channel, [&]() -> Outcome {
           if (Engine::State() == EngineState::kForked)
-            return Here(Engine::NotRunning());  // a thread that the child does not have may hold the mutex
+            return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
           const MutexLock lock(&mu_);
           if (sink()) return body();
-          return absl::FailedPreconditionError(
-              "channel '" + dataset()->arguments_.channel_name +
-              "' has no batches for a dedicated reader: call horovod_data.serve() there");
+          return {kFailedPrecondition,
+                  "channel '" + channel + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
         });
       }
 
-      absl::Status Take(IteratorContext* ctx, Arrival* arrival, std::vector<Tensor>* out, bool* end) REQUIRES(mu_) {
+      Outcome Take(IteratorContext* ctx, Arrival* arrival, std::vector<Tensor>* out, bool* end) REQUIRES(mu_) {
         iterator_.cancelled = false;
         std::function<void()> deregister;
-        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
+        const absl::Status runs = tensorflow::RegisterCancellationCallback(
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
+        if (!runs.ok()) return ToOutcome(runs);
         bool thrown = true;  // after an exception it is unknown if a step was taken
-        const Outcome outcome = Guarded([&] {
+        Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
           Outcome returned = sink()->Next(&iterator_, arrival, end);
           thrown = false;
@@ -196,49 +195,45 @@ class ReceiverOp : public DatasetOpKernel {
         });
         deregister();
         iterator_.broken = iterator_.broken || thrown;
-        if (!outcome.ok()) return Here(outcome);
-        if (*end) return absl::OkStatus();
-        const absl::Status status = Caught([&] { return mu_.AssertHeld(), Receive(*arrival, out); });
-        iterator_.broken = iterator_.broken || !status.ok();  // the step counts as taken
+        if (!outcome.ok() || *end) return outcome;
+        outcome = Guarded([&] { return mu_.AssertHeld(), Receive(*arrival, out); });
+        iterator_.broken = iterator_.broken || !outcome.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
-        return status;
+        return outcome;
       }
 
-      absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
-        absl::Status status = TakeTensors(arrival.bundle, out);
-        if (status.ok()) status = Check(*out);
-        if (status.ok() && sink()->config().verify) {
-          status = Here(Guarded([&] {
-            mu_.AssertHeld();
-            if (!fingerprints_) fingerprints_.emplace(sink()->config());
-            return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
-          }));
+      Outcome Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
+        Outcome outcome = ToOutcome(TakeTensors(arrival.bundle, out));
+        if (outcome.ok()) outcome = Check(*out);
+        if (outcome.ok() && sink()->config().verify) {
+          if (!fingerprints_) fingerprints_.emplace(sink()->config());
+          outcome = sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
         }
-        if (status.ok() && sink()->config().weighed)
+        if (outcome.ok() && sink()->config().weighed)
           out->back() = WeightsOf(out->back(), sink()->trainers(), arrival.cost);
-        return status;
+        return outcome;
       }
 
       // TensorFlow does not check the tensors that a dataset yields, and the share comes from another process.
-      absl::Status Check(const std::vector<Tensor>& share) const {
+      Outcome Check(const std::vector<Tensor>& share) const {
         const DataTypeVector& types = dataset()->arguments_.types;
         bool same = share.size() == types.size();
         for (size_t i = 0; same && i < types.size(); ++i) same = share[i].dtype() == types[i];
-        return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
+        return same ? Outcome() : Outcome(kInternal, "a share came with other components than this channel has");
       }
 
-      absl::Status Write(IteratorStateWriter* writer) REQUIRES(mu_) {
+      Outcome Write(IteratorStateWriter* writer) REQUIRES(mu_) {
         SinkState state;
-        const Outcome outcome = Guarded([&] { return mu_.AssertHeld(), sink()->Save(&iterator_, &state); });
-        if (!outcome.ok()) return Here(outcome);
+        const Outcome outcome = sink()->Save(&iterator_, &state);
+        if (!outcome.ok()) return outcome;
         uint64_t bytes = 0;
         for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
         if (bytes > kMostState) {
-          return Here({kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
-                                             std::to_string(bytes >> 20) + " MiB together, and no more than " +
-                                             std::to_string(kMostState >> 20) +
-                                             " can be saved. Use a smaller prefetch=, "
-                                             "smaller batches or smaller shuffle buffers"});
+          return {kInvalidArgument, "the states of " + std::to_string(state.lanes.size()) + " readers take " +
+                                        std::to_string(bytes >> 20) + " MiB together, and no more than " +
+                                        std::to_string(kMostState >> 20) +
+                                        " can be saved. Use a smaller prefetch=, "
+                                        "smaller batches or smaller shuffle buffers"};
         }
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -258,10 +253,10 @@ class ReceiverOp : public DatasetOpKernel {
           Assign(std::exchange(state.lanes[r].reader_state, {}), &words.scalar<tensorflow::tstring>()());
           if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words);
         }
-        return status;
+        return ToOutcome(status);
       }
 
-      absl::Status Read(IteratorStateReader* reader) REQUIRES(mu_) {
+      Outcome Read(IteratorStateReader* reader) REQUIRES(mu_) {
         absl::Status status;
         const auto get = [&](const std::string& key) {
           int64_t value = 0;
@@ -272,9 +267,9 @@ class ReceiverOp : public DatasetOpKernel {
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         state.epoch = get("epoch");
         if (reader->Contains(prefix(), "symbolic") && get("symbolic") != 0) {
-          return Here({kFailedPrecondition,
-                       "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
-                       "read. Save it again with 0.2 and without that option"});
+          return {kFailedPrecondition,
+                  "version 0.2 saved this checkpoint with symbolic_checkpoint=True, which this version does not "
+                  "read. Save it again with 0.2 and without that option"};
         }
         state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // 0.1 lacks it
         state.trainers = get("trainers");
@@ -290,13 +285,7 @@ class ReceiverOp : public DatasetOpKernel {
           lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? Here(Guarded([&] { return mu_.AssertHeld(), sink()->Restore(&iterator_, state); }))
-                           : status;
-      }
-
-      absl::Status Here(const Outcome& outcome) const {
-        if (outcome.ok()) return absl::OkStatus();
-        return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->arguments_.channel_name));
+        return status.ok() ? sink()->Restore(&iterator_, state) : ToOutcome(status);
       }
 
       Sink* sink() const { return dataset()->sink_.get(); }

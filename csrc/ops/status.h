@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "base/exceptions.h"
 #include "base/outcome.h"
 
@@ -24,7 +25,10 @@ namespace hvdata {
 constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
 
 inline absl::Status ToStatus(const Outcome& outcome) {
-  return absl::Status(static_cast<absl::StatusCode>(outcome.code), outcome.message);
+  absl::Status status(static_cast<absl::StatusCode>(outcome.code), outcome.Text());
+  // For message_of() in horovod_data/errors.py.
+  if (outcome.place.known()) status.SetPayload("horovod_data.message", absl::Cord(outcome.message));
+  return status;
 }
 
 inline Outcome ToOutcome(const absl::Status& status) {

@@ -46,7 +46,7 @@ std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& st
     if (one.has_state || one.position.n > 0 || state.first == 0) continue;
     return "the states restored by the ranks don't belong together: that of " +
            names[static_cast<size_t>(one.trainer)] +
-           " was saved before its first step of the epoch, and those of others when it had gone on. Restore a "
+           " was saved before its first step of the epoch, and the state of another rank after its first. Restore a "
            "checkpoint that all ranks saved at the same step";
   }
   return "";

@@ -127,7 +127,7 @@ bool RunInjected(unsigned seed, bool* by_step) {
       next.Take();
       epoch.outcome = next.outcome;
     }
-    texts[static_cast<size_t>(t)] = epoch.outcome.message;
+    texts[static_cast<size_t>(t)] = epoch.outcome.Text();
   });
   const std::string record = job.record();  // before the lock: `tamper` takes it while the job holds its own
   const std::lock_guard<std::mutex> lock(mu);

@@ -31,7 +31,7 @@ class ChannelsTest : public testing::Test {
     return source;
   }
   void Come(uint32_t number, int trainer, wire::Message message) {
-    channels_.Deliver(world_.audience[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)),
+    channels_.Deliver(world_.group_trainers[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)),
                       nullptr);
   }
   void Restores(uint32_t number, int trainer) {
@@ -84,9 +84,9 @@ TEST_F(ChannelsTest, WhatComesForOneThatIsGoneIsDropped) {
 
 TEST_F(ChannelsTest, AChannelThatAllHaveLeftEnds) {
   const std::shared_ptr<Source> source = Add(1);
-  for (const int member : world_.audience) channels_.OnGone(member);
+  for (const int member : world_.group_trainers) channels_.OnDeparted(member);
   EXPECT_EQ(NextEpoch(source.get()), -1);
-  channels_.OnGone(0);  // the reader itself, nobody's trainer
+  channels_.OnDeparted(0);  // the reader itself, nobody's trainer
 }
 
 TEST_F(ChannelsTest, AccountsOutliveTheirChannels) {

@@ -72,7 +72,7 @@ TEST_P(GroupedJob, AnErrorOfOneReaderEndsAllInTheSameStepAndTheNextEpochWorks) {
     Iteration first(&job, t);
     EXPECT_FALSE(first.Take());
     EXPECT_EQ(first.outcome.code, 15);
-    EXPECT_NE(first.outcome.message.find("[reader " + std::to_string(culprit) + " on "), std::string::npos);
+    EXPECT_NE(first.outcome.Text().find("[reader " + std::to_string(culprit) + " on "), std::string::npos);
     EXPECT_EQ(first.numbers.size(), failing);
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());

@@ -97,7 +97,7 @@ class JobDealer {
 
   // As Checkpoint::Resume.
   void Resume(const std::map<int, wire::Restore>& handed, plan::Resumption* resumption) {
-    const std::vector<std::string> names(static_cast<size_t>(world_.audience_count()));
+    const std::vector<std::string> names(static_cast<size_t>(world_.group_trainer_count()));
     std::vector<plan::Restored> all;
     State first;
     std::set<uint64_t> taken;
@@ -140,7 +140,7 @@ class JobDealer {
   }
 
   int TrainerOf(int lane) const {
-    return world_.members[static_cast<size_t>(world_.audience[static_cast<size_t>(lane)])].trainer;
+    return world_.members[static_cast<size_t>(world_.group_trainers[static_cast<size_t>(lane)])].trainer;
   }
 
   std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
@@ -172,7 +172,7 @@ class JobDealer {
   }
 
   Outcome DealOne(bool* end) {
-    const int n = world_.audience_count();
+    const int n = world_.group_trainer_count();
     const size_t whole = source_->config().batch == plan::Batch::kPerRank && !dynamic() ? static_cast<size_t>(n) : 1;
     std::vector<uint64_t> group;
     while (group.size() < whole) {
@@ -218,14 +218,14 @@ class JobDealer {
       AddHashes(&leftovers[i].share);
       AddHashes(&leftovers[i].filler);
     }
-    source_->Epoch()->Leave(std::move(leftovers), has_fillers_ ? "" : "no filler");
+    source_->Epoch()->SetLeftovers(std::move(leftovers), has_fillers_ ? "" : "no filler");
     return {};
   }
 
   void Fill() {
     Step step;
     step.first = next_;
-    for (int t = 0; t < world_.audience_count(); ++t) step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
+    for (int t = 0; t < world_.group_trainer_count(); ++t) step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
     AddHashes(&step);
     source_->Epoch()->Fill(std::move(step));
   }

@@ -57,9 +57,9 @@ TEST_P(OneShape, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
     Iteration first(&job, t);
     EXPECT_FALSE(first.Take());
     EXPECT_EQ(first.outcome.code, 15);
-    EXPECT_EQ(first.outcome.message, "[reader " + std::to_string(culprit) + " on " + host +
-                                         ", channel train, epoch 1, step " + std::to_string(failing) +
-                                         (readers > 1 ? " of its own" : "") + "] record 7 is corrupt");
+    EXPECT_EQ(first.outcome.Text(), "[reader " + std::to_string(culprit) + " on " + host +
+                                        ", channel train, epoch 1, step " + std::to_string(failing) +
+                                        (readers > 1 ? " of its own" : "") + "] record 7 is corrupt");
     EXPECT_EQ(first.numbers.size(), failing * readers + readers - 1);
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
@@ -258,7 +258,7 @@ TEST(OneJob, WhoWaitsForWhom) {
   EXPECT_EQ(log.find("horovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n"), 0u)
       << log;
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
-  EXPECT_EQ(AnySeconds(alone.outcome.message),
+  EXPECT_EQ(AnySeconds(alone.outcome.Text()),
             "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +
                 ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
 }

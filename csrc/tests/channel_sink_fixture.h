@@ -77,7 +77,7 @@ class SinkTest : public testing::Test {
   // Restores an iterator; the reader agrees.
   void Restore(SinkIterator* iterator, const SinkState& state) {
     const Outcome outcome =
-        Beside([&] { return sink_->Restore(iterator, state); }, [&] { Say(0, 1, wire::State{++restores_, 0, ""}); });
+        Beside([&] { return sink_->Restore(iterator, state); }, [&] { Say(0, 1, wire::State{++restores_, {}}); });
     EXPECT_TRUE(outcome.ok()) << outcome.message;
   }
 

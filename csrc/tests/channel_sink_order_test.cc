@@ -20,7 +20,7 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   std::future<void> left;
   Texts before_bye;
   const auto leave = [&] {
-    sink_->Leave({kUnavailable, "shut down"});
+    sink_->Depart({kUnavailable, "shut down"});
     before_bye = Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
   };
   const auto data = [&] {
@@ -50,7 +50,7 @@ TEST_F(SinkTest, WhatHasArrivedIsNotTakenBehindALeave) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Data(1, 1);
   Sent();
-  sink_->Leave({kUnavailable, "shut down"});
+  sink_->Depart({kUnavailable, "shut down"});
   EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 1,0"}));
   EXPECT_EQ(Next(&iterator).code, kUnavailable);
   EXPECT_EQ(Sent(), Texts());
@@ -63,9 +63,9 @@ TEST_F(SinkTest, AnswersThatNobodyWaitsForAreDropped) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { sink_->Cancel(&iterator); });
   EXPECT_EQ(outcome.code, kCancelled);
-  Say(0, 1, wire::State{1, 0, "late"});
-  for (const int64_t request : {2, 3, -1, 0}) Say(0, 1, wire::State{request, 0, "never asked for"});
-  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{2, 0, "words"}); });
+  Say(0, 1, wire::State{1, {kOk, "late"}});
+  for (const int64_t request : {2, 3, -1, 0}) Say(0, 1, wire::State{request, {kOk, "never asked for"}});
+  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{2, {kOk, "words"}}); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
   EXPECT_EQ(state.lanes.at(0).reader_state, "words") << "not what came before it was asked for";
 }
@@ -76,7 +76,7 @@ TEST_F(SinkTest, ASaveBehindACancelledNextWorksAtOnce) {
   SinkState state;
   EXPECT_EQ(Beside([&] { return Next(&iterator); }, [&] { sink_->Cancel(&iterator); }).code, kCancelled);
   const Outcome outcome =
-      Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{1, 0, "words"}); });
+      Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, 1, wire::State{1, {kOk, "words"}}); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
 }
 
@@ -97,7 +97,7 @@ TEST_P(SinkOfSchedule, MessagesWithoutSenseCrashNothing) {
           header.message = EndAt(0, few() == 0 ? kInternal : kOk, "text");
           break;
         case 1:
-          header.message = wire::State{static_cast<int64_t>(few()) + step / 20, 0, "text"};
+          header.message = wire::State{static_cast<int64_t>(few()) + step / 20, {kOk, "text"}};
           break;
         case 2:
           header.message = wire::Recall();

@@ -26,7 +26,7 @@ class ReadersSinkTest : public SinkTest {
   // `left`: its leftovers.
   void End(int reader, uint64_t step, uint64_t left = 0) {
     wire::End end = EndAt(step);
-    end.left = left;
+    end.leftovers = left;
     Say(reader, 1, std::move(end));
   }
   // Until so many of the last steps have been claimed since the last call.
@@ -51,7 +51,7 @@ class ReadersSinkTest : public SinkTest {
       const int64_t request = PlainOf(h.message).a;
       const bool save = Is<wire::Save>(h);
       if ((!save && !Is<wire::Restore>(h)) || request <= 0) return;
-      Say(0, h.epoch, wire::State{request, 0, save ? "words " + std::to_string(request) : ""});
+      Say(0, h.epoch, wire::State{request, {kOk, save ? "words " + std::to_string(request) : ""}});
     };
   }
 };
@@ -194,7 +194,7 @@ TEST_F(ReadersSinkTest, AnErrorOfEitherReaderIsTheAnswerToASave) {
     on_sent_ = [this, failing](const Header& h) {
       if (!Is<wire::Save>(h)) return;
       const int64_t request = PlainOf(h.message).a;
-      Say(0, h.epoch, wire::State{request, request % 2 == failing ? kInternal : kOk, "no"});
+      Say(0, h.epoch, wire::State{request, {request % 2 == failing ? kInternal : kOk, "no"}});
     };
     SinkState state;
     const Outcome outcome = sink_->Save(&iterator, &state);

@@ -9,7 +9,7 @@ namespace {
 
 // The verdict on an epoch comes by two ways, of which either may be the first: it must not depend on that who begins the next.
 TEST_F(SinkTest, AnEpochThatWasWrongIsAnErrorOnce) {
-  const auto wrong = [this](int reader) { Say(reader, 1, wire::Verified{kDataLoss, "1 row altered"}); };
+  const auto wrong = [this](int reader) { Say(reader, 1, wire::Verified{{kDataLoss, "1 row altered"}}); };
   for (const int heard : {0, 1, 2, 3}) {
     Make(plan::Schedule::kStatic, heard == 3 ? 2 : 1);
     SinkIterator first, second;
@@ -117,7 +117,7 @@ TEST_F(SinkTest, CancelEndsAWait) {
   SinkIterator iterator;
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { sink_->Cancel(&iterator); });
   EXPECT_EQ(outcome.code, kCancelled);
-  EXPECT_EQ(outcome.message,
+  EXPECT_EQ(outcome.Text(),
             "[rank 1 on node1, channel train, epoch 1, step 0] the iterator was cancelled while it "
             "waited for step 0 from reader 0 on host0");
 }
@@ -156,7 +156,7 @@ TEST_F(SinkTest, AFailureEndsEveryWaitButNotWhatHasArrived) {
   EXPECT_TRUE(Next(&iterator).ok());
   const Outcome outcome = Next(&iterator);
   EXPECT_EQ(outcome.code, kUnavailable);
-  EXPECT_EQ(outcome.message, "[rank 1 on node1, channel train, epoch 1, step 2] rank 0 on node0 has died");
+  EXPECT_EQ(outcome.Text(), "[rank 1 on node1, channel train, epoch 1, step 2] rank 0 on node0 has died");
   EXPECT_EQ(Next(&late).code, kUnavailable);
 }
 
@@ -172,7 +172,7 @@ TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
             "horovod_data: [rank 1 on node1, channel train, epoch 1, step 0] has waited N s for step 0 from reader 0 "
             "on host0: it sleeps\n");
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
-  EXPECT_EQ(AnySeconds(outcome.message),
+  EXPECT_EQ(AnySeconds(outcome.Text()),
             "[rank 1 on node1, channel train, epoch 1, step 0] waited N s for step 0 from reader 0 on host0: it "
             "sleeps. Mend that, "
             "or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
@@ -197,10 +197,10 @@ TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
   Data(1, 1);  // it says nothing before it takes this one
   EXPECT_TRUE(Next(&iterator).ok());
   const Outcome restored =
-      Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, 1, wire::State{1, 0, ""}); });
+      Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, 1, wire::State{1, {}}); });
   EXPECT_TRUE(restored.ok()) << restored.message;
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { sink_->Fail({kUnavailable, "gone"}); });
-  EXPECT_EQ(outcome.message, "[rank 1 on node1, channel train, epoch 2, step 0] gone");
+  EXPECT_EQ(outcome.Text(), "[rank 1 on node1, channel train, epoch 2, step 0] gone");
 }
 
 TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
@@ -248,7 +248,7 @@ TEST_F(SinkTest, AStateOfNoKindIsRefused) {
   const Outcome outcome = sink_->Restore(
       &iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, TailStep(0), {{Position(5), Turn(5), "words"}}});
   EXPECT_EQ(outcome.code, kDataLoss);
-  EXPECT_NE(outcome.message.find("channel train"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.Text().find("channel train"), std::string::npos) << outcome.Text();
   EXPECT_EQ(Sent(), Texts());
 }
 

@@ -18,15 +18,14 @@ class GroupedTest : public SourceTest {
     config.prefetch = prefetch;
     SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
     ASSERT_TRUE(world_.grouped);
-    ASSERT_EQ(world_.audience_count(), 2);
+    ASSERT_EQ(world_.group_trainer_count(), 2);
   }
   void Begin(uint64_t epoch) {
     SourceTest::Begin(epoch);
     EXPECT_EQ(Sent(), Texts{"r0 READY e" + std::to_string(epoch) + " 0,7,0"});
   }
   void Go(uint64_t epoch, uint64_t step, Notice notice = Notice::kAllHave, Outcome outcome = {}) {
-    source_->Handle(world_.readers[0],
-                    MakeHeader(0, epoch, wire::Go{notice, Turn(step), outcome.code, outcome.message}));
+    source_->Handle(world_.readers[0], MakeHeader(0, epoch, wire::Go{notice, Turn(step), std::move(outcome)}));
   }
   std::string LogOf(const std::function<void()>& what) {
     CaptureLines();

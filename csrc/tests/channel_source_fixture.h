@@ -35,7 +35,8 @@ class PlainSource : public Source {
   // ---- What trainers say.
 
   void Hear(int trainer, uint64_t epoch, wire::Message message) {
-    Handle(world().audience[static_cast<size_t>(trainer)], MakeHeader(config().number, epoch, std::move(message)));
+    Handle(world().group_trainers[static_cast<size_t>(trainer)],
+           MakeHeader(config().number, epoch, std::move(message)));
   }
   void OnOpen(int trainer, uint64_t epoch, uint64_t limit) { Hear(trainer, epoch, wire::Open{LaneStep(limit)}); }
   void OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
@@ -112,11 +113,11 @@ class SourceTest : public testing::Test {
     source_->Start({});
   }
   void OpenAll(uint64_t epoch, uint64_t limit = 2) {
-    for (int t = 0; t < world_.audience_count(); ++t) source_->OnOpen(t, epoch, limit);
+    for (int t = 0; t < world_.group_trainer_count(); ++t) source_->OnOpen(t, epoch, limit);
   }
   // All trainers have taken so many steps and leave the epoch, which ends.
   void CloseAll(uint64_t epoch, uint64_t taken = 0) {
-    for (int t = 0; t < world_.audience_count(); ++t) source_->OnClose(t, epoch, taken);
+    for (int t = 0; t < world_.group_trainer_count(); ++t) source_->OnClose(t, epoch, taken);
     EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
   }

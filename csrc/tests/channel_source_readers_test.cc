@@ -27,7 +27,7 @@ class TurnsTest : public SourceTest {
       leftovers[i].filler.first = first + i;
       if (fillers) leftovers[i].filler.shares = {MakeToken(first + i + 100, -1)};
     }
-    source_->Epoch()->Leave(std::move(leftovers), std::move(no_filler));
+    source_->Epoch()->SetLeftovers(std::move(leftovers), std::move(no_filler));
   }
 };
 

@@ -53,7 +53,7 @@ TEST_F(SourceTest, AnEpochThatCouldNotBeginAnswersSaves) {
   std::thread dealer([&] { source.FailEpoch(1, {kInternal, "no input"}); });
   EXPECT_TRUE(heard("1 END e1 0,13,0 [reader 0 on host0, channel train, epoch 1, step 0] no input"));
   source.OnSave(1, 1, 5);
-  EXPECT_TRUE(heard("1 STATE e1 0,5,13 no input"));
+  EXPECT_TRUE(heard("1 STATE e1 0,5,13 [reader 0 on host0, channel train, epoch 1, step 0] no input"));
   for (int t = 0; t < 2; ++t) source.OnClose(t, 1, 0);
   dealer.join();
 }
@@ -100,7 +100,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
   PlainSource source(config, &world, 60, [&](int, Header, const Share*) { ++messages; });
   std::thread dealer([&] {
     std::mt19937_64 mine(seed + 1000);
-    const int shares = config.schedule == plan::Schedule::kDynamic ? 0 : world.audience_count();
+    const int shares = config.schedule == plan::Schedule::kDynamic ? 0 : world.group_trainer_count();
     uint64_t number = 0;
     for (int64_t next = 0; (next = source.WaitEpoch(std::chrono::milliseconds(10), &number)) >= 0;) {
       if (next == 0) continue;
@@ -117,7 +117,7 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       std::vector<uint64_t> positions;
       uint64_t turn = 0;
       if (!handed.empty())
-        positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position.n);
+        positions.assign(static_cast<size_t>(world.group_trainer_count()), handed.begin()->second.position.n);
       for (const auto& [trainer, restore] : handed) {
         positions[static_cast<size_t>(trainer)] = restore.position.n;
         turn = restore.turn.n;

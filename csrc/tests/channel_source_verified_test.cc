@@ -35,13 +35,16 @@ class VerifiedTest : public SourceTest {
             LaneStep(taken), LaneStep(9), true, {EpochStep(taken - 1), Position(position), hash.data.rows, hash.hash}});
   }
   void Take(int trainer, uint64_t step) { Take(trainer, step + 1, Token{step, trainer}, step + 1); }
-  // The reports to reader 0 since the last call.
+  // The reports to reader 0 since the last call. An error is a report with a finding.
   std::vector<proof::Report> Reports() {
     std::vector<proof::Report> reports;
     for (const std::string& text : Sent()) {
       if (text.find("REPORT") == std::string::npos) continue;
       proof::Report report;
-      EXPECT_TRUE(proof::Report::Decode(text.substr(text.find("0,0,0 ") + 6), &report));
+      if (const size_t error = text.find("0,0,15 "); error != std::string::npos)
+        report.finding = text.substr(error + 7);
+      else
+        EXPECT_TRUE(proof::Report::Decode(text.substr(text.find("0,0,0 ") + 6), &report));
       reports.push_back(std::move(report));
     }
     return reports;
@@ -130,7 +133,7 @@ TEST_F(VerifiedTest, FillersAreAmongWhatIsToBeConfirmed) {
   filler.elements.clear();
   source_->Epoch()->Fill(Hashed(std::move(filler)));
   source_->Epoch()->Finish({});
-  source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Notice::kEndsThere, Turn(2), kOk, ""}));
+  source_->Handle(world_.readers[0], MakeHeader(0, 1, wire::Go{wire::Go::Notice::kEndsThere, Turn(2), {}}));
   for (int t = 0; t < 2; ++t) Take(t, 0);
   EXPECT_EQ(Reports().size(), 0u);
   for (int t = 0; t < 2; ++t) Take(t, 2, Token{9, t}, 9, true);

@@ -28,7 +28,7 @@ class StepCoordinatorTest : public testing::Test {
     bool lost = false;
   };
   void Ready(const Word& word, uint64_t epoch = 1, uint32_t channel = 7) {
-    const wire::Ready ready{word.progress, Turn(word.steps), word.outcome.code, word.outcome.message, -1, word.lost};
+    const wire::Ready ready{word.progress, Turn(word.steps), word.outcome, -1, word.lost};
     in_step_.OnReady(word.reader, MakeHeader(channel, epoch, ready));
   }
   // What is said to the readers after these words.
@@ -47,8 +47,8 @@ class StepCoordinatorTest : public testing::Test {
       std::string text =
           "r" + std::to_string(reader) + " e" + std::to_string(go.epoch) + " " + std::to_string(go.steps.n);
       if (go.notice == Notice::kEndsThere)
-        text += go.code == kOk ? " end" : " end!" + std::to_string(go.code) + " " + go.text;
-      if (go.notice == Notice::kBehind) text += " behind: " + go.text;
+        text += go.outcome.ok() ? " end" : " end!" + std::to_string(go.outcome.code) + " " + go.outcome.Text();
+      if (go.notice == Notice::kBehind) text += " behind: " + go.outcome.message;
       if (go.notice == Notice::kExplain) text += " why?";
       texts.push_back(text);
     }
@@ -71,14 +71,14 @@ class StepCoordinatorTest : public testing::Test {
 };
 
 TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
-  const Outcome scalar(kInvalidArgument, "[r1] a scalar");
+  const Outcome scalar(kInvalidArgument, "a scalar", {"r1"});
   for (const Progress last : {Progress::kHas, Progress::kFills, Progress::kFailed}) {
     const auto epoch = 1 + static_cast<uint64_t>(last);
     const std::string e = "e" + std::to_string(epoch) + " 2";
     EXPECT_EQ(After(AllSay(Progress::kHas, 2), epoch), ToAll(e));
     EXPECT_EQ(After({{1, Progress::kFills, 2, scalar}, {2, Progress::kFills, 2}}, epoch), Texts())
         << "reader 0 may have ended too";
-    const Outcome broken(kInternal, "[r0] broken");
+    const Outcome broken(kInternal, "broken", {"r0"});
     EXPECT_EQ(
         After({{0, last, last == Progress::kHas ? 3u : 2u, last == Progress::kFailed ? broken : Outcome()}}, epoch),
         ToAll(e + (last == Progress::kHas     ? " end!3 [r1] a scalar"
@@ -89,7 +89,7 @@ TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
 
 // Readers 1 and 2 are lost behind step 1. Until it is known whether reader 0 fails in the same step nobody hears of an end.
 TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
-  const Outcome lost(kInternal, "[r0] lost");
+  const Outcome lost(kInternal, "lost", {"r0"});
   const struct {
     Progress how;             // drop: the epoch ends; partial, pad: the others go on
     std::vector<Word> words;  // of reader 0
@@ -97,7 +97,7 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   } cases[] = {
       {Progress::kEnded, {{0, Progress::kHas, 2}}, {"1 end"}},
       {Progress::kEnded, {{0, Progress::kEnded, 1}}, {"1 end"}},
-      {Progress::kEnded, {{0, Progress::kLeft, 1}}, {"1 end"}},
+      {Progress::kEnded, {{0, Progress::kClosed, 1}}, {"1 end"}},
       {Progress::kEnded, {{0, Progress::kEnded, 1, lost, true}}, {"1 end!13 [r0] lost"}},
       {Progress::kFills, {{0, Progress::kHas, 3}, {0, Progress::kFills, 3}}, {"3", "3 end"}},
       {Progress::kFills, {{0, Progress::kHas, 2}, {0, Progress::kFills, 2, lost, true}}, {"2", "2 end!13 [r0] lost"}},
@@ -111,7 +111,7 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
               Texts());
     for (size_t i = 0; i < one.words.size(); ++i) {
       Texts expected = ToAll(e + one.gos[i]);
-      if (one.words[i].progress == Progress::kLeft) expected.erase(expected.begin());
+      if (one.words[i].progress == Progress::kClosed) expected.erase(expected.begin());
       EXPECT_EQ(After({one.words[i]}, epoch), expected) << "epoch " << epoch;
     }
   }
@@ -119,7 +119,7 @@ TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
 
 TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
   const auto has = [this](int reader, uint64_t steps, double cost) {
-    in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kHas, Turn(steps), kOk, "", cost}));
+    in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kHas, Turn(steps), {}, cost}));
   };
   const auto told = [this] {
     std::lock_guard<std::mutex> lock(mu_);
@@ -146,11 +146,9 @@ TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
   for (const int first : {1, 0}) {
     const auto epoch = 1 + static_cast<uint64_t>(first);
     const auto goes_on = [&](int reader, uint64_t steps) {
-      Ready({reader, Progress::kBegins, steps, {kOk, "[r" + std::to_string(reader) + "] "}}, epoch);
+      Ready({reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}}, epoch);
     };
-    const auto has = [&] {
-      in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), kOk, "", 2}));
-    };
+    const auto has = [&] { in_step_.OnReady(0, MakeHeader(7, epoch, wire::Ready{Progress::kHas, Turn(4), {}, 2})); };
     goes_on(0, 3), goes_on(2, 3);
     if (first == 0) has();
     goes_on(1, 5);
@@ -163,7 +161,7 @@ TEST_F(StepCoordinatorTest, CostsOfStepsThatOneHostHadDealtBeforeAreUnknown) {
 
 TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   const auto goes_on = [](int reader, uint64_t steps) {
-    return Word{reader, Progress::kBegins, steps, {kOk, "[r" + std::to_string(reader) + "] "}};
+    return Word{reader, Progress::kBegins, steps, {kOk, "", {"r" + std::to_string(reader)}}};
   };
   EXPECT_EQ(After({goes_on(0, 5), goes_on(1, 4), goes_on(2, 5)}), ToAll("e1 4")) << "perhaps from different steps";
   const std::string text =
@@ -203,12 +201,12 @@ TEST_F(StepCoordinatorTest, AnEndStandsThoughMoreWordsCome) {
 TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   const std::vector<Word> others{{0, Progress::kHas, 1}, {2, Progress::kHas, 1}};
   EXPECT_EQ(After(others), Texts());
-  EXPECT_EQ(After({{1, Progress::kLeft}}), (Texts{"r0 e1 1", "r2 e1 1"}));
+  EXPECT_EQ(After({{1, Progress::kClosed}}), (Texts{"r0 e1 1", "r2 e1 1"}));
   EXPECT_EQ(After({{0, Progress::kEnded, 1}}), (Texts{"r0 e1 1 end", "r2 e1 1 end"}));
   EXPECT_EQ(After(others, 2), Texts()) << "it has left that epoch, not this one";
   EXPECT_EQ(After({{1, Progress::kHas, 1}}, 2), ToAll("e2 1"));
   EXPECT_EQ(After(others, 3), Texts());
-  EXPECT_EQ(After({{1, Progress::kLeftForGood}}, 3), (Texts{"r0 e3 1", "r2 e3 1"}));
+  EXPECT_EQ(After({{1, Progress::kDeparted}}, 3), (Texts{"r0 e3 1", "r2 e3 1"}));
   EXPECT_EQ(After(others, 4), (Texts{"r0 e4 1", "r2 e4 1"}));
   EXPECT_EQ(After(others, 1, 8), Texts()) << "of another channel it is still there";
 }
@@ -216,11 +214,11 @@ TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
 // A long job makes and releases many channels. A reader may answer late, when all have left the epoch that it was asked about.
 TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
   for (uint32_t channel = 1; channel <= 100; ++channel) {
-    for (const Progress progress : {Progress::kHas, Progress::kLeftForGood}) After(AllSay(progress, 1), 1, channel);
+    for (const Progress progress : {Progress::kHas, Progress::kDeparted}) After(AllSay(progress, 1), 1, channel);
   }
   EXPECT_EQ(in_step_.kept(), 0u);
   After({{0, Progress::kHas, 1}, {0, Progress::kAsks, 1}}, 1, 101);
-  After(AllSay(Progress::kLeft, 1), 1, 101);
+  After(AllSay(Progress::kClosed, 1), 1, 101);
   EXPECT_EQ(in_step_.kept(), 0u);
   EXPECT_EQ(After({{1, Progress::kExplains, 0, {kOk, "it slept"}}}, 1, 101), Texts());
   EXPECT_EQ(in_step_.kept(), 0u);
@@ -229,7 +227,7 @@ TEST_F(StepCoordinatorTest, OfWhatAllHaveLeftNothingIsKept) {
 // One that goes on with fillers beside a longer one has been given those steps: they do not end before.
 TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(After({{0, Progress::kFills, 2}, {2, Progress::kFills, 1}, {1, Progress::kHas, 7}}), ToAll("e1 7"));
-  EXPECT_EQ(After({{1, Progress::kLeft, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
+  EXPECT_EQ(After({{1, Progress::kClosed, 7}}), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
 TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
@@ -294,9 +292,9 @@ class AnyOrder : public StepCoordinatorTest, public testing::WithParamInterface<
         if (go.notice != Notice::kEndsThere) continue;
         ++ends;
         EXPECT_EQ(go.steps.n, end_);
-        if (go.code == kOk) continue;
-        const Script& culprit = scripts_[std::stoul(go.text)];
-        EXPECT_TRUE(culprit.last == Progress::kFailed && culprit.steps == end_) << "reader " << go.text;
+        if (go.outcome.ok()) continue;
+        const Script& culprit = scripts_[std::stoul(go.outcome.message)];
+        EXPECT_TRUE(culprit.last == Progress::kFailed && culprit.steps == end_) << "reader " << go.outcome.message;
       }
       EXPECT_EQ(ends, 1) << "reader " << r;
     }
@@ -349,7 +347,7 @@ TEST_P(AnyOrder, WhoeverLeaves) {
     if (gone_[r]) continue;
     if (random_() % 8 == 0) {
       gone_[r] = true;
-      Ready({static_cast<int>(r), random_() % 2 ? Progress::kLeft : Progress::kLeftForGood, said[r]});
+      Ready({static_cast<int>(r), random_() % 2 ? Progress::kClosed : Progress::kDeparted, said[r]});
     } else if (said[r] <= scripts_[r].steps) {
       Say(r, said[r]++);
     }

@@ -24,7 +24,7 @@ class StreamComparerTest : public testing::Test {
     Pull(reader, first, std::move(hashes), Of::kEnded);
   }
   void LeaveAll() {
-    for (int reader = 0; reader < 3; ++reader) Pull(reader, 0, {}, Of::kLeft);
+    for (int reader = 0; reader < 3; ++reader) Pull(reader, 0, {}, Of::kClosed);
     EXPECT_EQ(comparer_.kept(), 0u);
   }
   // "0 alike", or "2 reader 0 on node3 and ...: the difference", since the last call.
@@ -43,9 +43,9 @@ class StreamComparerTest : public testing::Test {
       &world_, [this](int member, wire::Header h, const Share* share) {
         EXPECT_TRUE(share == nullptr);
         const auto& alike = std::get<wire::Alike>(h.message);
-        EXPECT_EQ(alike.code, alike.text.empty() ? kOk : kDataLoss);
+        EXPECT_EQ(alike.outcome.code, alike.outcome.message.empty() ? kOk : kDataLoss);
         const int reader = world_.members[static_cast<size_t>(member)].reader;
-        sent_.push_back(std::to_string(reader) + " " + (alike.text.empty() ? "alike" : alike.text));
+        sent_.push_back(std::to_string(reader) + " " + (alike.outcome.ok() ? "alike" : alike.outcome.message));
       }};
 };
 
@@ -96,19 +96,19 @@ TEST_F(StreamComparerTest, FilesAndElements) {
 
 TEST_F(StreamComparerTest, AReaderThatHasLeftIsNotWaitedFor) {
   End(0, 0, {1});
-  Pull(1, 0, {}, Of::kLeft);
+  Pull(1, 0, {}, Of::kClosed);
   EXPECT_EQ(Sent(), Texts());
-  Pull(2, 0, {}, Of::kLeftForGood);
+  Pull(2, 0, {}, Of::kDeparted);
   EXPECT_EQ(Sent(), Texts{"0 alike"});
-  Pull(0, 0, {}, Of::kLeft);
+  Pull(0, 0, {}, Of::kClosed);
   Pull(0, 0, {1}, Of::kEnded, 2);
   EXPECT_EQ(Sent(), Texts()) << "reader 1 may begin epoch 2";
   Pull(1, 0, {1}, Of::kEnded, 2);
   EXPECT_EQ(Sent(), (Texts{"0 alike", "1 alike"}));
-  Pull(0, 0, {}, Of::kLeft, 2);
-  Pull(1, 0, {}, Of::kLeft, 2);
-  Pull(0, 0, {}, Of::kLeftForGood);
-  Pull(1, 0, {}, Of::kLeftForGood);
+  Pull(0, 0, {}, Of::kClosed, 2);
+  Pull(1, 0, {}, Of::kClosed, 2);
+  Pull(0, 0, {}, Of::kDeparted);
+  Pull(1, 0, {}, Of::kDeparted);
   EXPECT_EQ(comparer_.kept(), 0u);
 }
 
@@ -168,7 +168,7 @@ class DividedTest : public SourceTest {
     Make(std::move(config), MakeWorld(1, 2, 2, true));
   }
   void Hear(int code, const std::string& text) {
-    source_->Handle(world_.readers[0], MakeHeader(source_->config().number, 1, wire::Alike{code, text}));
+    source_->Handle(world_.readers[0], MakeHeader(source_->config().number, 1, wire::Alike{{code, text}}));
   }
   Texts SentOf(const std::string& kind) {
     Texts found;

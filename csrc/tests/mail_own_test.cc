@@ -160,7 +160,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
       if (sent % 8) continue;
       Packet part = Make(++sent, {sent % 16 ? 100 : size_t{50000}});
       part.header.channel = 0;
-      part.header.message = wire::Scatter{"a", sent, 0, 0};
+      part.header.message = wire::Scatter{"a", sent, 0};
       Send(0, 1, std::move(part));
     }
     const size_t flying = InFlightTo(1);
@@ -173,7 +173,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
     }
     ASSERT_EQ(got.size(), sent + 1);
     EXPECT_STREQ(got.back().header.name(), "BYE") << "seed " << seed;
-    EXPECT_EQ(std::get<wire::Bye>(got.back().header.message).told, std::vector<int32_t>{1});
+    EXPECT_EQ(std::get<wire::Bye>(got.back().header.message).sent_to, std::vector<int32_t>{1});
   }
 }
 

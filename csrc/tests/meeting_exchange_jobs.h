@@ -73,7 +73,7 @@ class Jobs {
       got_[static_cast<size_t>(trainer)].push_back(
           outcome.ok()
               ? name + " " + std::to_string(e.call) + (e.bundle ? " #" + std::to_string(TokenOf(e.bundle).element) : "")
-              : std::to_string(outcome.code) + " " + outcome.message);
+              : std::to_string(outcome.code) + " " + outcome.Text());
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }
@@ -90,7 +90,7 @@ class Jobs {
     flying_[way].pop_front();
     if (departed_.count(way.second)) return true;
     if (const auto* bye = std::get_if<wire::Bye>(&header.message))
-      (*this)[way.second].OnDeparted(way.first, bye->told);
+      (*this)[way.second].OnDeparted(way.first, bye->sent_to);
     else
       (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
     return true;
@@ -103,20 +103,20 @@ class Jobs {
   // As the engine does: BYE goes to the reader and to all ranks to which this rank has sent something, as the last message.
   void Leave(int trainer) {
     const wire::Bye bye{(*this)[trainer].SentTo(), ""};
-    std::set<int> members(bye.told.begin(), bye.told.end());
+    std::set<int> members(bye.sent_to.begin(), bye.sent_to.end());
     members.insert(static_cast<int>(exchanges_.size()) - 1);
     for (int member : members) flying_[{trainer, member}].push_back({MakeHeader(0, 0, bye), nullptr});
     departed_.insert(trainer);
   }
 
-  // Ticks all ranks that have not departed, without waiting for their next WHO LEFT.
+  // Ticks all ranks that have not departed, without waiting for their next WHO DEPARTED.
   void Tick() {
     for (size_t t = 0; t < exchanges_.size(); ++t) {
       if (!departed_.count(static_cast<int>(t))) exchanges_[t]->Tick();
     }
   }
   void TickAll() {
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // until the first WHO LEFT is due
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // until the first WHO DEPARTED is due
     Tick();
     DeliverAll();
   }

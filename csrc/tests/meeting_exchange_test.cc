@@ -12,7 +12,7 @@ namespace hvdata {
 namespace {
 
 // "[rank 1 on node1, scatter 'a', call 0] "
-std::string Place(int trainer, const std::string& name, int call = 0) {
+std::string In(int trainer, const std::string& name, int call = 0) {
   const std::string rank = std::to_string(trainer);
   return "[rank " + rank + " on node" + rank + ", scatter '" + name + "', call " + std::to_string(call) + "] ";
 }
@@ -120,7 +120,7 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
     for (int t : {0, 2}) jobs.Scatter(t, "a", 0);
     jobs.TickAll();
     for (int t : {0, 2}) {
-      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + Place(t, "a", 1) +
+      EXPECT_EQ(jobs.Got(t), (Texts{"14 " + In(t, "a", 1) +
                                     "rank 1 on node1 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -156,7 +156,7 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     }
     EXPECT_LE(ticks, 9);
     for (int t : {1, 2}) {
-      EXPECT_EQ(got[t], (Texts{"14 " + Place(t, "a") +
+      EXPECT_EQ(got[t], (Texts{"14 " + In(t, "a") +
                                "rank 0 on node0 has shut down and takes no part in this scatter. " + kSame}));
     }
   }
@@ -174,8 +174,8 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
     const std::string has_not = own ? ", which has not made this call; " : ", which has not sent its part; ";
     const std::string order =
         ", call 0, which this rank has not made: where calls block, all ranks must make them in the same order\n";
-    EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s for rank 1 on node1" + has_not +
-                                               "rank 1 on node1 waits in scatter 'b'" + order + kLog + Place(1, "b") +
+    EXPECT_EQ(AnySeconds(CapturedLines()), kLog + In(0, "a") + "has waited N s for rank 1 on node1" + has_not +
+                                               "rank 1 on node1 waits in scatter 'b'" + order + kLog + In(1, "b") +
                                                "has waited N s for rank 0 on node0" + has_not +
                                                "rank 0 on node0 waits in scatter 'a'" + order);
   }
@@ -216,10 +216,10 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   CaptureLines();
   jobs.TickAll();
   EXPECT_EQ(AnySeconds(CapturedLines()),
-            kLog + Place(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
-                kLog + Place(0, "b") +
+            kLog + In(0, "a") + "has waited N s for rank 2 on node2, which has not made this call\n" +  //
+                kLog + In(0, "b") +
                 "has waited N s for rank 1 on node1, rank 2 on node2, which has not made this call\n" +  //
-                kLog + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part\n");
+                kLog + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part\n");
 }
 
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
@@ -229,8 +229,7 @@ TEST(ExchangeTest, ARefusalReachesAllOthers) {
   jobs.DeliverAll();
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
-  for (int t : {1, 2})
-    EXPECT_EQ(jobs.Got(t), (Texts{"3 " + Place(t, "a") + "rank 0 on node0 can't take part: no rows"}));
+  for (int t : {1, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"3 " + In(0, "a") + "no rows"})) << "the place of the root";
 }
 
 TEST(ExchangeTest, ARefusalOfARankThatOnlyTakesEndsNoOthersCall) {
@@ -252,8 +251,8 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   jobs[0].Fail({kUnavailable, "shut down"});
   jobs[0].Fail({kInternal, "later"});
   jobs.Scatter(0, "a", 1);
-  const std::string first = "14 " + Place(0, "a") + "shut down";
-  EXPECT_EQ(jobs.Got(0), (Texts{first, "14 " + Place(0, "b") + "shut down", "14 " + Place(0, "a", 1) + "shut down"}));
+  const std::string first = "14 " + In(0, "a") + "shut down";
+  EXPECT_EQ(jobs.Got(0), (Texts{first, "14 " + In(0, "b") + "shut down", "14 " + In(0, "a", 1) + "shut down"}));
 }
 
 // The root gives up first. Rank 1 has called later than the root, so its own limit is far away. Rank 2 calls after that.
@@ -267,18 +266,18 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   jobs[0].Tick();
   jobs.TickAll();
   const std::string missing = "for rank 2 on node2, which has not made this call";
-  EXPECT_EQ(AnySeconds(CapturedLines()), kLog + Place(0, "a") + "has waited N s " + missing + "\n" +  //
-                                             kLog + Place(1, "a") +
+  EXPECT_EQ(AnySeconds(CapturedLines()), kLog + In(0, "a") + "has waited N s " + missing + "\n" +  //
+                                             kLog + In(1, "a") +
                                              "has waited N s for rank 0 on node0, which has not sent its part\n");
   std::this_thread::sleep_for(std::chrono::milliseconds(1700));
   jobs[0].Tick();
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + Place(0, "a") + "has waited N s " + missing + kLimit}));
+  EXPECT_EQ(jobs.Got(0), (Texts{"4 " + In(0, "a") + "has waited N s " + missing + kLimit}));
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
   for (const int t : {1, 2}) {
     EXPECT_EQ(jobs.Got(t),
-              (Texts{"4 " + Place(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
+              (Texts{"4 " + In(t, "a") + "rank 0 on node0, the root, has given this call up: it has waited N s " +
                      missing + kLimit}));
   }
 }
@@ -290,7 +289,7 @@ TEST(ExchangeTest, ARankGivesUpARootThatSaysNothing) {
   std::this_thread::sleep_for(std::chrono::milliseconds(210));
   jobs.TickAll();
   EXPECT_EQ(jobs.Got(1),
-            (Texts{"4 " + Place(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
+            (Texts{"4 " + In(1, "a") + "has waited N s for rank 0 on node0, which has not sent its part" + kLimit}));
 }
 
 }  // namespace

@@ -23,15 +23,15 @@ wire::Message AnyMessage(std::mt19937_64* random) {
   const std::string name((*random)() % 3, 'a');
   switch ((*random)() % 8) {
     case 0:
-      return wire::Scatter{name, number(), few(), few() == 0 ? 3 : 0, few() == 0 ? "an error" : ""};
+      return wire::Scatter{name, number(), few(), {few() == 0 ? 3 : 0, "an error"}};
     case 1:
       return wire::Gather{name, number()};
     case 2:
       return wire::Called{name, number(), few()};
     case 3:
-      return wire::Left{{few(), few()}};
+      return wire::Departed{{few(), few()}};
     case 4:
-      return wire::WhoLeft();
+      return wire::WhoDeparted();
     case 5:
       return wire::Hello{static_cast<int64_t>(number()), "call", name};
     default:

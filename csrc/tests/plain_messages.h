@@ -42,20 +42,23 @@ struct PlainVisitor {
   P operator()(const wire::Why& m) { return {m.step.n, 0, 0, ""}; }
   P operator()(const wire::Save& m) { return {0, m.request, 0, ""}; }
   P operator()(const wire::Restore& m) { return {m.position.n, m.request, I(m.saved_epoch), m.state}; }
-  P operator()(const wire::Claim& m) { return {m.step.n, I(m.left), m.filler, ""}; }
+  P operator()(const wire::Claim& m) { return {m.step.n, I(m.leftover), m.filler, ""}; }
   P operator()(const wire::Data& m) { return {m.step.n, I(m.position.n), I(m.turn.n), ""}; }
   P operator()(const wire::End& m) {
-    return {m.step.n, m.code, I(m.left) | (m.lost ? kLost : 0), m.code == 0 ? m.no_filler : m.text};
+    return {m.step.n, m.outcome.code, I(m.leftovers) | (m.lost ? kLost : 0),
+            m.outcome.ok() ? m.no_filler : m.outcome.Text()};
   }
   P operator()(const wire::Because& m) { return {0, 0, 0, m.text}; }
-  P operator()(const wire::State& m) { return {0, m.request, m.code, m.text}; }
+  P operator()(const wire::State& m) { return {0, m.request, m.outcome.code, m.outcome.Text()}; }
   P operator()(const wire::Numbered& m) { return {0, I(m.number), 0, ""}; }
-  P operator()(const wire::Ready& m) { return {m.steps.n, I(static_cast<uint64_t>(m.progress)), m.code, m.text}; }
+  P operator()(const wire::Ready& m) {
+    return {m.steps.n, I(static_cast<uint64_t>(m.progress)), m.outcome.code, m.outcome.Text()};
+  }
   P operator()(const wire::Pulled& m) {
     return {m.first, I(static_cast<uint64_t>(m.progress)), I(m.hashes.size()), ""};
   }
-  P operator()(const wire::Alike& m) { return {0, 0, m.code, m.text}; }
-  P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
+  P operator()(const wire::Alike& m) { return {0, 0, m.outcome.code, m.outcome.Text()}; }
+  P operator()(const wire::Report& m) { return {0, 0, m.outcome.code, m.words + m.outcome.Text()}; }
   template <typename Other>
   P operator()(const Other&) {
     return {};
@@ -77,7 +80,7 @@ inline wire::Data DataAt(uint64_t step, uint64_t position = 0, uint64_t turn = 0
 
 inline wire::End EndAt(uint64_t step, int32_t code = 0, std::string text = "") {
   wire::End end;
-  end.step = LaneStep(step), end.code = code, end.text = std::move(text);
+  end.step = LaneStep(step), end.outcome = {code, std::move(text)};
   return end;
 }
 

@@ -74,7 +74,7 @@ class MadeUpDealer {
 
   Step Make(const Source& source, uint64_t epoch, uint64_t number) const {
     const World& world = source.world();
-    const auto shares = static_cast<size_t>(world.audience_count());
+    const auto shares = static_cast<size_t>(world.group_trainer_count());
     const size_t rows = static_cast<size_t>(per_share_), share_bytes = rows * rows_->bytes();
     const auto reader = static_cast<uint64_t>(world.me().reader);
     const Bytes element = NewElement(&engine_->post(), shares * share_bytes);
@@ -91,7 +91,7 @@ class MadeUpDealer {
     proof::Element all;
     for (size_t t = 0; t < shares; ++t) {
       char* const data = memory + t * share_bytes;
-      const int member = world.audience[t];
+      const int member = world.group_trainers[t];
       proof::ShareHash hash;
       if (verify) {
         std::vector<proof::Fingerprint> prints;

@@ -165,7 +165,7 @@ class Process {
 
   bool Good(const Outcome& outcome) {
     if (outcome.ok()) return true;
-    Log(outcome.message);
+    Log(outcome.Text());
     ++wrong_;
     return false;
   }
@@ -253,11 +253,11 @@ class Process {
     const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
     const auto rows = static_cast<size_t>(options_["rows"]);
     if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
-      return {kInternal, sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) +
-                             "the share has not the size that it has to have"};
+      return {kInternal, "the share has not the size that it has to have",
+              sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
     }
-    const auto lane = static_cast<size_t>(world.AudienceIndex(world.self)),
-               lanes = static_cast<size_t>(world.audience_count());
+    const auto lane = static_cast<size_t>(world.GroupTrainerIndex(world.self)),
+               lanes = static_cast<size_t>(world.group_trainer_count());
     const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
     std::vector<proof::Fingerprint> prints;
     std::vector<char> wanted(rows_.bytes());
@@ -268,9 +268,10 @@ class Process {
       prints.push_back(rows_.FingerprintOf(bytes->data + i * rows_.bytes()));
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
-      outcome = {kDataLoss, sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1)) + "row " + std::to_string(i) +
-                                " of this share, row " + std::to_string(row) +
-                                " of the epoch, is not what the source made"};
+      outcome = {kDataLoss,
+                 "row " + std::to_string(i) + " of this share, row " + std::to_string(row) +
+                     " of the epoch, is not what the source made",
+                 sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
     }
     if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::HashOf(std::move(prints))));
     return outcome;

@@ -34,7 +34,7 @@ TEST_F(TimelineFileTest, AnOldFileIsEmptiedAndNoDescriptorStaysOpen) {
     return fd;
   };
   std::ofstream(path_) << "of an earlier job";
-  TimelineFile file(path_, "");
+  TimelineFile file(path_, {});
   const int before = next();
   file.Append("a");
   file.Append("bc");
@@ -47,7 +47,7 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsLoggedOnce) {
        {std::pair<std::string, const char*>{path_ + "/in/no/folder", "No such file or directory"},
         {"/dev/full", "No space left on device"}}) {
     CaptureLines();
-    TimelineFile file(path, "[rank 1 on a] ");
+    TimelineFile file(path, {"rank 1 on a"});
     file.Append("a");
     file.Append("b");
     EXPECT_EQ(CapturedLines(), "horovod_data: [rank 1 on a] the timeline of this process ends here: " + path +

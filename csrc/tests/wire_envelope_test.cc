@@ -49,7 +49,7 @@ std::string EnvelopeRefusal(std::string_view envelope, std::vector<Entry>* found
 }
 
 TEST(Envelope, LayoutIsFixed) {
-  EXPECT_EQ(PackedEntries({{3, 2, "abc"}, {5, 0x80000001, "d"}}), std::string("HVDE\6\0"
+  EXPECT_EQ(PackedEntries({{3, 2, "abc"}, {5, 0x80000001, "d"}}), std::string("HVDE\7\0"
                                                                               "\3\0\0\0"
                                                                               "\2\0\0\0"
                                                                               "\3\0\0\0"
@@ -115,7 +115,7 @@ TEST(Envelope, RefusedWithAReason) {
   std::string bad = good;
   bad[4] = 1;
   EXPECT_EQ(EnvelopeRefusal(bad),
-            start + "it is of wire version 1, this process speaks 6; install the same horovod_data on every host");
+            start + "it is of wire version 1, this process speaks 7; install the same horovod_data on every host");
   bad = good;
   bad[14] = 0;
   EXPECT_EQ(EnvelopeRefusal(bad), start + "a message in it is empty");

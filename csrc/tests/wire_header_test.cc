@@ -56,18 +56,22 @@ TEST(Header, LayoutIsFixed) {
   header.channel = 2;
   header.epoch = 1;
   header.sequence = 5;
-  header.message = Verdict{258, -1, "hi"};
+  header.message = Verdict{258, {-1, "hi", {"a", "bc", 7, {}, true}}};
   header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}},
                        {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
-      'H', 'V', 'D', 'W', 6, 0,                  // magic, version
+      'H', 'V', 'D', 'W', 7, 0,                  // magic, version
       3,                                         // kind
       2,   0,   0,   0,                          // channel
       1,   0,   0,   0,   0, 0, 0, 0,            // epoch
       5,   0,   0,   0,   0, 0, 0, 0,            // sequence
       2,   1,   0,   0,   0, 0, 0, 0,            // number
       255, 255, 255, 255,                        // code
-      2,   0,   0,   0,   0, 0, 0, 0, 'h', 'i',  // text
+      2,   0,   0,   0,   0, 0, 0, 0, 'h', 'i',  // message
+      1,   0,   0,   0,   0, 0, 0, 0, 'a',       // process
+      2,   0,   0,   0,   0, 0, 0, 0, 'b', 'c',  // work
+      1,   7,   0,   0,   0, 0, 0, 0, 0,         // epoch
+      0,   1,                                    // no step, own_step
       2,   0,   0,   0,                          // components
       1,   0,   0,   0,   1, 1,                  // dtype, encoding, where
       8,   0,   0,   0,   0, 0, 0, 0,            // bytes
@@ -94,14 +98,14 @@ TEST(Header, LayoutIsFixed) {
 // The number of each kind, and its length with empty texts and lists: a field that Fields() does not list shows here.
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
-      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 20},                                                  //
-      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16}, {"RELEASE", 0},                //
-      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},  {"CLAIM", 18},                 //
-      {"DATA", 48},    {"END", 57},      {"RECALL", 0},   {"BECAUSE", 8},   {"STATE", 20},                 //
-      {"NUMBERED", 8}, {"READY", 30},    {"GO", 25},                                                       //
-      {"SCATTER", 32}, {"GATHER", 16},   {"CALLED", 20},  {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},   //
-      {"REPORT", 8},   {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 16},    {"PING", 8},    {"PONG", 32},  //
-      {"PULLED", 13},  {"ALIKE", 12}};
+      {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 39},                                                      //
+      {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                 //
+      {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                  //
+      {"DATA", 48},    {"END", 76},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 39},                  //
+      {"NUMBERED", 8}, {"READY", 49},    {"GO", 44},                                                           //
+      {"SCATTER", 51}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4}, {"BYE", 12},   //
+      {"REPORT", 39},  {"VERIFIED", 31}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},     {"PONG", 32},  //
+      {"PULLED", 13},  {"ALIKE", 31}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {
@@ -142,7 +146,7 @@ TEST(Header, AStateIsCopiedOnce) {
   const std::string state(1 << 20, 'x');
   Restore restore;
   restore.state = state;
-  for (const Message& message : {Message(State{1, 0, state}), Message(restore)}) {
+  for (const Message& message : {Message(State{1, {kOk, state}}), Message(restore)}) {
     Header header;
     header.message = message;
     EXPECT_LT(Encode(header).capacity(), state.size() + 1024) << header.name();
@@ -153,7 +157,7 @@ TEST(Header, AStateIsCopiedOnce) {
 // A reader's state contains its shuffle buffer, which may be larger than 2 GiB. Sizes of more than 32 bits are read correctly, too.
 TEST(Header, ATextMayBeAboveTwoGiB) {
   Header header;
-  header.message = State{1, 0, ""};
+  header.message = State{1, {}};
   const std::string start = Encode(header);
   const uint64_t text = (uint64_t{1} << 31) + 1, longer = uint64_t{1} << 32;
   const size_t size = start.size() + text;
@@ -165,12 +169,12 @@ TEST(Header, ATextMayBeAboveTwoGiB) {
   Header decoded;
   std::string_view payload;
   std::string error;
-  StoreLittleEndian(longer, message + start.size() - 12);
+  StoreLittleEndian(longer, message + start.size() - 31);
   EXPECT_FALSE(Decode({message, size}, &decoded, &payload, &error));
-  EXPECT_NE(error.find("ends within its text"), std::string::npos) << error;
-  StoreLittleEndian(text, message + start.size() - 12);
+  EXPECT_NE(error.find("ends within its message"), std::string::npos) << error;
+  StoreLittleEndian(text, message + start.size() - 31);
   EXPECT_TRUE(Decode({message, size}, &decoded, &payload, &error)) << error;
-  EXPECT_EQ(std::get<State>(decoded.message).text.size(), text);
+  EXPECT_EQ(std::get<State>(decoded.message).outcome.message.size(), text);
   munmap(memory, size);
 }
 #endif
@@ -196,14 +200,14 @@ TEST(Header, RefusedForBadFields) {
   const Message hello = Hello();
   ExpectRefused(with(hello, 0, "h"), "does not begin as one");
   ExpectRefused(with(hello, kVersionAt, "\1"),
-                "wire version 1, this process speaks 6; install the same horovod_data on every host");
+                "wire version 1, this process speaks 7; install the same horovod_data on every host");
   for (const int kind : {0, static_cast<int>(kKinds) + 1, 255})
     ExpectRefused(with(hello, kKindAt, byte(kind)), "unknown kind " + std::to_string(kind));
   for (const std::string& size :
        {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8), std::string(8, '\xff')})
     ExpectRefused(with(hello, kTextSizeAt, size), "ends within its call");
   const int progress = static_cast<int>(Ready::Progress::kLast) + 1;
-  ExpectRefused(with(Bye(), 27, std::string(4, '\xff')), "ends within its told");
+  ExpectRefused(with(Bye(), 27, std::string(4, '\xff')), "ends within its sent_to");
   ExpectRefused(with(Ready(), 27, byte(progress)), "unknown progress " + std::to_string(progress));
   ExpectRefused(with(Go(), 27, byte(255)), "unknown notice 255");
   ExpectRefused(with(Claim(), 43, byte(2)), "unknown filler 2");

@@ -38,7 +38,7 @@ struct Clock {
 class TimelineFile {
  public:
   // `place` begins the log line about a file that can't be written.
-  TimelineFile(std::string path, std::string place) : path_(std::move(path)), place_(std::move(place)) {}
+  TimelineFile(std::string path, Place place) : path_(std::move(path)), place_(std::move(place)) {}
 
   // The first call empties the file. A failure is logged, and nothing more is written after it.
   void Append(std::string_view block) {
@@ -55,13 +55,14 @@ class TimelineFile {
     }
     waiting_.clear();
     if (failed_)
-      Log(place_ + "the timeline of this process ends here: " + path_ + " can't be written: " + std::strerror(errno) +
-          ". Make room there, or name a file that can be written on every host (HOROVOD_DATA_TIMELINE)");
+      Log(place_, "the timeline of this process ends here: " + path_ + " can't be written: " + std::strerror(errno) +
+                      ". Make room there, or name a file that can be written on every host (HOROVOD_DATA_TIMELINE)");
     if (fd >= 0) close(fd);
   }
 
  private:
-  const std::string path_, place_;
+  const std::string path_;
+  const Place place_;
   std::string waiting_;  // blocks that found no descriptor
   bool begun_ = false, failed_ = false;
 };

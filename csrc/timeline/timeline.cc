@@ -80,7 +80,7 @@ void Timeline::Tick(const std::function<void()>& note) {
     AskForTime();
     WriteEvents();
   } catch (const std::exception& thrown) {  // for example no memory: the job goes on
-    Log(world_->Here() + "the timeline ends here for this process: " + Explained(thrown).message);
+    Log(world_->Here(), "the timeline ends here for this process: " + Explained(thrown).message);
     MutexLock lock(&mu_);
     ended_ = true;
   }

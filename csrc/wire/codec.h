@@ -5,14 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "base/outcome.h"
+
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 6;  // of all messages. A process refuses messages of another version.
+constexpr uint16_t kVersion = 7;  // of all messages. A process refuses messages of another version.
 
 // Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
 template <typename T>
@@ -185,13 +188,25 @@ constexpr bool kIsList = false;
 template <typename T>
 constexpr bool kIsList<std::vector<T>> = true;
 
-// One field, by its type: a list of numbers, a number of a Coordinate, or a single value.
+// One field, by its type: a list of numbers, an outcome, a number that may be unknown, a number of a Coordinate, or a
+// single value.
 template <typename Codec, typename T>
 void Field(Codec* codec, const char* name, T& value) {
   using Plain = std::remove_const_t<T>;
   if constexpr (kIsList<Plain>) {
     codec->template List<uint32_t>(name, value, ~0u, sizeof(value[0]));
     for (auto& one : value) Field(codec, name, one);
+  } else if constexpr (std::is_same_v<Plain, Outcome>) {
+    Field(codec, "code", value.code), Field(codec, "message", value.message);
+    Field(codec, "process", value.place.process), Field(codec, "work", value.place.work);
+    Field(codec, "epoch", value.place.epoch), Field(codec, "step", value.place.step);
+    Field(codec, "own_step", value.place.own_step);
+  } else if constexpr (std::is_same_v<Plain, std::optional<uint64_t>>) {
+    bool known = value.has_value();
+    codec->Flag(name, known);
+    uint64_t number = value.value_or(0);
+    if (known) codec->Int(name, number);
+    if constexpr (!std::is_const_v<T>) value = known ? std::optional(number) : std::nullopt;
   } else if constexpr (std::is_same_v<Plain, bool>) {
     codec->Flag(name, value);
   } else if constexpr (std::is_integral_v<Plain>) {

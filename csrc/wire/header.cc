@@ -73,7 +73,7 @@ void Check(const Header& header, Reader* reader) {
 
 // A state may take gigabytes. Without memory for it in advance, the fields behind it would have it copied once more.
 size_t StateBytes(const Message& message) {
-  if (const auto* state = std::get_if<State>(&message)) return state->text.size();
+  if (const auto* state = std::get_if<State>(&message)) return state->outcome.message.size();
   if (const auto* restore = std::get_if<Restore>(&message)) return restore->state.size();
   return 0;
 }

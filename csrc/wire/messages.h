@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/outcome.h"
 #include "wire/codec.h"
 #include "wire/coordinates.h"
 
@@ -34,9 +35,8 @@ struct Absent {  // to members that wait: the ranks that have not come
 };
 struct Verdict {  // agreement `number` is over: all contributions, or an error
   int64_t number = 0;
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("VERDICT", F(number) F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("VERDICT", F(number) F(outcome))
 };
 
 // ---- Trainer -> reader.
@@ -93,12 +93,12 @@ struct Restore {
 struct Withdraw {  // takes back a RESTORE
   HVDATA_MESSAGE("WITHDRAW", )
 };
-struct Claim {  // after the ends of all readers: asks for leftover `left` as the trainer's share of this tail step
+struct Claim {  // after the ends of all readers: asks for this leftover as the trainer's share of this tail step
   TailStep step;
-  uint64_t left = 0;
+  uint64_t leftover = 0;
   bool filler = false;        // asks for an empty or padding share of its shape instead
   bool taken_before = false;  // verified channels: an earlier run has sent it, so send nothing
-  HVDATA_MESSAGE("CLAIM", F(step) F(left) F(filler) F(taken_before))
+  HVDATA_MESSAGE("CLAIM", F(step) F(leftover) F(filler) F(taken_before))
 };
 
 // ---- Reader -> trainer.
@@ -114,15 +114,14 @@ struct Data {  // one share: components and payload
 };
 struct End {  // the epoch has ended before `step`
   LaneStep step;
-  int32_t code = 0;                // 0: the data is exhausted
-  std::string text;                // of an error
-  bool lost = false;               // this reader has failed, and the other readers continue
-  uint64_t left = 0;               // its leftovers
+  Outcome outcome;    // OK: the data is exhausted
+  bool lost = false;  // this reader has failed, and the other readers continue
+  uint64_t leftovers = 0;
   TailStep tail_taken;             // tail steps that an earlier run has taken
   std::string no_filler;           // why there is no filler for a tail step
   int64_t dropped = 0;             // rows or elements that remainder="drop" has dropped
   std::vector<double> costs = {};  // weighed channels: of each leftover
-  HVDATA_MESSAGE("END", F(step) F(code) F(text) F(lost) F(left) F(dropped) F(tail_taken) F(no_filler) F(costs))
+  HVDATA_MESSAGE("END", F(step) F(outcome) F(lost) F(leftovers) F(dropped) F(tail_taken) F(no_filler) F(costs))
 };
 struct Recall {  // dynamic: the reader asks for all shares back that are not taken
   HVDATA_MESSAGE("RECALL", )
@@ -131,11 +130,10 @@ struct Because {  // the answer to Why
   std::string text;
   HVDATA_MESSAGE("BECAUSE", F(text))
 };
-struct State {  // the answer to Save and Restore: the reader's state, or an error
+struct State {  // the answer to Save and Restore: the reader's state, as the message of an OK outcome, or an error
   int64_t request = 0;
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("STATE", F(request) F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("STATE", F(request) F(outcome))
 };
 struct Numbered {  // the epoch's number over all runs, if it differs from the number in this run
   uint64_t number = 0;
@@ -146,51 +144,49 @@ struct Numbered {  // the epoch's number over all runs, if it differs from the n
 
 struct Ready {
   enum class Progress : uint8_t {
-    kHas,          // the reader has so many steps
-    kEnded,        // it has no more steps; the epoch ends for all readers (remainder="drop")
-    kFills,        // it has no more steps, but can give empty or padding shares
-    kFailed,       // its next step is an error
-    kLeft,         // all of its trainers have closed this epoch
-    kLeftForGood,  // all of its trainers have closed this epoch and every later one
-    kAsks,         // it has so many steps, and asks which reader it waits for
-    kBegins,       // it begins with this step. If it resumes from a checkpoint, the text is its place for an error.
-    kExplains,     // the text says why its next step does not come
+    kHas,       // the reader has so many steps
+    kEnded,     // it has no more steps; the epoch ends for all readers (remainder="drop")
+    kFills,     // it has no more steps, but can give empty or padding shares
+    kFailed,    // its next step is an error
+    kClosed,    // all of its trainers have closed this epoch
+    kDeparted,  // all of its trainers have closed this epoch and every later one
+    kAsks,      // it has so many steps, and asks which reader it waits for
+    kBegins,    // it begins with this step. If it resumes from a checkpoint, the outcome has its place for an error.
+    kExplains,  // the message says why its next step does not come
     kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
-  int32_t code = 0;
-  std::string text;
+  Outcome outcome;
   double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
   bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
-  HVDATA_MESSAGE("READY", F(progress) F(steps) F(code) F(text) F(cost) F(lost))
+  HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
 };
 struct Go {
   enum class Notice : uint8_t {
     kAllHave,    // all readers have so many steps
-    kEndsThere,  // the epoch ends there, with the given status
+    kEndsThere,  // the epoch ends there, with the given outcome
     kBehind,     // the answer to kAsks: the readers that don't have the step; then perhaps why one does not have it
     kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };
   Notice notice = Notice::kAllHave;
   Turn steps;
-  int32_t code = 0;
-  std::string text;
+  Outcome outcome;
   std::vector<double> costs = {};  // weighed channels, kAllHave and kEndsThere: of the last steps, for all trainers
-  HVDATA_MESSAGE("GO", F(notice) F(steps) F(code) F(text) F(costs))
+  HVDATA_MESSAGE("GO", F(notice) F(steps) F(outcome) F(costs))
 };
 
 // ---- Between readers that divide the elements of one pipeline (channel/stream_comparer.h).
 
 struct Pulled {  // reader -> reader 0: hashes of the next elements that its pipeline has yielded
   enum class Progress : uint8_t {
-    kGoesOn,       // there may be more
-    kEnded,        // the pipeline has ended behind them, and the reader waits for ALIKE
-    kFiles,        // the reader divides files in this epoch, and sends no hashes
-    kLeft,         // the epoch is over on this reader
-    kLeftForGood,  // and so is every later one
-    kLast = kLeftForGood,
+    kGoesOn,    // there may be more
+    kEnded,     // the pipeline has ended behind them, and the reader waits for ALIKE
+    kFiles,     // the reader divides files in this epoch, and sends no hashes
+    kClosed,    // the epoch is over on this reader
+    kDeparted,  // and so is every later one
+    kLast = kDeparted,
   };
   uint64_t first = 0;  // the number of the first of these elements among all elements of the pipeline
   std::vector<uint64_t> hashes = {};
@@ -198,31 +194,32 @@ struct Pulled {  // reader -> reader 0: hashes of the next elements that its pip
   HVDATA_MESSAGE("PULLED", F(first) F(hashes) F(progress))
 };
 struct Alike {  // reader 0 -> every reader: all have had the same elements; or the first difference
-  int32_t code = 0;
-  std::string text = {};
-  HVDATA_MESSAGE("ALIKE", F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("ALIKE", F(outcome))
 };
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-struct Report {  // the result for the reader's rows (proof/report.h). Empty: the reader deals no later epoch.
-  std::string words;
-  HVDATA_MESSAGE("REPORT", F(words))
+// The result for the reader's rows (proof/report.h). Before it may come an error, which has no result. Without both the
+// reader deals no later epoch.
+struct Report {
+  std::string words = {};
+  Outcome outcome = {};
+  HVDATA_MESSAGE("REPORT", F(words) F(outcome))
 };
 struct Verified {  // all readers have reported. Either every row came once, or this is an error.
-  int32_t code = 0;
-  std::string text;
-  HVDATA_MESSAGE("VERIFIED", F(code) F(text))
+  Outcome outcome;
+  HVDATA_MESSAGE("VERIFIED", F(outcome))
 };
 
 // ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. With a code: an error.
+struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. Or an error.
   std::string name;
   uint64_t call = 0;
-  int32_t root = 0, code = 0;
-  std::string text = {};
-  HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(code) F(text))
+  int32_t root = 0;
+  Outcome outcome = {};
+  HVDATA_MESSAGE("SCATTER", F(name) F(call) F(root) F(outcome))
 };
 struct Gather {  // this trainer's part for the root, as a share
   std::string name;
@@ -235,12 +232,12 @@ struct Called {  // this trainer has made this call with this root
   int32_t root = 0;
   HVDATA_MESSAGE("CALLED", F(name) F(call) F(root))
 };
-struct WhoLeft {  // to a reader: which trainers have departed, except those that sent us a BYE?
-  HVDATA_MESSAGE("WHO LEFT", )
+struct WhoDeparted {  // to a reader: which trainers have departed, except those that sent us a BYE?
+  HVDATA_MESSAGE("WHO DEPARTED", )
 };
-struct Left {  // the answer
+struct Departed {  // the answer
   std::vector<int32_t> trainers;
-  HVDATA_MESSAGE("LEFT", F(trainers))
+  HVDATA_MESSAGE("DEPARTED", F(trainers))
 };
 
 // ---- Between any two members: times of their activities (engine/engine_times.cc).
@@ -272,18 +269,19 @@ struct Pong {          // the answer
 
 // ---- To every reader, and to each trainer that has got a message from the sender.
 
-struct Bye {                  // the sender has departed
-  std::vector<int32_t> told;  // trainers that get a BYE from the sender itself
-  std::string reads_no_more;  // to trainers that still need the sender's batches: why they don't get them
-  HVDATA_MESSAGE("BYE", F(told) F(reads_no_more))
+struct Bye {                     // the sender has departed
+  std::vector<int32_t> sent_to;  // trainers that get a BYE from the sender itself
+  std::string reads_no_more;     // to trainers that still need the sender's batches: why they don't get them
+  HVDATA_MESSAGE("BYE", F(sent_to) F(reads_no_more))
 };
 
 #undef HVDATA_MESSAGE
 #undef F
 
-using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
-                             Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
+using Message =
+    std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim,
+                 Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoDeparted, Departed,
+                 Bye, Report, Verified, HowLong, Times, Ping, Pong, Pulled, Alike>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

@@ -151,7 +151,7 @@ def _loader_of(x: Any, arguments: Mapping[str, Any]) -> Any:
         raise TypeError(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
         return [(x, arguments.get("y"))]
-    raise TypeError(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
+    raise TypeError(f"{kind}, which Keras would not recognise in a wrapper. Call hvdata.audit() yourself")
 
 
 def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -> Any:

@@ -73,8 +73,8 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         array, dtype = array_of(value)
     except NoArray as error:
         what = f"{what} is a {kind}, and no array of one kind{error}"
-        to_do = "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several"
-        raise explained(TypeError, what, f"{to_do} values that are a key together") from None
+        to_do = "Let it be a whole number, a text, or an array (a list) with one of these for each row; join several"
+        raise explained(TypeError, what, f"{to_do} values of one key into one text") from None
     if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
         return Keys(row_digests(array))
     values = np.atleast_1d(array)
@@ -149,6 +149,7 @@ def integer_range(words: Array) -> Optional[tuple[int, int]]:
 
 def shown(word0: int, word1: int) -> Union[int, str]:
     """The number in a key, or the first 8 digits of a digest."""
+    word0, word1 = int(word0), int(word1)  # NumPy 2 refuses to subtract 1 << 64 from its own numbers
     if word0 == INTEGER:
         return word1 - (1 << 64) if word1 >= 1 << 63 else word1
     return word1 if word0 == LARGE_INTEGER else f"{word0:016x}"[:8]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..errors import explain, explained, fork_check, forked, say, start_thread, text_of, without_place
+from ..errors import explain, explain_again, explained, fork_check, forked, message_of, say, start_thread
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -147,9 +147,9 @@ class Recorder:
         except Exception as error:
             with self._lock:
                 which = which or f"epoch {self._epoch.number}, step {self._epoch.steps + 1}"
-            why = f"the keys of the rows can't be made: {type(error).__name__}: {without_place(str(error))}"
+            why = f"the keys of the rows can't be made: {type(error).__name__}: {message_of(error)}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
-            error.args = (explain(f"{self.name}, {which}: {why}", to_do),)
+            explain_again(error, f"{self.name}, {which}: {why}", to_do)
             return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
@@ -162,7 +162,7 @@ class Recorder:
         with self._lock:
             if iteration in self._older:
                 what = "two iterations go on at the same time, and the older one was asked for an element"
-                to_do = "An audit is of one iteration at a time: call audit() for each"
+                to_do = "An audit covers one iteration at a time: call audit() for each"
                 raise explained(RuntimeError, f"{self.name}: {what}", to_do)
             self._iteration = iteration
             self._epoch.begun = True
@@ -206,7 +206,7 @@ class Recorder:
         self._made.append(report)
         if self._over:
             what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
-            to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
+            to_do = "Iterate and call report() before shutdown(); `reports` has the epochs that ended before it"
             report.set_exception(explained(RuntimeError, f"{self.name}: {what}", to_do))
         else:
             self._ended.put((epoch, report))
@@ -223,7 +223,7 @@ class Recorder:
         with self._lock:
             self._close()
             if not self._made:
-                to_do = "Iterate first: a rank without rows does it as well"
+                to_do = "Iterate first, also on a rank without rows"
                 raise explained(RuntimeError, f"{self.name}: report() was called before the first epoch", to_do)
         return self._made[-1].result()
 
@@ -240,7 +240,7 @@ class Recorder:
                 report.set_result(made)
             except BaseException as error:
                 if failure is None:
-                    why = f"there is no report, and none of later epochs: {without_place(text_of(error))}"
+                    why = f"there is no report, and none of later epochs: {message_of(error)}"
                     say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
                 failure = error
                 report.set_exception(error)
@@ -250,6 +250,6 @@ class Recorder:
 
 def _named(error: BaseException) -> str:
     """An error in one line."""
-    text = without_place(" ".join(text_of(error).split()))
+    text = " ".join(message_of(error).split())
     text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."
     return type(error).__name__ + (f": {text}" if text else "")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..channel.agreement import check_errors
 from ..ending import signals
-from ..errors import explain, explained, whole, without_place, words_of
+from ..errors import explain_again, explained, message_of, whole, words_of
 from ..job import state
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
@@ -110,9 +110,9 @@ def _chunks_of_elements(given: Any, key: Key) -> Iterator[Keys]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            what = f"of an element of reference= no keys can be made: {without_place(str(error))}"
-            to_do = "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"
-            error.args = (explain(what, to_do),)
+            what = f"no keys can be made of an element of reference=: {message_of(error)}"
+            to_do = "To pass keys in place of elements, use a set, or a list or array of whole numbers or texts"
+            explain_again(error, what, to_do)
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)
@@ -130,10 +130,10 @@ def check_reference(given: Any, key: Key) -> None:
     """Raises TypeError or ValueError if `given` is no reference."""
     kind = _kind(given)
     if kind == "number" and (whole(given) or 0) < 0:
-        raise explained(ValueError, f"reference={given!r} is less than 0", "It counts the rows that there are")
+        raise explained(ValueError, f"reference={given!r} is less than 0", "Pass the number of expected rows")
     if kind == "keys" and key is None:
-        what = "reference= has keys, but audit() has no key=: rows are told apart by their content"
-        to_do = "Pass key=, which says what a row's key is; or as reference= the elements themselves"
+        what = "reference= has keys, but audit() has no key=: rows are identified by their content"
+        to_do = "Pass key=, a component or a function with a row's key; or pass the elements themselves as reference="
         raise explained(ValueError, what, to_do)
     if isinstance(given, tf.data.Dataset) and int(given.cardinality()) == tf.data.INFINITE_CARDINALITY:
         what = "reference= is a dataset without an end, which would be read for ever"

@@ -107,7 +107,7 @@ class Report:
         if not self.distinct and not self.never:
             return "no rank saw a row"
         if not self.never and not self.repeats and not self.unknown:
-            unsure = "no row more than once (whether some are missing, only reference= can tell)"
+            unsure = "no row more than once (only reference= can show whether some are missing)"
             return unsure if self.never is None else "every row once"
         found = []
         if self.never:
@@ -129,7 +129,7 @@ class Report:
         return {times: rows for times, rows in known.items() if rows}
 
     def _whole(self) -> int:
-        """The number of rows that is 100 %: of the reference, or those that came if they are more, or without one."""
+        """The number of rows that is 100 %: the larger one of the reference's rows and the rows that came."""
         return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
@@ -192,18 +192,18 @@ class Report:
             if examples:
                 yield f"{title}: {', '.join(map(str, examples))}{', ...' if (count or 0) > len(examples) else ''}"
         if self.by_content and (self.repeats or self.never):
-            yield "Rows were told apart by their content: rows that are alike in all components count as one row"
-            yield "With key= they can be told apart"
+            yield "Rows were identified by their content: rows that are equal in all components count as one row"
+            yield "With key= they count as different rows"
 
     def _causes(self) -> Iterator[str]:
         """Texts about the usual reasons for such numbers."""
         if self.never and self.unknown and self.unknown == self.distinct:
             yield "Nothing that came is in the reference"
             if self.by_content:
-                yield "By content rows are the same only in all bytes, dtype and shape"
+                yield "Rows have the same content only if all bytes, dtype and shape are the same"
                 yield "Rows that are vectors must be in batches on both sides"
             else:
-                yield "Keys are the same only in one kind: whole numbers, texts, or arrays of the same dtype and shape"
+                yield "Keys can only be equal if they are of one kind: whole numbers, texts, or arrays of the same dtype and shape"
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):
             yield "All ranks saw the same rows: nothing gives each rank its own part of them"
@@ -218,7 +218,7 @@ class Report:
         nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
         if several and whole_epoch and self.never and not self.repeats and nth:
             part = f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice"
-            yield f"{part}: that is what a loader gives that is sharded twice"
+            yield f"{part}: a loader that is sharded twice does this"
 
 
 def share(part: int, whole: int) -> str:

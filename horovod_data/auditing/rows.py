@@ -202,7 +202,7 @@ def array_of(leaf: Any) -> tuple[Array, str]:
         return array, "string"
     if array.dtype.kind == "f" and isinstance(leaf, list) and all(_is_integer(one) for _, one in _entries(leaf)):
         # as floats, neighbours would be the same
-        raise NoArray(" (whole numbers that no one dtype of numpy's holds)")
+        raise NoArray(" (whole numbers that no dtype of numpy can hold together)")
     # in one byte order, so that the same numbers have the same bytes
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array, array.dtype.name

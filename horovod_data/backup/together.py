@@ -13,7 +13,7 @@ from ..channel.agreement import raised
 from ..channel.reader_dataset import eagerly
 from ..collectives.gather import gather
 from ..collectives.scatter import scatter
-from ..errors import explain, explained, placed, say, text_of, without_place, words_of
+from ..errors import explain, explained, say, text_of, words_of
 from ..job import state
 from .sets import Files, Sets, WholeSet
 
@@ -219,8 +219,7 @@ class JobSets:
         for rank, words in enumerate(errors):
             if words is not None:
                 whose = self._job.name(self._job.layout.trainers[rank])
-                text = f"{self._what} failed: {words[0]}: {without_place(words[1], whose)}"
-                raise raised(words[0], placed(whose, text))
+                raise raised(whose, words[0], f"{self._what} failed: {words[0]}: {words[1]}")
 
     def _decide(
         self, step: str, mine: Any, decide: Callable[[list[Any]], Any], failure: Optional[BaseException] = None
@@ -246,7 +245,7 @@ class JobSets:
         finally:
             failure = None  # otherwise this frame and the error would keep each other alive
         if "raises" in answer:
-            raise raised(*answer["raises"])
+            raise raised(self._job.name(self._job.layout.trainers[0]), *answer["raises"])
         return dict(answer)
 
     def _not_saved(self, rank: int, why: str) -> None:

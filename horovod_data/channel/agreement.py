@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
 
-from ..errors import explained, placed, without_place
+from ..errors import explained, placed_error
 from ..job import state
 
 Said = list[tuple[tuple[int, ...], dict[str, Any]]]  # the data of all ranks; ranks with equal data are together
@@ -35,16 +36,16 @@ def check_agreement(job: state.Job, what: str, said: Said) -> None:
         raise explained(ValueError, f"the ranks disagree in {what}: {'; '.join(sides)}", to_do)
 
 
-def raised(kind: str, text: str) -> Exception:
-    """An error of the class of this name in TensorFlow or Python. Otherwise a RuntimeError."""
-    for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
+def raised(where: str, kind: str, message: str) -> Exception:
+    """An error of another rank. It has the class of this name in TensorFlow or Python, or is a RuntimeError."""
+    for module, before in ((tf.errors, (None, None)), (builtins, ())):
         named = getattr(module, kind, None)
         if isinstance(named, type) and issubclass(named, Exception):
             try:
-                return named(*arguments)
+                return placed_error(functools.partial(named, *before), message, where)
             except TypeError:  # its constructor takes more than a text
                 break
-    return RuntimeError(text)
+    return placed_error(RuntimeError, message, where)
 
 
 def check_errors(job: state.Job, what: str, said: Said, failure: Optional[BaseException]) -> None:
@@ -60,5 +61,4 @@ def check_errors(job: state.Job, what: str, said: Said, failure: Optional[BaseEx
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]
-            text = without_place(text, job.name(ranks[0]))
-            raise raised(kind, placed(_ranks(job, ranks), f"{what} failed: {kind}: {text}"))
+            raise raised(_ranks(job, ranks), kind, f"{what} failed: {kind}: {text}")

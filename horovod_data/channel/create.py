@@ -62,8 +62,8 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
             if job.reader is not None:
                 readers, trainers = len(job.layout.readers), len(job.layout.trainers)
-                audience = len(job.layout.audience(job.comm_rank))
-                reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, audience)
+                group_trainers = len(job.layout.group_trainers(job.comm_rank))
+                reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, group_trainers)
         finally:
             ctrl_c.close()
         if reading is not None:
@@ -190,7 +190,7 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 
     def steps(count: int, reader: int, with_rows: Optional[int]) -> int:
-        return steps_of(count, spec, options, len(job.layout.audience(reader)), with_rows)
+        return steps_of(count, spec, options, len(job.layout.group_trainers(reader)), with_rows)
 
     if len(set(job.layout.group)) == 1:
         unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE

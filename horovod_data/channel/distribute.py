@@ -90,13 +90,13 @@ def distribute_dataset(
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.
-      weigh: exact weights with every share, so that unequal shares teach what one process would learn. With them
+      weigh: exact weights with every share, so unequal shares give the gradient of one process. With these weights
 
             mean over ranks of (mean over the rank's rows of weight * loss) = sum(cost * loss) / sum(cost)
 
         over all rows of a step, for every batch, remainder and number of readers. So a row of a rank with n rows weighs
         N * n * cost / (the cost of all rows of the step). No collective is needed. Not with schedule="dynamic".
-        None: no weights, but those of "pad" and "repeat".
+        None: no weights, except those of "pad" and "repeat".
         "rows": each row costs 1.
         A function: on a reader it is called with the components of an element, as in Dataset.map. It returns the cost
         of each row, for example its tokens: a vector of numbers of 0 or more, or a number if elements have no axis 0.
@@ -204,14 +204,14 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     if in_charge and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
-        to_do = "That is right where both are the same, as with an input_fn that is called again; for another dataset use another name"
+        to_do = "That is right if both are the same, as with an input_fn that is called again. For another dataset use another name"
         say(explain(f"{what}, and the one that is given now is ignored", to_do))
     return channel
 
 
 def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:
     options = channel.options
-    spec = elements.share_spec(channel.spec, options, len(job.layout.audience(job.comm_rank)))
+    spec = elements.share_spec(channel.spec, options, len(job.layout.group_trainers(job.comm_rank)))
     whole = options.remainder == "partial" and options.schedule == "static"
     multiplies = options.weigh is not None or options.remainder == "repeat"
     multiplies = multiplies and elements.has_sample_weight(channel.spec[0] if options.has_costs else channel.spec)

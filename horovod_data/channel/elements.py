@@ -93,10 +93,10 @@ def check_types(spec: Any) -> None:
             continue
         what = f"component {name} of the dataset's elements is a {type(leaf).__name__}"
         if isinstance(leaf, tf.TypeSpec):
-            to_do = "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"
+            to_do = "Elements may hold dense, ragged and sparse tensors of every dtype except variant and resource"
             raise explained(TypeError, f"{what} ({leaf}), which can't be sent to another rank", to_do)
         # For example a Mapping, or a class of attrs or dataclasses. Other ranks don't have such a class.
-        to_do = "Let a map() make dicts, tuples or namedtuples of such"
+        to_do = "Let a map() make dicts, tuples or namedtuples of tensors"
         raise explained(TypeError, f"{what}, a container that can't be sent to another rank", to_do)
 
 

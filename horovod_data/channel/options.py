@@ -72,8 +72,8 @@ class Options:
         if self.schedule == "dynamic" and self.batch == "global":
             raise explained(
                 ValueError,
-                'schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
-                "cuts each one for all ranks",
+                'schedule="dynamic" gives a whole element to the rank that asks first, but '
+                'batch="global" cuts each element for all ranks',
                 'Use batch="per_rank" with it',
             )
 

@@ -29,7 +29,7 @@ class _Rules:
     """What a channel requires of the datasets that its reader reads."""
 
     options: Options
-    audience: int  # the trainers for which this reader cuts its global batches
+    group_trainers: int  # the trainers for which this reader cuts its global batches
     shard: bool  # each reader takes a part of the dataset
     reader: int = 0
     readers: int = 1
@@ -50,10 +50,10 @@ class Reading:
 
     @classmethod
     def make(
-        cls, dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, audience: int
+        cls, dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, group_trainers: int
     ) -> "Reading":
         """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
-        rules = _Rules(options, audience, options.shard is not None and readers > 1, reader, readers)
+        rules = _Rules(options, group_trainers, options.shard is not None and readers > 1, reader, readers)
         anew = None
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
@@ -76,7 +76,7 @@ class Reading:
         steps = None
         if found is not None:
             batches, rows, last = found
-            steps = (batches if rows >= audience else 0) + (last >= audience)
+            steps = (batches if rows >= group_trainers else 0) + (last >= group_trainers)
         return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew))
 
     @classmethod
@@ -147,9 +147,9 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     if ends_of_channels(dataset):
         raise explained(
             ValueError,
-            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-            "reader would wait for itself",
-            "Distribute the dataset that it came from, and do the rest on every rank behind it",
+            "the dataset is what distribute_dataset() returned, or is made of it. It has one rank's shares, so this reader "
+            "would wait for itself",
+            "Distribute the original dataset, and put the other stages behind distribute_dataset()",
         )
     part = None
     if rules.shard:
@@ -163,7 +163,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     spec = dataset.element_spec
     elements.check_types(spec)
     if rules.options.batch == "global":
-        elements.check_global(spec, rules.options.remainder, rules.audience)
+        elements.check_global(spec, rules.options.remainder, rules.group_trainers)
     with _mode(graph), tf.device("/CPU:0"):
         if rules.options.has_costs:
             dataset = dataset.map(elements.with_costs(rules.options.weigh, spec))

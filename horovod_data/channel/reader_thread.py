@@ -12,7 +12,7 @@ from typing import Optional
 import tensorflow as tf
 
 from ..ending import exit_status, shutdown
-from ..errors import explain, explained, here, say, start_thread, text_of, without_place
+from ..errors import explain, explained, here, message_of, say, start_thread
 from ..job import state
 from ..native import bindings
 from .reader_dataset import Reading
@@ -85,8 +85,7 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
         _exit_job(channel, label, epoch, error)
     except BaseException as error:  # the op did not begin, so the trainers wait
         kind = "" if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: "
-        text = without_place(text_of(error))  # the core adds a longer place
-        bindings.source_fail(channel, epoch, _code_of(error), kind + text)
+        bindings.source_fail(channel, epoch, _code_of(error), kind + message_of(error))  # the core adds a longer place
 
 
 def _code_of(error: BaseException) -> int:
@@ -131,7 +130,7 @@ def serve() -> None:
         return
     to_do = "Call distribute_dataset() for all channels before serve(). predict() takes what it returned with "
     to_do += 'remainder="partial"'
-    bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do))
+    bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do, where=""))
     bindings.wait_all_bye()
     if bindings.state() == bindings.State.BROKEN:
         raise explained(RuntimeError, "a process of the job was lost while this reader served")

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow as tf
 
-from ..errors import checked_name, explain, explained, text_of, whole
+from ..errors import checked_name, explain, explained, message_of, text_of, whole
 from ..job import state
 from ..native import loader
 
@@ -46,7 +46,7 @@ def call(
         if tf.executing_eagerly():
             nothing = [tf.zeros([0]), *([tf.constant(0, tf.int64)] if verb == "scatter" else [])]
             with contextlib.suppress(tf.errors.OpError):
-                _run(verb, nothing, at, name, str(error))
+                _run(verb, nothing, at, name, message_of(error))
         raise
     return at, given, _run(verb, given, at, name)
 
@@ -57,7 +57,7 @@ def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.
     refused = ""
     if not gradient.shape.is_compatible_with(returned):  # by a user's output_gradients=
         what = f"the gradient has shape {gradient.shape}, but what the call returned has shape {returned}"
-        refused = explain(what, "Pass output_gradients of that shape")
+        refused = explain(what, "Pass output_gradients of that shape", where="")
     name = tf.strings.join([_GRADIENT, op.outputs[-1]])
     return run(verb, [gradient, *inputs], name, op.get_attr("root"), refused)[0]
 

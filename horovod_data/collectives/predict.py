@@ -145,8 +145,8 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
         if private.divides_anew(stage, in_order):
             raise explained(
                 ValueError,
-                "predict() was given what distribute_dataset() returned, and behind it a stage "
-                f"({private.name(stage)}) after which rows don't come as the reader has them",
+                "predict() was given what distribute_dataset() returned, with a stage "
+                f"({private.name(stage)}) behind it that changes elements or their order",
                 "Put it before distribute_dataset(), or leave it out",
                 where,
             )

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ..channel.agreement import raised
 from ..channel.specs import from_json, to_json
-from ..errors import explained, placed, without_place, words_of
+from ..errors import explained, words_of
 from ..job import state
 from .gather import gather
 from .scatter import scatter
@@ -40,12 +40,12 @@ def _rows(leaf: Any, what: str) -> int:
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        what = f"what predicts returned a {type(leaf).__name__}, whose parts have no rows"
-        raise explained(ValueError, what, f"{to_do}: pad it, say")
+        what = f"model_or_fn returned a {type(leaf).__name__}, whose parts have no rows"
+        raise explained(ValueError, what, f"{to_do}, for example padded")
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        what = f"what predicts returned {leaf!r:.80}, of which no tensor can be made"
+        what = f"model_or_fn returned {leaf!r:.80}, of which no tensor can be made"
         raise explained(ValueError, what, to_do) from error
 
 
@@ -78,8 +78,8 @@ class Outputs:
         made = function(element)
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
-            if (got := _rows(leaf, "what predicts")) != rows:
-                what = f"what predicts returned {got} rows for a share of {rows}"
+            if (got := _rows(leaf, "model_or_fn")) != rows:
+                what = f"model_or_fn returned {got} rows for a share of {rows}"
                 raise explained(ValueError, what, "Return a row for each of its rows")
         if self.structure is None:
             self.structure, self.spec = made, _spec_of(made, leaves)
@@ -136,8 +136,7 @@ class Rounds:
             rank, failed, kind, text = answer["failure"]
             member = self._job.layout.trainers[rank]
             whose = self._job.name(member)
-            text = without_place(without_place(text, whose), whose + self.of_channel)
-            raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
+            raise raised(f"{whose}{self.of_channel}, step {failed}", kind, f"predict() failed: {kind}: {text}")
         self.done, self.next_step = answer["done"], answer["next_step"]
 
     def _exchange(self, outputs: Outputs, step: int, ended: bool) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class Rounds:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
             raise explained(
                 ValueError,
-                f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
+                f"the ranks make different numbers of steps: rank {few} makes {step - steps[0] + steps[few]}, others make more",
                 "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
                 self._where(),
             )
@@ -206,9 +205,9 @@ class Rounds:
                 output = f" (output {number})" if len(leaves) > 1 else ""
                 raise explained(
                     ValueError,
-                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on "
+                    f"model_or_fn returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on "
                     f"rank {rank} in step {step}, which can't be joined{output}",
-                    "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
+                    "Pad all batches to one size (padded_batch with padded_shapes), or return outputs of one shape",
                     self._where(),
                 )
         self._got.append(leaves)
@@ -217,7 +216,7 @@ class Rounds:
         """Joins the outputs. It runs before rank 0 answers, so all ranks raise its errors."""
         if not self._got:
             what = "predict() was given a dataset without rows"
-            raise explained(ValueError, what, "Look at what the reader finds", self._where())
+            raise explained(ValueError, what, "Check whether the reader finds the data", self._where())
         structure = from_json(self._spec) if outputs.structure is None else outputs.structure
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
 

@@ -67,7 +67,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any) -> tuple[tf.Tensor, tf.T
             dtype = tf.as_dtype(dtype)
         except TypeError:
             to_do = "Pass one, as in dtype=tf.float32"
-            raise explained(TypeError, f"dtype={dtype!r} is none of TensorFlow's", to_do) from None
+            raise explained(TypeError, f"dtype={dtype!r} is no dtype of TensorFlow", to_do) from None
         exchange.check_sendable(f"x would be a tensor of {dtype.name}", dtype)
     if x is None:
         if is_root:

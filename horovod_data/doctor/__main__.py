@@ -92,7 +92,7 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     first = _rank(os.environ) == 0
     if ranks is None and not first:  # rank 0 reports the rest
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
-        me = f"rank {_rank(os.environ)} on {socket.gethostname()}, by what its launcher says"
+        me = f"rank {_rank(os.environ)} on {socket.gethostname()}, according to its launcher"
         return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
     # That process has loaded the core, so no other process needs to: importing TensorFlow takes seconds. Its end is
     # judged with the job.

@@ -51,7 +51,7 @@ def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
         *_shown("environment.MPI settings", environ, of_mpi),
     ]
     try:
-        launch_checks.check_before_mpi(environ, mpi or "an MPI that can't be found out")
+        launch_checks.check_before_mpi(environ, mpi or "an unknown MPI")
     except RuntimeError as refused:
         return [*found, error("environment.Horovod's", *sentences(str(refused)))]
     return [*found, *_shown("environment.Horovod's", environ, of_horovod)]
@@ -68,7 +68,7 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
     for name in [name for name in given if name not in KNOWN]:
         close = difflib.get_close_matches(name[len(_OURS) :], [known[len(_OURS) :] for known in KNOWN], 1)
         to_do = f"is {_OURS}{close[0]} meant?" if close else "unset it"
-        what = "It has no effect, for there is no such variable"
+        what = "It has no effect, because there is no such variable"
         found.append(warning("environment.unknown", f"{name}={given[name]}", f"{what}: {to_do}"))
     name = "environment.horovod_data's"
     try:

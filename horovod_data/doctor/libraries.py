@@ -154,7 +154,7 @@ def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
     value = "; ".join(f"{what}: {', '.join(map(os.path.basename, paths))}" for what, paths in users.items())
     libraries = sorted({path for paths in users.values() for path in paths})
     try:
-        launch_checks.check_one_mpi(libraries, mpi_of(looks["core"]) or "an MPI that can't be found out")
+        launch_checks.check_one_mpi(libraries, mpi_of(looks["core"]) or "an unknown MPI")
         to_do = "Rebuild them with the same MPI"
     except RuntimeError as refused:
         to_do = str(refused).rpartition(". ")[2]

@@ -105,7 +105,7 @@ def check_delivery(rank: int, layout: Layout) -> str:
     """Checks the rows that arrive with batch="per_rank" and "global". Returns what is wrong, or "". Collective."""
     import tensorflow as tf
 
-    audience, of_all = layout.audience(rank), len(layout.readers)
+    served, of_all = layout.group_trainers(rank), len(layout.readers)
     readers = [layout.reader_index[other] for other in layout.readers if layout.group[other] == layout.group[rank]]
 
     def numbers(count: int, context: Any) -> Any:
@@ -114,18 +114,18 @@ def check_delivery(rank: int, layout: Layout) -> str:
 
     def elements(context: Any) -> Any:
         # The largest number of elements that make no further step.
-        left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
-        made = numbers(_STEPS * len(audience) + left_over, context)
+        left_over = len(served) - 1 if context.input_pipeline_id == readers[0] else 0
+        made = numbers(_STEPS * len(served) + left_over, context)
         return made.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
 
     dataset = _distribute(elements, batch="per_rank", name="doctor per_rank")
     got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode()) for x, y in _iterated(dataset)]
-    turns = [turn * len(audience) + audience.index(rank) for turn in range(_STEPS)] if rank in audience else []
+    turns = [turn * len(served) + served.index(rank) for turn in range(_STEPS)] if rank in served else []
     mine = [turn * of_all + reader for turn in turns for reader in readers]
     wanted = [(i, True, str(i)) for i in mine]
     wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
 
-    batch = _ROWS * len(audience)
+    batch = _ROWS * len(served)
     rows = _STEPS * batch + 3
 
     def batches(context: Any) -> Any:
@@ -133,7 +133,7 @@ def check_delivery(rank: int, layout: Layout) -> str:
 
     dataset = _distribute(batches, batch="global", remainder="partial", name="doctor global")
     by_rank = _of_all_ranks([share.numpy().tolist() for share in _iterated(dataset)], "the doctor's rows")
-    order = [row for step in zip(*(by_rank[other] for other in audience)) for share in step for row in share]
+    order = [row for step in zip(*(by_rank[other] for other in served)) for share in step for row in share]
     begins = [(begin, reader) for begin in range(0, rows, batch) for reader in readers]
     if order != [row * of_all + reader for a, reader in begins for row in range(a, min(a + batch, rows))]:
         wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows of each reader in order'
@@ -148,7 +148,7 @@ def _of_all_ranks(mine: Any, what: str) -> dict[int, Any]:
 
 def lanes_of(layout: Layout) -> list[tuple[int, int]]:
     """The lanes to measure, as (reader, rank): all, or some that are evenly spread."""
-    lanes = [(reader, to) for reader in layout.readers for to in layout.audience(reader) if to != reader]
+    lanes = [(reader, to) for reader in layout.readers for to in layout.group_trainers(reader) if to != reader]
     count = min(len(lanes), _MOST_LANES)
     return [lanes[i * len(lanes) // count] for i in range(count)]
 

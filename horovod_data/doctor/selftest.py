@@ -66,8 +66,8 @@ def judge(
         return [error(where, f"on {failed[0]['host']}: {what}", to_do or "Look at the findings above")]
     by_hand = f"`{shlex.join(launcher)} -np 2 python -m horovod_data.doctor`"
     if ranks is None:
-        value = f"the job ended {told.ended or 'without a word'}: {told.last_words() or 'it said nothing'}"
-        to_do = f"Try `{shlex.join(launcher)} -np 2 hostname`, then {by_hand}, and look at what they say"
+        value = f"the job ended {told.ended or 'without a result'}: {told.last_words() or 'it printed nothing'}"
+        to_do = f"Try `{shlex.join(launcher)} -np 2 hostname`, then {by_hand}, and look at their output"
         return [error(where, value, next((_REASONS[why] for why in _REASONS if re.search(why, told.stderr)), to_do))]
     found = [
         _started(ranks, f"{section}.start"),
@@ -96,7 +96,7 @@ def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
 def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     if wrong := [rank["wrong"] for rank in ranks if rank["wrong"]]:
         to_do = "don't train with this. Report it, with the output of --json"
-        return error(name, wrong[0], f"What arrives is not what was sent: {to_do}")
+        return error(name, wrong[0], f"The rows that arrive are not those that were sent: {to_do}")
     return ok(name, 'batch="per_rank" and batch="global": every rank got its own, in order')
 
 
@@ -108,7 +108,7 @@ def _lanes(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
         shown.append(f"{origin}to {lane['to']} {lane['rate'] / 1e9:.2f} GB/s ({ways})")
         last = lane["reader"]
     if not shown:
-        return ok(name, "none: no rank is given batches by another one")
+        return ok(name, "none: no rank gets batches from another rank")
     return ok(name, f"one by one, batches of 4 MiB: {', '.join(shown)}")
 
 
@@ -137,7 +137,7 @@ def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Findin
     said = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
     to = f"rank {', '.join(map(str, dict.fromkeys(late)))} on the reader's host"
     why = "Memory is short, or each rank is in a container of its own, or a seccomp profile forbids memfd_create"
-    to_do = "give all ranks of a host one network namespace and one user; HOROVOD_DATA_PAYLOAD=message says that it is meant so"
+    to_do = "give all ranks of a host one network namespace and one user, or choose messages by HOROVOD_DATA_PAYLOAD=message"
     return [warning(name, f"batches to {to} went as messages{said and f': {said}'}", f"{why}: {to_do}")]
 
 

@@ -34,7 +34,7 @@ import time
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import fork_check, show, text_of
+from ..errors import fork_check, message_of, names_place, show
 from ..native import bindings
 
 # An error often occurs on several ranks at once. MPI_Abort kills the other ranks, so they get this time to print their
@@ -45,10 +45,10 @@ GRACE_SECONDS = 0.5
 PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
-_NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
-# The text of an error that other ranks have after sys.exit() in a pipeline, a dataset function, or a model in predict().
+# The message of an error that other ranks have after sys.exit() in a pipeline, a dataset function, or a model in
+# predict(). TensorFlow makes a text of the first.
 _EXIT_ELSEWHERE = re.compile(
-    r"\] (?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
+    r"^(?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
 )
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
@@ -148,14 +148,14 @@ def _status_of_uncaught(error: Optional[BaseException]) -> int:
     """The status of the job after an uncaught error."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
-    told = None if error is None else _EXIT_ELSEWHERE.search(text_of(error))
+    told = None if error is None else _EXIT_ELSEWHERE.search(message_of(error))
     return (int(told[1]) & 0xFF or 1) if told else 1
 
 
 def _note_uncaught(error: Optional[BaseException]) -> None:
     global _said
     if error is not None and _status is None:
-        _said = isinstance(error, KeyboardInterrupt) or bool(_NAMES_A_PLACE.search(text_of(error)))
+        _said = isinstance(error, KeyboardInterrupt) or names_place(error)
     _note(_status_of_uncaught(error))
 
 

@@ -38,11 +38,12 @@ Introduction = Mapping[str, Any]  # the message that every process sends to all 
 
 
 def introduction(
-    host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]
+    host: str, world_rank: int, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]
 ) -> dict[str, Any]:
     """The introduction of this process. `horovod`: it can be imported. `horovod_here`: hvd.rank() and hvd.size()."""
     alike = {name: getattr(settings, name) for name in _ALIKE if name != "version"}
-    return {"host": host, "version": __version__, **alike, "horovod": horovod, "horovod_here": horovod_here}
+    of_horovod = {"horovod": horovod, "horovod_here": horovod_here}
+    return {"host": host, "world_rank": world_rank, "version": __version__, **alike, **of_horovod}
 
 
 def meet(mine: Introduction, rank: int, exchange: Callable[[bytes], list[bytes]]) -> list[Introduction]:
@@ -150,7 +151,7 @@ class Wait:
     def __init__(self, where: str, size: int, settings: Settings, did: str = "called") -> None:
         self._where, self._settings = where, settings
         self._missing = f"not all of the {size} processes have {did} horovod_data.init()"
-        self._to_do = "Call it on every rank" if did == "called" else "Look at what the others wait for"
+        self._to_do = "Call it on every rank" if did == "called" else "Find out what the other processes wait for"
         self._began = time.monotonic()
         self._reported = False
 

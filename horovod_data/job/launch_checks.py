@@ -77,8 +77,8 @@ def check_main_guard(where: str) -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise explained(
             RuntimeError,
-            "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
-            "at its top level is done once more there",
+            "init() was called by a process that multiprocessing has started: such a process imports the program, and runs "
+            "its top level again",
             'Put the program\'s work behind `if __name__ == "__main__":`',
             where,
         )

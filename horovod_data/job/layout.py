@@ -39,7 +39,7 @@ class Layout:
         trainer = self.trainer_index[rank]
         return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
 
-    def audience(self, rank: int) -> tuple[int, ...]:
+    def group_trainers(self, rank: int) -> tuple[int, ...]:
         """The trainers of the group of `rank`, as ranks of the communicator.
 
         A global batch is cut for these trainers.

@@ -83,7 +83,7 @@ def current(what: str) -> Job:
             RuntimeError,
             f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
             "finalised (by hvd.shutdown(), say)",
-            "Shut down when nothing more is to be read; a process can't join again",
+            "Call shutdown() after the last call that reads; a process can't join again",
         )
     return job
 

@@ -57,5 +57,5 @@ def warning(arrangement: Arrangement) -> str:
     """A warning about this job under Hydra. Empty if there is none."""
     if len(arrangement.hosts) == 1:
         return ""
-    what = "MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or"
+    what = "MPICH's Hydra does not watch over its hosts: if a host is lost, the job ends only when TCP or"
     return explain(f"{what} HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")

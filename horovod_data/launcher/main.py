@@ -71,7 +71,7 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
     if found is not None:
         return found
     if np is None:
-        to_do = "Say it with -np N; only where hosts are named, or in a job of Slurm, PBS or LSF, the slots say so"
+        to_do = "Pass -np N. Without it, name hosts with their slots, or start in a job of Slurm, PBS or LSF"
         raise LaunchError("How many processes are to train?", to_do)
     # With --reader-hosts, other hosts need to know a name of this machine.
     here = socket.gethostname() if args.reader_hosts else "localhost"

@@ -96,7 +96,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     for text in args.x or ():
         name, given, value = text.partition("=")
         if name in ROLES:
-            what = f"-x {text} would tell init() who reads, but place no process for it"
+            what = f"-x {text} would make init() expect readers, but starts no process for them"
             raise LaunchError(what, f"Use {ROLES[name]}, which does both")
         if not given and name not in environ:
             raise LaunchError(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE")
@@ -125,7 +125,7 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
     try:
         return None if text is None else Path(text).absolute()
     except OSError as error:
-        to_do = "Start it from a folder that is there, or name the file with its whole path"
+        to_do = "Start it in a folder that exists, or name the file with its whole path"
         raise LaunchError(f"{option} {text!r} can't be found from here: {error.strerror}", to_do) from None
 
 

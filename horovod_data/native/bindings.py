@@ -15,7 +15,7 @@ import threading
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
 
-from ..errors import explain, forked
+from ..errors import explained, forked
 from . import loader
 
 # The length of one slice of a wait. The Python handler of a signal runs between two slices.
@@ -79,7 +79,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mpi_query": (c_int, _to(c_int, c_int, c_int)),
     "mpi_init": (c_int, []),
     "comm_info": (c_int, [c_void_p, *_to(c_int, c_int)]),
-    "comm_world_ranks": (c_int, [c_void_p, *_to(c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, *_OUT_BYTES]),
     "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), *_NUMBERS]),
     "state": (c_int, []),
@@ -102,7 +101,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, *_to(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, *_OUT_BYTES]),
     "channel_create": (c_int, [*_NUMBERS, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
-    "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
@@ -124,7 +122,7 @@ def _call(name: str, *args: Any) -> Any:
 
 def _raise(code: int) -> NoReturn:
     text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
+    raise explained(_EXCEPTIONS.get(code, RuntimeError), text)
 
 
 def _check(name: str, *args: Any) -> None:
@@ -212,13 +210,6 @@ def comm_info(comm: Optional[int]) -> tuple[int, int]:
     rank, size = c_int(), c_int()
     _check("comm_info", comm, byref(rank), byref(size))
     return rank.value, size.value
-
-
-def comm_world_ranks(comm: Optional[int]) -> list[int]:
-    """The rank in MPI_COMM_WORLD of every rank of `comm`."""
-    ranks = (c_int * comm_info(comm)[1])()
-    _check("comm_world_ranks", comm, ranks)
-    return list(ranks)
 
 
 def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:

@@ -111,7 +111,7 @@ def restore_state(iterator: OwnedIterator, state: tf.Tensor) -> None:
 
 
 def keep_functions() -> None:
-    """From now on the runtime keeps functions that are freed. A forked child's runtime may end before them."""
+    """Makes the runtime keep freed functions, because in a forked child the runtime may end before them."""
     if (runtime := context.context_safe()) is not None:
         vars(runtime)["remove_function"] = lambda name: None
 

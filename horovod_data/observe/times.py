@@ -144,7 +144,7 @@ def read(text: str) -> list[dict[str, Any]]:
             of = numbers[len(_READER) :]
             half = len(of) // 2
             channel[kind] = dict[str, Any](zip(_READER, numbers)) | {"room_of": of[:half], "room_times_of": of[half:]}
-        else:  # "sources", "audience"
+        else:  # "sources", "serves"
             processes[-1][kind] = numbers
     return processes
 
@@ -159,8 +159,8 @@ def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
 
 
 def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
-    room_of = {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])}
-    times_of = dict(zip(process["audience"], ns["room_times_of"]))
+    room_of = {rank: spent * _NS for rank, spent in zip(process["serves"], ns["room_of"])}
+    times_of = dict(zip(process["serves"], ns["room_times_of"]))
     values = {**_scaled(ns), "room_of": room_of, "room_times_of": times_of}
     return Reader(process["reader"], process["host"], process["rank"] >= 0, **values)
 
@@ -249,7 +249,7 @@ def flat(process: Process) -> dict[str, float]:
         one = channel.get("trainer", {})
         named[f"{name}/queue"] = one["queued"] / one["steps"] if one.get("steps") else 0.0
         other = channel.get("reader", {"room_of": (), "room_times_of": ()})
-        room, times = (dict(zip(process["audience"], other[what])) for what in ("room_of", "room_times_of"))
+        room, times = (dict(zip(process["serves"], other[what])) for what in ("room_of", "room_times_of"))
         for rank in range(process["ranks"]):
             named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0) * _NS
             named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)

@@ -38,7 +38,7 @@ def even_batches(
     All ranks of a step wait for the rank with the most work. This stage collects a window of rows, sorts them by cost and
     gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step
     wait for the next window. So only the last step of the data may be uneven. It has fewer batches if
-    fewer rows are left than ranks. The order depends only on the rows, the arguments and the seed. The steps of a window
+    fewer rows remain than ranks. The order depends only on the rows, the arguments and the seed. The steps of a window
     are shuffled, and the heaviest batch of a step goes to each rank in turn. Local, not collective.
 
     Args:
@@ -58,8 +58,8 @@ def even_batches(
       seed: of the order of steps within a window. None is 0.
 
     Returns:
-      A function from a dataset of rows to a dataset of batches: the same structure, each dense component with an axis 0
-      more.
+      A function from a dataset of rows to a dataset of batches: the same structure, each dense component with an
+      additional axis 0.
 
     Raises:
       TypeError, ValueError: an argument is wrong. The text says which.

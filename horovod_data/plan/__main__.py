@@ -126,15 +126,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.plan",
         description="Readers, links and memory that a job needs; see docs/planning.md. "
-        "Status 0: something keeps up, or there is nothing to keep up with (--step-ms 0); 1: nothing does; 2: wrong "
-        "arguments.",
+        "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up; 2: wrong arguments.",
     )
     usual = ", ".join(map(str, USUAL_RANKS))
     parser.add_argument("--ranks", type=_whole(1), help=f"that train; left out: a table for {usual}")
     for name, takes, text in (
         ("--batch-mb", _above_zero, "of one rank, in one step; 1 MB is 1,000,000 bytes"),
         ("--step-ms", _zero_or_more, "of computation; 0: as fast as data comes"),
-        ("--link-gbit", _above_zero, "of each host's line, as far as batches may have it"),
+        ("--link-gbit", _above_zero, "of each host's link that batches may use"),
     ):
         parser.add_argument(name, type=takes, required=True, help=text)
     parser.add_argument("--ranks-per-host", type=_whole(1), default=8)

@@ -41,7 +41,7 @@ def read(path: str) -> Timeline:
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read().strip()
     if not text:
-        raise _no_timeline(path, "it is empty: the job was killed, or runs on; merge what its processes left")
+        raise _no_timeline(path, "it is empty: the job was killed, or runs on; merge the files of its processes")
     if not text.startswith("["):
         raise _no_timeline(path, "it doesn't begin with a list of events")
     broken_off = not text.endswith("]")
@@ -154,7 +154,7 @@ def _ours(path: str, events: list[Event], broken_off: bool) -> Timeline:
     clocks = _metadata(events, "horovod_data clock")
     clocks.sort(key=lambda event: event.get("pid") != 0)  # rank 0's clock is that of Horovod's timeline
     if not clocks or not _is_number(clocks[0]["args"].get(START)):
-        raise _no_timeline(path, "it doesn't say when it began")
+        raise _no_timeline(path, "it has no start time")
     # The end has the number of all events that were left out.
     lost = _metadata(events, "horovod_data end")[-1:] or [one for one in events if one.get("cat") == "left out"]
     left_out = sum(int(event.get("args", {}).get("left_out", 0)) for event in lost)
@@ -164,9 +164,7 @@ def _ours(path: str, events: list[Event], broken_off: bool) -> Timeline:
 def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
     starts = [event["args"][START] for event in events if event["ph"] == "M" and START in event.get("args", {})]
     if not starts or not _is_number(starts[0]):
-        raise _no_timeline(
-            path, "it doesn't say when it began, as horovod_data's do, and those of Horovod 0.21 or later"
-        )
+        raise _no_timeline(path, "it has no start time, as timelines of horovod_data and of Horovod 0.21 or later have")
     return Timeline(path, False, starts[0], events, broken_off)
 
 

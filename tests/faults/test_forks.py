@@ -182,7 +182,7 @@ say("child", process.exitcode)
         said, exit_code = out.splitlines()
         assert re.fullmatch(
             r"\[rank [01] on \S+\] init\(\) was called by a process that multiprocessing has started: such a process imports "
-            r"the program, and what stands at its top level is done once more there\. Put the program's work behind "
+            r"the program, and runs its top level again\. Put the program's work behind "
             r"`if __name__ == \"__main__\":`\.",
             said,
         ), job.describe()

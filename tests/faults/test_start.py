@@ -136,8 +136,8 @@ call_all("after")
         for name in collective:
             job.assert_said(
                 rf"^after {name}: RuntimeError: \[rank {rank} on \S+\] {name}\(\) was called after the end of the job: "
-                r"horovod_data\.shutdown\(\) has been called, or MPI has been finalised \(by hvd\.shutdown\(\), say\)\. Shut down "
-                r"when nothing more is to be read; a process can't join again\.$", rank)  # fmt: skip
+                r"horovod_data\.shutdown\(\) has been called, or MPI has been finalised \(by hvd\.shutdown\(\), say\)\. Call "
+                r"shutdown\(\) after the last call that reads; a process can't join again\.$", rank)  # fmt: skip
         job.assert_said(rf"^after init: .*\[rank {rank} on .*can't join again", rank)
         job.assert_said(
             rf"^after next: FailedPreconditionError.*\[rank {rank} on .*, channel train\].*can't join again", rank

@@ -171,7 +171,7 @@ def test_a_useless_name_is_an_error_of_init(tmp_path, name, says):
     where = f"rank 0 on {os.uname().nodename}"
     # On all ranks, except one that the end of the first has met before.
     job.assert_said(re.escape(f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): {says}.")
-                    + ".*Name a file in a folder that is there on that host")  # fmt: skip
+                    + ".*Name a file in a folder that exists on that host")  # fmt: skip
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ WRONG = [
     ({**GOOD, "schedule": "round_robin"}, ValueError, "schedule='round_robin' is not known. Use 'static' or 'dynamic'."),
     ({**GOOD, "remainder": "keep"}, ValueError, "remainder='keep' is not known. Use 'drop', 'partial', 'pad' or 'repeat'."),
     ({**GOOD, "on_reader_error": "stop"}, ValueError, "on_reader_error='stop' is not known. Use 'raise' or 'continue'."),
-    ({"batch": "global", "schedule": "dynamic"}, ValueError, 'schedule="dynamic" deals whole elements to whoever comes first, '
-     'but batch="global" cuts each one for all ranks. Use batch="per_rank" with it.'),
+    ({"batch": "global", "schedule": "dynamic"}, ValueError, 'schedule="dynamic" gives a whole element to the rank that asks first, '
+     'but batch="global" cuts each element for all ranks. Use batch="per_rank" with it.'),
     ({**GOOD, "prefetch": 0}, ValueError, f"prefetch=0 is less than 1. {MOST}"),
     ({**GOOD, "prefetch": -3}, ValueError, f"prefetch=-3 is less than 1. {MOST}"),
     ({**GOOD, "prefetch": 2**31}, ValueError, f"prefetch=2147483648 is more than 2147483647. {MOST}"),
@@ -78,7 +78,7 @@ def test_what_has_been_distributed_already(hvdata, comm):
         hvdata.audit(once).prefetch(1),
     ):
         raises_everywhere(comm, lambda source=source: hvdata.distribute_dataset(source, batch="per_rank"), ValueError,
-                          r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
+                          r"the dataset is what distribute_dataset\(\) returned, or is made of it")  # fmt: skip
 
 
 def test_the_least_bound_of_the_environment(hvdata, comm):
@@ -108,7 +108,7 @@ def test_a_pipeline_of_many_stages(hvdata, comm):
     assert got == [[rank] * 601 for rank in range(comm.size)]
     once = hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank")
     raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: long(once), batch="per_rank"), ValueError,
-                      r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
+                      r"the dataset is what distribute_dataset\(\) returned, or is made of it")  # fmt: skip
 
 
 def of_a_strategy():

@@ -158,7 +158,7 @@ def test_ranks_that_end_at_different_steps(hvdata, comm, several):
         comm,
         lambda: hvdata.predict(lambda x: x, shares.take(1) if comm.rank == 1 else shares),
         ValueError,
-        "the ranks come to different numbers of steps: rank 1 to 1, others to more",
+        "the ranks make different numbers of steps: rank 1 makes 1, others make more",
     )
 
 
@@ -182,14 +182,14 @@ WRONG = {
     "None": (lambda x: None, None, ValueError,
              r"returned None, of which no tensor can be made\. Return tensors or arrays with one row"),
     "fewer rows": (lambda x: x[1:], lambda n: numbers(8 * n, 8 * n), ValueError,
-                   r"what predicts returned 7 rows for a share of 8\. Return a row for each of its rows"),
+                   r"model_or_fn returned 7 rows for a share of 8\. Return a row for each of its rows"),
     "no rows at all": (same, lambda n: numbers(0, 4), ValueError, "a dataset without rows"),
     "no end": (same, lambda n: numbers(4, 4).repeat(), ValueError, "never ends"),
     "a text": ("model", None, TypeError, "predict.. takes a model or a function, not 'model'"),
     "an error of the pipeline": (same, broken, tf.errors.InvalidArgumentError, "bad row"),
     # The batches were padded separately. Only rank 0 can see it.
     "rows of different shapes": (same, lambda n: tf.data.Dataset.range(1, 6 * n).map(lambda i: tf.fill([2, i], i)), ValueError,
-        r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined.*padded_shapes"),
+        r"model_or_fn returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined.*padded_shapes"),
 }  # fmt: skip
 
 

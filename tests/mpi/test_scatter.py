@@ -226,7 +226,7 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
         comm,
         lambda: gradient(True),
         tf.errors.InvalidArgumentError,
-        rf"\[rank {who} on \S+\] the gradient has shape \({shown}\), but what the call returned has shape \(2, 3\)\. "
+        rf"\[rank {who} on \S+, gradient of scatter 'odd', call \d\] the gradient has shape \({shown}\), but what the call returned has shape \(2, 3\)\. "
         r"Pass output_gradients of that shape",
     )
     assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)
@@ -275,7 +275,7 @@ def unsent(kind):
     return rf"x (is|would be) a tensor of {kind}, which can't be sent to another rank\. Pass a tensor of numbers, bools or strings\."
 
 
-NOT_WHOLE = r"\[rank \d on \S+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows"
+NOT_WHOLE = r"\[rank \d on [^\]]+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows"
 WRONG_ON_THE_ROOT = {
     "floats": (lambda n: {"splits": [1.9] * n}, TypeError, NOT_WHOLE),
     "whole floats": (lambda n: {"splits": tf.fill([n], tf.constant(2.0, tf.float64))}, TypeError, NOT_WHOLE),
@@ -383,7 +383,7 @@ WRONG = [
      HERE + "x can't be made a tensor of float32: .* Pass a tensor"),
     (dict(x="\ud800"), ValueError, HERE + "x can't be made a tensor: "),
     (dict(x=None, dtype=tf.variant), TypeError, unsent("variant")),
-    (dict(dtype="numbers"), TypeError, HERE + r"dtype='numbers' is none of TensorFlow's\. Pass one, as in dtype=tf\.float32\."),
+    (dict(dtype="numbers"), TypeError, HERE + r"dtype='numbers' is no dtype of TensorFlow\. Pass one, as in dtype=tf\.float32\."),
     (dict(x=tf.constant(3.0)), (ValueError, tf.errors.OpError), "scalar|axis 0"),
 ]  # fmt: skip
 

@@ -99,7 +99,7 @@ ELEMENTS = {
         NO_FILES,
     ),
     "seeded": (lambda: Data.range(23).shuffle(9, seed=3).batch(2), NO_FILES),
-    "two sources": (lambda: Data.range(11).concatenate(Data.range(11, 23)).batch(2), "Concatenate counts, or is not known"),
+    "two sources": (lambda: Data.range(11).concatenate(Data.range(11, 23)).batch(2), "Concatenate counts elements, or is unknown"),
 }  # fmt: skip
 
 

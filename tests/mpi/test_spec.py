@@ -171,7 +171,7 @@ class Pair(collections.abc.Mapping):
     (lambda i: {(1, 2): i}, r"the dataset's elements have a dict with the key \(1, 2\), a tuple, which can't be sent to another "
      r"rank\. Use strings or numbers as keys\."),
     (lambda i: (i, Pair({"a": i})), r"component \[1\] of the dataset's elements is a Pair, a container that can't be sent to "
-     r"another rank\. Let a map\(\) make dicts, tuples or namedtuples of such\."),
+     r"another rank\. Let a map\(\) make dicts, tuples or namedtuples of tensors\."),
 ], ids=["key", "container"])  # fmt: skip
 def test_nests_that_cannot_be_sent(hvdata, comm, nest, says):
     source = tf.data.Dataset.range(comm.size).map(nest)

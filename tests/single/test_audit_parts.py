@@ -329,7 +329,7 @@ def test_every_row_once():
     assert one.ok and one.once == 100 and one.pairs == {} and str(one) == ONCE
 
 
-UNKNOWN = "no row more than once (whether some are missing, only reference= can tell)"
+UNKNOWN = "no row more than once (only reference= can show whether some are missing)"
 HALF = [range(0, 3), range(6, 9)]
 FAILED = {0: "KeyError: a", 1: "KeyError: a"}
 EXAMPLES = dict(seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),), never_seen=(Example(0, 0),))

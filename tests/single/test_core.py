@@ -41,7 +41,7 @@ def test_no_function_lets_an_exception_through():
     open_ones = {
         head[1]
         for head, end in zip(heads, ends)
-        if not re.search(r"\btry \{|\bWithEngine\(|\bWithRunning\(|\bTextOfEngine\(", SOURCE[head.start() : end])
+        if not re.search(r"\btry \{|\b(Run|Text|WithEngine|WithRunning|TextOfEngine)\(", SOURCE[head.start() : end])
     }
     assert open_ones == {"last_error", "state", "session", "on_finalize"}
 

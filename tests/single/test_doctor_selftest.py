@@ -119,7 +119,7 @@ def test_what_the_variables_say_of_waiting(told, yields):
     ("mpirun has detected an attempt to run as root.\n", "with status 1", "as root", "OMPI_ALLOW_RUN_AS_ROOT=1"),
     ("ORTE was unable to reliably start one or more daemons.\n", "with status 1", "daemons", "without a password"),
     ("sh: python: command not found\n", "with status 127", "127", "in the same folders"),
-    ("", "not within 90 s", "not within 90 s: it said nothing", "`mpirun -np 2 hostname`"),
+    ("", "not within 90 s", "not within 90 s: it printed nothing", "`mpirun -np 2 hostname`"),
 ])  # fmt: skip
 def test_a_job_that_does_not_start(stderr, ended, value, advice):
     (found,) = selftest.judge(Told([], ended, stderr), "arena", ["mpirun"], None, {})

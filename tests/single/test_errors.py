@@ -1,12 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our lines on stderr, also if the program has put another object there."""
+"""The place of an error beside its message. Our lines on stderr, also if the program has put another object there."""
 
 import sys
 import types
 
 import pytest
+import tensorflow as tf
 
-from horovod_data.errors import say
+from horovod_data.errors import explain_again, explained, message_of, names_place, say
+
+
+def test_the_message_of_an_error_that_names_its_place():
+    error = explained(KeyError, "odd", "Mend it", where="rank 1 on a")
+    assert (
+        names_place(error) and error.args == ("[rank 1 on a] odd. Mend it.",) and message_of(error) == "odd. Mend it."
+    )
+    explain_again(error, "even")
+    assert error.args == ("even.",) and message_of(error) == "even."
+    payload = {b"horovod_data.message": b"odd"}
+    of_core = tf.errors.DataLossError(None, None, "{{node}} [rank 1 on a] odd [Op:Next]", payload)
+    assert names_place(of_core) and message_of(of_core) == "odd"
+
+
+def test_the_message_of_any_other_error_is_its_text():
+    for error in ValueError("[rank 1 on a] odd"), explained(ValueError, "odd", where=""):
+        assert not names_place(error) and message_of(error) == str(error)
 
 
 def test_an_object_that_can_only_write(monkeypatch):

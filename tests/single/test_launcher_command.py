@@ -295,7 +295,7 @@ def test_it_needs_neither_tensorflow_nor_mpi():
 
 @pytest.mark.parametrize("words, text", [
     ([], "There is no command to start. Write it behind the options, as in `horovod-data-run -np 4 python train.py`"),
-    (["true"], "How many processes are to train? Say it with -np N"),
+    (["true"], "How many processes are to train? Pass -np N"),
     (["-np", "0", "true"], "-np 0: a job needs at least one trainer"),
     (["-np", "1", "-H", "a:b", "true"], "-H a:b: 'a:b' is not a host with its slots"),
     (["-np", "1", "-H", "a", "--hostfile", "f", "true"], "-H a and --hostfile f contradict each other"),
@@ -309,7 +309,7 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "--mpirun", "'", "true"], "can't be taken apart into words (No closing quotation). Quote it as for a shell"),
     (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], "-x NO_SUCH_VARIABLE: there is no such environment variable"),
     (["-np", "1", "-x", "HOROVOD_DATA_READERS=2", "true"],
-     "-x HOROVOD_DATA_READERS=2 would tell init() who reads, but place no process for it. Use --readers R, which does both"),
+     "-x HOROVOD_DATA_READERS=2 would make init() expect readers, but starts no process for them. Use --readers R, which does both"),
     (["-np", "1", "-x", "HOROVOD_DATA_READERS_PER_NODE=1", "true"], "Use --readers-per-node 1, which does both"),
     (["-np", "1", "-x", "HOROVOD_DATA_EMBEDDED=1", "true"], "Use --readers-per-node 1 --embedded, which does both"),
     (["-np", "1", "--mpi-args='x", "true"], "can't be taken apart into words"),

@@ -23,7 +23,7 @@ def test_some_jobs(hosts, arguments, readers, trainers):
 
 def test_batches_travel_within_a_group():
     layout = make_layout(["a", "b", "a", "b"], readers_per_node=1, embedded=True)
-    assert layout.group == (0, 1, 0, 1) and layout.audience(2) == (0, 2)
+    assert layout.group == (0, 1, 0, 1) and layout.group_trainers(2) == (0, 2)
 
 
 @pytest.mark.parametrize("readers, processes", [(1, 1), (2, 2), (3, 1)])

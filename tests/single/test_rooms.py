@@ -8,7 +8,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 # The rooms that each room may include, besides itself.
 BELOW = {
     "base": set(),
-    "wire": set(),
+    "wire": {"base"},
     "plan": {"wire"},
     "arena": {"base"},
     "proof": {"plan", "wire"},

@@ -108,7 +108,7 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     "a link that is full": (
         of_two_hosts(), FULL_LINK, "link", 10.0,
         "link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
-        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements some of it"),
+        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements a part of it"),
     "a first batch that waits for the link": (of_two_hosts(first=1.5), FULL_LINK, "link", 10.0, ""),
     # A host with two of three ranks would read two thirds of what one reader reads now.
     "a link, and then the pipelines of the hosts": (
@@ -179,7 +179,7 @@ def times_of(rank):
     channel = {"options": {"batch": 1, "schedule": 0, "prefetch": 2}, "trainer": trained}
     if rank == 0:
         channel["reader"] = read
-    process = dict(rank=rank, reader=0 if rank == 0 else -1, sources=[0], audience=list(range(100)), host=f"node{rank}")
+    process = dict(rank=rank, reader=0 if rank == 0 else -1, sources=[0], serves=list(range(100)), host=f"node{rank}")
     return {**process, "ranks": 100, "channels": {"train": channel}}
 
 
@@ -192,6 +192,6 @@ def test_a_report_of_many_ranks_is_short():
 
 
 def test_no_batch_yet():
-    begun = {"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}
+    begun = {"rank": 0, "reader": 0, "sources": [0], "serves": [0], "host": "a", "channels": {}}
     for processes in [], [begun]:
         assert str(report.make(processes)).endswith("no batch has been delivered yet, or none since stats(reset=True)")

@@ -79,7 +79,7 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
             what = f"reads its own files, of {len(files)}"
             return ReaderPart(private.shard_files(dataset, reader, readers), summary, what)
         except tf.errors.OpError:
-            why = "what reads the files is not known to tf.data"
+            why = "tf.data does not know the stage that reads the files"
     if unordered := next(_unordered(dataset, chain), None):
         raise explained(
             ValueError,
@@ -126,7 +126,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
         if not list(private.inputs(stage)):
             sources.append(stage)
         elif (name := private.name(stage)) not in _ALIKE:
-            return (), f"{name} counts, or is not known"
+            return (), f"{name} counts elements, or is unknown"
     if len(sources) != 1:
         return (), f"{len(sources)} sources"
     spec = sources[0].element_spec
@@ -134,7 +134,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
         return (), "it does not begin with a list of files"
     count = int(sources[0].cardinality())
     if count < readers:
-        return (), f"{count} files for {readers} readers" if count >= 0 else "nobody knows how many files there are"
+        return (), f"{count} files for {readers} readers" if count >= 0 else "the number of files is unknown"
     # The stages before the stage that reads files work on names, and all readers must have these names in one order.
     # The pipeline is a chain, because it has one source and no stage that joins several.
     names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]

@@ -37,7 +37,7 @@ def report() -> TimesReport:
     """Prints where the time of every channel goes, on all ranks: a table, and one sentence (the verdict).
 
     Not collective: any process may call it at any time. The other processes answer in the background. The report leaves
-    out a process that does not answer within five seconds. Times count from the making of the channel, or from
+    out a process that does not answer within five seconds. Times count from the creation of the channel, or from
     `stats(reset=True)` on the process.
 
     The table has:

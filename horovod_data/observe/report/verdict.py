@@ -148,7 +148,7 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
-        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements some of it"
+        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements a part of it"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
 
