@@ -146,6 +146,7 @@ std::vector<std::string> Certifier::Last() const {
     for (const auto& [name, last] : last_) all.push_back(last.second);
   }
   std::vector<std::string> records;
+  records.reserve(all.size());
   for (const Made& made : all) records.push_back(made.get()->Record(false));
   return records;
 }
