@@ -118,10 +118,14 @@ void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
   MutexLock lock(&mu_);
   const Key key = Next(name);
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
-  if (root != me() && !IsGather(name)) return SendTo(root, wire::Called{name, key.call, root});
+  const bool only_takes = root != me() && !IsGather(name);
   const Outcome error = why.At(Where(key));
-  for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (root == me() || t == root)) SendError(key, error, t);
+  for (int t = 0; t < world_->trainer_count(); ++t) {  // all, because a rank may take another rank for the root
+    if (t == me()) continue;
+    if (only_takes)
+      SendTo(t, wire::Called{name, key.call, root});
+    else
+      SendError(key, error, t);
   }
 }
 
