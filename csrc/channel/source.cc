@@ -148,7 +148,8 @@ void Source::End() {
   MutexLock lock(&mu_);
   epoch_->End();
   for (const SaveRequest& request : SaveRequests()) {
-    AnswerWithState(request, {kFailedPrecondition, "the epoch was over before its state was saved", epoch_->Here()});
+    AnswerWithState(request, {kFailedPrecondition,
+                              "the epoch was over before its state was saved. Save in the next epoch", epoch_->Here()});
   }
   times_.steps += epoch_->dealt();
   FreeAfterUnlock(std::move(epoch_));  // including the last tensors
@@ -190,8 +191,8 @@ void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std:
   // The input's iterator has passed the element that failed, and other elements of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
-                            "this epoch can't be saved any more: its pipeline has failed behind the steps that this "
-                            "rank has had. Go on from the checkpoint before",
+                            "this epoch can't be saved any more: its pipeline has failed after the steps that this "
+                            "rank has taken. Restore the last checkpoint",
                             epoch_->Here()});
   }
   // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.

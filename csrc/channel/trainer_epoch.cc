@@ -314,8 +314,8 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   lane.outcome = {kDataLoss,
                   world_.SourceName(reader) + " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
                       std::to_string(came) +
-                      " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
-                      "horovod_data.doctor` tries how batches travel here",
+                      " have come. Run `python -m horovod_data.doctor`. If this error repeats, suspect MPI or "
+                      "horovod_data",
                   Where(world_.Name(world_.self))};
 }
 
