@@ -12,10 +12,8 @@ from horovod_data.errors import explain_again, explained, message_of, names_plac
 
 
 def test_the_message_of_an_error_that_names_its_place():
-    error = explained(KeyError, "odd", "Mend it", where="rank 1 on a")
-    assert (
-        names_place(error) and error.args == ("[rank 1 on a] odd. Mend it.",) and message_of(error) == "odd. Mend it."
-    )
+    error = explained(KeyError, "odd", "Fix it", where="rank 1 on a")
+    assert names_place(error) and error.args == ("[rank 1 on a] odd. Fix it.",) and message_of(error) == "odd. Fix it."
     explain_again(error, "even")
     assert error.args == ("even.",) and message_of(error) == "even."
     payload = {b"horovod_data.message": b"odd"}
