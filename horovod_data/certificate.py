@@ -15,7 +15,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 from .errors import explained, show_any_text
 
 _VERSION = 2
-_DIGITS = 8  # of an element's digest, in hexadecimal
+_DIGITS = 8  # hexadecimal digits of an element's digest
 
 # The fields that are compared. Any program may have written the file, so the types are checked.
 _FIELDS: dict[str, type] = {
@@ -43,9 +43,9 @@ def last() -> dict[str, Record]:
 
     Only the process of reader 0 has records. Other processes get {}.
 
-    A record exists when a loop over the dataset has reached its end. Keras' fit() counts steps and does not ask for the
-    end. It may see the previous epoch's record for a moment. The same holds for a program that gets an error instead of
-    the end.
+    A record exists when a loop has reached the end of the dataset. Keras' fit() counts steps and does not ask for the
+    end. So after an epoch of fit(), last() may return the previous epoch's record for a moment. The same may happen
+    after a loop that ends with an error.
 
     Raises:
       RuntimeError: in a forked child.
@@ -58,14 +58,14 @@ def last() -> dict[str, Record]:
 def read(path: str) -> dict[tuple[str, int], list[Record]]:
     """The records of a certificate, by channel and epoch, in the order of the file.
 
-    An epoch has several records if its name was distributed again, or if runs continued from a checkpoint.
+    An epoch has several records if a run distributed its channel's name again, or continued from a checkpoint.
 
     Raises:
       OSError: the file can't be read.
       ValueError: the file is not a certificate. The text names the line.
     """
     records: dict[tuple[str, int], list[Record]] = {}
-    with open(path, "rb") as lines:  # bytes, so that an error about a line that is not text names the line
+    with open(path, "rb") as lines:  # in bytes, so that the error can name a line that is not text
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -86,7 +86,7 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
 
 
 def _check(record: Any) -> None:
-    """Raises ValueError if the record lacks a field that is compared."""
+    """Raises ValueError if the record has another version, or if a compared field is missing or has a wrong value."""
     if not isinstance(record, dict) or "certificate" not in record:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
@@ -105,8 +105,8 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     """Compares two records: the rows, their order, and whether both epochs are complete.
 
     Returns:
-      True if the records have the same rows in the same order, and both or neither are complete. And a sentence with
-      the result, or with the place of the first difference.
+      A pair. The first part is True if the records have the same rows in the same order, and both epochs are complete
+      or both are not. The second part is a sentence with the result, or with the place of the first difference.
     """
     for name, record in zip(_NAMES, (a, b)):
         if record["verdict"] == "wrong":
@@ -116,7 +116,7 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
     same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
     if same_rows and a["order"] == b["order"]:
-        # In an epoch that is not complete, some ranks may have got more rows. No record tells which ranks.
+        # In an epoch that is not complete, some ranks may have got more rows. The record's digests lack these rows.
         return len(cut) != 1, f"{same} in the same order{note}"
     what = f"{same} in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
     return False, f"{what}; {_first_difference(a, b)}{note}"
@@ -140,9 +140,9 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
 
 
 def _goes_on(records: Sequence[Record]) -> bool:
-    """Says whether the second record has all elements of the first, which is not complete.
+    """Says whether the first record is not complete, and the second record has all elements of the first.
 
-    Then its run continued the first.
+    If so, the run of the second record continued the run of the first.
     """
     return (
         len(records) > 1
@@ -175,12 +175,12 @@ def _first_difference(a: Record, b: Record) -> str:
 
 
 def _step(record: Record, element: int) -> Optional[int]:
-    """The step that has an element. It assumes that every step before was whole.
+    """The step that has an element, if every earlier step was whole.
 
     None: the steps have different sizes, because the epoch was restored on another number of ranks.
 
-    Elements of several readers are listed in turns: element 0 of each reader, then element 1 of each reader. The steps
-    of readers take turns too. Except: if each host has its own reader, all readers make one step together.
+    A record lists the elements of several readers in turns: element 0 of each reader, then element 1 of each reader.
+    The readers' steps take turns, too. Except: if each host has its own reader, all readers make one step together.
     """
     if record["schedule"] != "static":
         return element
@@ -197,7 +197,7 @@ def _step(record: Record, element: int) -> Optional[int]:
 
 
 def _shown(text: str) -> str:
-    """The text without control characters, because a terminal would execute them."""
+    """The text with control characters escaped, because a terminal would execute them."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
@@ -220,7 +220,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return _compare(files.first, files.second, first, second)
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # otherwise the program that reads the output has seen enough
+        if not isinstance(error, BrokenPipeError):  # BrokenPipeError: the program that reads the output has ended
             print(f"horovod_data: the comparison can't be written: {error.strerror}", file=sys.stderr)
         sys.stdout = None  # otherwise Python reports unwritten output when it exits
         return 2

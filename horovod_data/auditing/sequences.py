@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits Keras' sequences. It records the batches that are fetched.
+"""Audits Keras' sequences. An audited sequence records the batches that Keras fetches.
 
-Keras fetches batches by number, ahead, in threads, and calls on_epoch_end(). A loop of the program is an iteration, as
-with other loaders.
+Keras fetches batches by their numbers, ahead of the training, in threads. At the end of an epoch Keras calls
+on_epoch_end(). If the program itself loops over the sequence, each loop is an epoch, as with other loaders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from .record import Recorder
 
 
 def sequence_class(given: Any) -> Any:
-    """Keras' class from which this object's class is derived: Sequence, or PyDataset in Keras 3. None: no sequence."""
+    """Returns the class of Keras from which the object's class derives: Sequence, or PyDataset in Keras 3.
+
+    Returns None if the object is no sequence.
+    """
     for base in type(given).__mro__:
         packages = base.__module__.split(".")
         if base.__name__ in ("Sequence", "PyDataset") and ("keras" in packages or "tf_keras" in packages):
@@ -27,9 +30,10 @@ def sequence_class(given: Any) -> Any:
 
 
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. The recorder gets the batches at the end of their epoch, each once.
+    """Returns a Keras sequence with the same batches.
 
-    Because Keras fetches the first batch twice, and fetches batches for an epoch that it never begins.
+    The recorder gets the keys of an epoch's batches when the epoch ends, once for each batch. This is necessary
+    because Keras fetches the first batch twice, and also fetches batches for an epoch that it never begins.
     """
 
     class AuditedSequence(Audit, base):
@@ -38,14 +42,14 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
         def __init__(self) -> None:
             self._audit_lock = threading.Lock()
-            self._audit_keys: dict[int, Any] = {}  # of the batches of the running epoch; each epoch has its own dict
+            self._audit_keys: dict[int, Any] = {}  # by batch, in the running epoch. Each epoch has its own dict
             settings = ("workers", "use_multiprocessing", "max_queue_size") if base.__name__ == "PyDataset" else ()
             super().__init__(**{name: getattr(given, name) for name in settings if hasattr(given, name)})
 
         def __len__(self) -> int:
             return len(given)
 
-        if hasattr(given, "num_batches"):  # some of Keras 3's sequences have this, and no length
+        if hasattr(given, "num_batches"):  # some sequences of Keras 3 have num_batches, and no length
             num_batches = property(lambda _: given.num_batches)
 
         def __getitem__(self, index: int) -> Any:
@@ -79,7 +83,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             recorder.end(whole=whole)
 
         def _taken(self) -> list[Any]:
-            """The keys of the batches of the running epoch. The next epoch begins without any."""
+            """Returns the keys of the running epoch's batches. The next epoch begins without keys."""
             with self._audit_lock:
                 taken, self._audit_keys = self._audit_keys, {}
                 return list(taken.values())
@@ -93,7 +97,9 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
 
 def _between_passes() -> bool:
-    """Says whether Keras' enqueuer has called on_epoch_end(), as it does after each pass. An epoch ends when Keras itself
-    calls it."""
+    """Says whether Keras' enqueuer calls on_epoch_end(). The enqueuer calls it after each pass over the batches.
+
+    Such a call ends no epoch. A call from other code of Keras ends the epoch.
+    """
     caller = sys._getframe(2).f_locals.get("self")
     return any(base.__name__ == "OrderedEnqueuer" for base in type(caller).__mro__)

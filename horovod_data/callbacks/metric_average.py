@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epoch metrics and validation over the rows of all ranks, where Horovod's MetricAverageCallback averages over ranks."""
+"""Computes metrics of epochs and validations over all ranks' rows.
+
+Horovod's MetricAverageCallback averages over ranks instead.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,25 @@ from ..observe import times
 
 
 class MetricAverage(tf.keras.callbacks.Callback):
-    """Makes the logs of an epoch those of all ranks' rows: loss, metrics, and their `val_` counterparts.
+    """Computes the logs of an epoch over the rows of all ranks: loss, metrics, and their `val_` counterparts.
 
     Collective: add it on every rank, before callbacks that read the logs (EarlyStopping, ReduceLROnPlateau,
     ModelCheckpoint). It calls two small collectives for each epoch, and two for each validation.
 
-    A rank's mean over 3 rows counts 3 times as much as a mean over 1 row, and a rank without rows does not count. The
-    callback adds up the states of the metrics over the ranks, as tf.distribute does. So also metrics that are no means
-    (AUC, Precision, RootMeanSquaredError) are exact. A metric of your own needs a state that can be added up.
+    A rank's mean over 3 rows counts 3 times as much as a mean over 1 row. A rank without rows does not count. The
+    callback adds up the states of the metrics over the ranks, as tf.distribute does. So metrics that are not means
+    (AUC, Precision, RootMeanSquaredError) are exact, too. A metric of your own needs a state that can be added up.
 
-    With remainder="pad" or "repeat", filler rows have weight 0. The loss and metrics in `weighted_metrics` leave them
-    out, as in one process. Metrics in `metrics` count them: Keras gives these no weights.
+    With remainder="pad" or "repeat", filler rows have weight 0. The loss and metrics in `weighted_metrics` leave filler
+    rows out, as in one process. Metrics in `metrics` count filler rows, because Keras gives these metrics no weights.
 
-    With `weigh`, the loss and `weighted_metrics` are means over the weights. If all ranks have the same number of rows in
-    a step (remainder="pad" or "repeat"), the step counts with its exact mean, as many times as it has rows, filler rows
-    included. With unequal shares ("partial", batch="per_rank") the rows of a longer share count more. For exact figures
-    leave `weigh` out, for example of the validation data: the callback then counts rows.
+    With `weigh`, the loss and `weighted_metrics` are means over the weights. With remainder="pad" or "repeat", all
+    ranks have the same number of rows in a step. Then the mean of the step is exact. It counts once for each row of the
+    step, filler rows included. With unequal shares ("partial", batch="per_rank") the rows of a longer share count more.
+    For exact figures leave `weigh` out, for example for the validation data. The callback then counts rows.
 
     Raises:
-      RuntimeError: raised in fit(), before init() or on a dedicated reader.
+      RuntimeError: fit() raises it before init(), and on a dedicated reader.
     """
 
     def __init__(self) -> None:
@@ -72,7 +75,7 @@ class MetricAverage(tf.keras.callbacks.Callback):
         own = [np.asarray(v) for v in variables]
         losses = {id(metric.count) for metric in _loss_trackers(model)}
         rows = self._rows()
-        # The counts of the losses include filler rows. The rows that were delivered do not.
+        # The counts of the losses include filler rows. `rows`, the number of delivered rows, does not.
         of_losses = [id(v) in losses for v in variables]
         sent = [min(value, rows) if is_loss and rows is not None else value for value, is_loss in zip(own, of_losses)]
         flat = np.concatenate([np.asarray(value, np.float64).ravel() for value in sent] or [np.zeros(0)])
@@ -91,12 +94,15 @@ class MetricAverage(tf.keras.callbacks.Callback):
                 variable.assign(value)
 
     def _rows(self) -> Optional[int]:
-        """The rows, without filler rows, of the epoch that a channel has delivered to this rank in this phase.
+        """The number of rows that one channel has delivered to this rank in this epoch, or in this validation.
 
-        None: Keras counts the right rows itself, or the phase is not a whole epoch of one channel.
+        Filler rows don't count.
+
+        None: Keras counts the right rows itself, or these rows are not a whole epoch of exactly one channel.
         """
         reductions = {getattr(loss, "reduction", "auto") for loss in tf.nest.flatten(self.model.loss)}
-        if not reductions <= {"auto", "sum_over_batch_size", "mean"}:  # a mean over the weights already, or no mean
+        # For all other reductions, Keras' loss is a mean over the weights, or no mean.
+        if not reductions <= {"auto", "sum_over_batch_size", "mean"}:
             return None
         news = {}
         for name, (rows, steps, of_epoch) in _delivered().items():
@@ -110,7 +116,7 @@ class MetricAverage(tf.keras.callbacks.Callback):
 
 
 def _delivered() -> dict[str, tuple[int, int, int]]:
-    """By channel, the rows and steps that this rank has got until now, and the rows of its last epoch.
+    """By channel: the rows and steps that this rank has got until now, and the rows of the channel's last epoch.
 
     Filler rows don't count.
     """
@@ -120,7 +126,10 @@ def _delivered() -> dict[str, tuple[int, int, int]]:
 
 
 def _loss_trackers(model: Any) -> list[Any]:
-    """Keras' means of the losses. They count a batch by its rows, not by their weights."""
+    """The metrics in which Keras keeps the means of the losses.
+
+    A batch counts once for each of its rows. The weights of the rows do not matter.
+    """
     found = [model._loss_tracker] if getattr(model, "_loss_tracker", None) is not None else []  # Keras 3
     for container in getattr(model, "compiled_loss", None), getattr(model, "_compile_loss", None):
         found += [metric for metric in getattr(container, "metrics", None) or [] if hasattr(metric, "count")]
@@ -139,7 +148,7 @@ def _sum_over_ranks(values: Any) -> Any:
 
 
 def _replace(logs: Any, results: dict[str, float]) -> None:
-    """Replaces values that Keras has in its logs. It has others than those of metrics, such as the learning rate."""
+    """Replaces the values of metrics in Keras' logs. Other values stay, for example the learning rate."""
     for name, value in results.items():
         if logs is not None and name in logs:
             logs[name] = value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a channel: all ranks agree on it, and each creates its side."""
+"""Makes a channel. All ranks agree on the channel, and each rank creates its own side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
 # The names of channels whose elements are one rank's batches (batch="per_rank").
 per_rank: set[str] = set()
-# The names of channels whose filler rows Keras counts in its losses: without exact weights.
+# The names of channels that have filler rows and no `weigh`. Keras counts filler rows in its losses. MetricAverage
+# corrects these counts.
 filled: set[str] = set()
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
@@ -46,9 +47,10 @@ class Channel:
 
 
 def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
-    """Makes a channel. The caller becomes a user of it. Collective: all ranks make their channels in the same order.
+    """Makes a channel. The caller becomes a user of the channel.
 
-    Every rank takes part in the agreement, also after its own work has failed. So all ranks raise that error.
+    Collective: all ranks make their channels in the same order. Every rank takes part in the agreement, also after its
+    own work has failed. So all ranks raise the error of a failed rank.
     `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have made
     the channel.
     """
@@ -101,7 +103,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
 def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]) -> tuple[int, Said]:
     """The number of the agreement, and the data of all ranks in it.
 
-    If the agreement fails before other ranks see this rank's own failure, that failure is raised.
+    If the agreement itself fails, this rank raises its own failure, if it has one.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
@@ -138,7 +140,8 @@ def _agreed(
 
 def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
     options = channel.options
-    # The bytes that may be on their way. A reader's shared memory serves all channels.
+    # The most bytes that a reader may have on their way for this channel. The limit is a quarter of the smallest arena,
+    # because a reader's arena serves all channels.
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
     (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
@@ -185,7 +188,10 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
 
 
 def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_rows: list[Optional[int]]) -> int:
-    """The cardinality that every trainer sees. By reader: the number of its elements, and Reading.steps."""
+    """The cardinality that every trainer sees.
+
+    `counts` has the number of each reader's elements. `with_rows` has Reading.steps of each reader.
+    """
     if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # fewer elements may come
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 

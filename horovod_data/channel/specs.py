@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spec of an element as JSON, for other processes: nothing is ever unpickled."""
+"""Writes the spec of an element as JSON, for other processes. So no process needs to unpickle anything."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from .elements import is_none
 
 
 def to_json(spec: Any) -> Any:
-    """A value for JSON that stands for this spec. Dicts keep the order of their keys, and namedtuples their names.
+    """Returns the spec as a value that JSON can hold.
+
+    Dicts keep the order of their keys. Namedtuples keep the names of their class and of their fields.
 
     Raises:
-      TypeError: the spec has classes of the program, or of libraries.
+      TypeError: the spec contains another class, for example a class of the program or of a library.
     """
     if is_none(spec):
         return None
@@ -38,7 +40,7 @@ def to_json(spec: Any) -> Any:
 
 
 def from_json(said: Any) -> Any:
-    """The inverse of to_json(). A namedtuple gets a class of its own."""
+    """The inverse of to_json(). It makes a new class for each namedtuple."""
     if said is None:
         return private.NoneTensorSpec()
     kind, *given = said

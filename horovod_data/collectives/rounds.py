@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of predict(): each gathers the outputs of some steps on rank 0, which answers all ranks."""
+"""The rounds of predict(). A round gathers the outputs of some steps on rank 0. Then rank 0 answers all ranks."""
 
 from __future__ import annotations
 
@@ -50,24 +50,31 @@ def _tensor_of(leaf: Any) -> tf.Tensor:
 
 
 def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
-    """The spec of outputs for other ranks, whose rows may have any shape. A list, if it has classes of the program."""
+    """Returns the spec of the outputs `made`, for other ranks. It allows rows of any shape.
+
+    If the outputs contain classes of the program, it is the spec of a list of tensors.
+    """
     parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
         said = to_json(tf.nest.pack_sequence_as(made, parts))
         json.dumps(said)
-    except Exception:  # TypeError, or an error of such a class
+    except Exception:  # TypeError of to_json(), or an error that a class of the program raises
         return to_json(parts)
     return said
 
 
 class Outputs:
-    """The outputs that this rank has not sent yet. For each step with rows, a list of encoded tensors."""
+    """The outputs that this rank has not sent yet.
+
+    `steps` has a list of encoded tensors for each step. The list is empty if the share had no rows.
+    """
 
     def __init__(self) -> None:
-        # Here alone: a frame with the error in a variable and the error's traceback would keep each other alive.
+        # Only this attribute holds the error. A local variable with the error would make a cycle, because the frame
+        # holds the error, and the error's traceback holds the frame.
         self.failure: Optional[BaseException] = None
         self.structure: Any = None
-        self.spec: Any = None  # of `structure`, for other ranks
+        self.spec: Any = None  # the spec of `structure`, for other ranks
         self.steps: list[list[tf.Tensor]] = []
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
@@ -87,13 +94,13 @@ class Outputs:
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
     def own_failure(self) -> BaseException:
-        """The failure of this rank, which is forgotten."""
+        """Returns this rank's failure, and forgets it."""
         assert self.failure is not None
         failure, self.failure = self.failure, None
         return failure
 
     def taken(self, step: int, ended: bool) -> tf.Tensor:
-        """All kept outputs as one row for a gather. Forgets them."""
+        """Returns the kept outputs as one row for a gather, and forgets them."""
         words = {
             "spec": self.spec,
             "rows": [bool(step) for step in self.steps],
@@ -114,15 +121,17 @@ class Rounds:
         self.done = False
         self.joined: Any = None  # on rank 0, when done: the outputs of all rows
         self._job = job
-        self.of_channel = f", channel {channel}" if channel is not None else ""  # in the form of places in error texts
+        # Error texts name the place in this form.
+        self.of_channel = f", channel {channel}" if channel is not None else ""
         self._name = f"horovod_data.predict{self.of_channel}"
-        self._spec: Any = None  # of the outputs of all ranks
-        self._got: list[list[Any]] = []  # on rank 0, in order: for each rank and step, the leaves of its rows
+        self._spec: Any = None  # the spec of every rank's outputs
+        self._got: list[list[Any]] = []  # on rank 0: by step, then by rank, the leaves of the outputs
 
     def gather(self, outputs: Outputs, step: int, ended: bool) -> None:
-        """Sends this rank's outputs to rank 0, and takes its answer.
+        """Sends this rank's outputs to rank 0, and takes rank 0's answer.
 
-        Raises the first error of any rank. Collective among trainers.
+        Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks. Collective
+        among trainers.
         """
         try:
             answer = self._exchange(outputs, step, ended)
@@ -140,7 +149,7 @@ class Rounds:
         self.done, self.next_step = answer["done"], answer["next_step"]
 
     def _exchange(self, outputs: Outputs, step: int, ended: bool) -> dict[str, Any]:
-        """The answer of rank 0."""
+        """Gathers the outputs on rank 0, and returns rank 0's answer."""
         try:
             mine = outputs.taken(step, ended)
         except Exception as error:  # for example: no memory
@@ -189,7 +198,10 @@ class Rounds:
         return {"done": heads[0]["ended"], "next_step": step + more}
 
     def _check_spec(self, rank: int, spec: Any) -> None:
-        """Checks that a rank's outputs have the types and the structure of all other ranks. None: it had no rows."""
+        """Checks that the outputs of all ranks have the same types and the same structure.
+
+        `spec` is None if the rank had no rows.
+        """
         self._spec = self._spec or spec
         if spec is not None and spec != self._spec:
             raise explained(

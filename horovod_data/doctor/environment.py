@@ -41,7 +41,7 @@ def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
 
 
 def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """The launcher of this process, and the variables that it and the user have set."""
+    """Finds the launcher of this process, and the variables that the launcher and the user have set."""
     launcher = launch_checks.find_launcher(environ)
     of_mpi = {name for name in environ if _OF_MPI.fullmatch(name) and not _LAUNCHERS_OWN.fullmatch(name)}
     of_horovod = {name for name in environ if name.startswith("HOROVOD_") and not name.startswith(_OURS)}
@@ -62,7 +62,7 @@ def _shown(name: str, environ: Mapping[str, str], chosen: set[str]) -> list[Find
 
 
 def ours(environ: Mapping[str, str]) -> list[Finding]:
-    """The HOROVOD_DATA_* variables that are set. Says whether each exists, and whether they fit together."""
+    """Shows the HOROVOD_DATA_* variables that are set. Says whether their names exist and their values fit together."""
     given = {name: environ[name] for name in sorted(environ) if name.startswith(_OURS)}
     found = []
     for name in [name for name in given if name not in KNOWN]:
@@ -143,9 +143,9 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 def for_job(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for the launcher of a self-test. It allows root, and more ranks than cores.
 
-    Ranks go to different hosts first, because the self-test measures lanes between hosts. Variables of horovod_data are
-    left out: a wrong variable has its own finding, and must not fail the job as well. Ranks set the variables that they
-    need.
+    mpirun places consecutive ranks on different hosts, because the self-test measures lanes between hosts. The result
+    lacks the variables of horovod_data. A wrong variable has its own finding, and must not fail the job as well. The
+    ranks set the variables that they need.
     """
     given = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -27,7 +27,7 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """`usable`: cores for this process; `present`: of the machine; `quota`: of the container."""
+    """`usable`: cores for this process. `present`: cores of the machine. `quota`: cores' time for the container."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
         why = f"The container may use {quota:g} cores' time, but TensorFlow starts threads for {usable} cores"

@@ -3,8 +3,8 @@
 
 OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names. For a killed job, OURS are
 the parts that its processes have left. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Each file
-counts microseconds from its own start, and states that start by the clock of rank 0's host. This package needs neither
-TensorFlow nor MPI.
+counts microseconds from its own start. It gives the time of this start by the clock of rank 0's host. This package
+needs neither TensorFlow nor MPI.
 """
 
 from .files import Timeline, merge, read, read_parts

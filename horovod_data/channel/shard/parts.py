@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shard="auto": several readers of one pipeline divide its files between them, or its elements.
+"""shard="auto": the readers of one pipeline divide its files, or its elements, between them.
 
-tf.data's AutoShard divides the files. Two cases are wrong there, and are found here. If a stage counts, files must not
-be divided: take(10) would give ten elements of each reader. If each reader has another order, elements can't be divided.
+tf.data's AutoShard divides the files, and Dataset.shard() divides the elements. Neither notices a wrong result. This
+module finds two cases:
+
+- A stage counts elements. Then the files must not be divided. For example, take(10) would take ten elements on each
+  reader.
+- The readers have the elements in different orders. Then the elements must not be divided.
 """
 
 from __future__ import annotations
@@ -19,24 +23,23 @@ from ...native import tensorflow_private as private
 from ..receiver import stages
 from .order import outline_of, unordered, varies
 
-# Stages that give the same result for a part of the files as for all files: the names of their classes without
-# `Dataset`.
+# Stages that treat a part of the files as they treat all files. Each name is the name of a class without `Dataset`.
 _ALIKE = frozenset({
     "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
     "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
     "TextLine", "Unbatch"})  # fmt: skip
 
-# Stages that AutoShard moves: it divides the files before such a stage, wherever the stage stands.
+# Stages that AutoShard moves. It divides the list of files before such a stage runs, even if the stage comes first.
 _MOVED = frozenset({"Shuffle"})
 _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
 
 
 @dataclasses.dataclass(frozen=True)
 class PartSummary:
-    """The message of a reader to all ranks about its part."""
+    """A reader's message to all ranks. It describes the reader's part."""
 
     kind: str  # "files" or "elements"
-    digest: str = ""  # of the files' names, in their order, by which they are divided
+    digest: str = ""  # digest of the files' names, in the order in which the files are divided
     names: str = ""  # digest of the same names, sorted
     kinds: str = ""  # digest of the stages
     seeds: str = ""  # digest of their seeds
@@ -49,11 +52,11 @@ class ReaderPart:
     dataset: tf.data.Dataset
     summary: PartSummary
     what: str  # what each reader reads, for people
-    varies: bool = False  # the elements have random numbers of each reader's own
+    varies: bool = False  # each reader draws its own random numbers for the values of the elements
 
     @property
     def divides_elements(self) -> bool:
-        """This reader pulls all elements, and delivers the elements of `dataset`."""
+        """Says whether this reader pulls all elements of the pipeline, but delivers only those of `dataset`."""
         return self.summary.kind == "elements"
 
 
@@ -99,7 +102,10 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
 def check_parts(
     parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
-    """Raises ValueError, on every rank, if the readers' parts don't make up one whole. The lists are by reader."""
+    """Raises ValueError, on every rank, if the readers' parts don't make up one whole.
+
+    Each list has one entry for each reader.
+    """
     first = parts[0]
     for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
         files = part is not None and part.kind == "files"
@@ -120,7 +126,7 @@ def check_parts(
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:
-    """The files to divide, in their order, and an empty text. Or no files, and the reason."""
+    """Returns the files to divide, in their order, and an empty text. Otherwise returns no files, and the reason."""
     sources = []
     for stage in chain:
         if not list(private.inputs(stage)):
@@ -135,8 +141,8 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
     count = int(sources[0].cardinality())
     if count < readers:
         return (), f"{count} files for {readers} readers" if count >= 0 else "the number of files is unknown"
-    # The stages before the stage that reads files work on names, and all readers must have these names in one order.
-    # The pipeline is a chain, because it has one source and no stage that joins several.
+    # The first stages yield names of files. A later stage reads these files. All readers must have the names in the
+    # same order. The pipeline is a chain, because it has one source and no stage with several inputs.
     names = chain[next((i for i in reversed(range(len(chain))) if _reads_files(chain[i])), -1) + 1 :]
     if next(_unordered(dataset, names, _MOVED) if len(names) > 1 else iter(()), None):
         return (), "names of files have another order on each reader"
