@@ -17,7 +17,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer of one rank, before the first step of fit(). Collective.
 
     If the model is not built before fit(), it has no weights then. So they are sent after the first step, as by
-    Horovod's own callback. Give the model an Input, or call it once, to have them before. Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
+    Horovod's own callback. Give the model an Input, or call it once, to have them before. The same holds for a model of
+    tf_keras.
+
+    Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -35,7 +38,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._late = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._late = not self.model.built
+        self._late = not self.model.built or not isinstance(self.model, keras.Model)
         if not self._late:
             self._broadcast()
 
@@ -46,9 +49,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self) -> None:
         optimizer = self.model.optimizer
-        if optimizer is not None and not optimizer.built:
+        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
+        own: Any = getattr(optimizer, "variables", ())
+        variables = [*self.model.weights, *(own() if callable(own) else own)]  # a method in old optimizers of tf_keras
         sent = [each for each in map(_plain, variables) if id(each) not in self._kept]
 
         @tf.function(autograph=False)  # in a graph all of them are under way at once
