@@ -93,10 +93,10 @@ tf.keras.utils.set_random_seed(1 + hvd.rank())
 model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
 model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
 x = np.random.normal(size=(32, 4))
-callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-loss = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=callbacks).history["loss"]
+callbacks = [horovod.tensorflow.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=callbacks)
 with open(os.path.join(sys.argv[1], f"{{hvd.rank()}}.json"), "w") as file:
-    json.dump([loss, [weight.tolist() for weight in model.get_weights()]], file)
+    json.dump([weight.tolist() for weight in model.get_weights()], file)
 """
 
 
@@ -112,12 +112,20 @@ def test_tf_keras_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa:
     assert one == other
 
 
+OF_ANOTHER_BACKEND = """
+import keras, tensorflow as tf
+keras.backend.backend = tf.keras.backend.backend = lambda: "jax"
+import {module} as hvd
+hvd.init()
+print("rank", hvd.rank())
+"""
+
+
 @pytest.mark.parametrize("module", [STOCK, PLAIN])
 def test_another_backend_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
     """It has no optimizer of ours. The rest of Horovod can be used."""
     horovod(patched=True)
-    script = f"import {module} as hvd\nhvd.init()\nprint('rank', hvd.rank())"
-    job = run_job(script, 1, str(tmp_path), env={"KERAS_BACKEND": "numpy"}, timeout=100)
+    job = run_job(OF_ANOTHER_BACKEND.format(module=module), 1, timeout=100)
     assert job.returncode == 0 and "rank 0" in job.stdout[0], job.describe()
 
 

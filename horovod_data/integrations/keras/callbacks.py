@@ -17,8 +17,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer of one rank, before the first step of fit(). Collective.
 
     If the model is not built before fit(), it has no weights then. So they are sent after the first step, as by
-    Horovod's own callback. Give the model an Input, or call it once, to have them before. The same holds for a model of
-    tf_keras.
+    Horovod's own callback. Give the model an Input, or call it once, to have them before.
 
     Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """
@@ -38,7 +37,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._late = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._late = not self.model.built or not isinstance(self.model, keras.Model)
+        self._late = not self.model.built
         if not self._late:
             self._broadcast()
 
@@ -49,10 +48,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self) -> None:
         optimizer = self.model.optimizer
-        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
+        if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        own: Any = getattr(optimizer, "variables", ())
-        variables = [*self.model.weights, *(own() if callable(own) else own)]  # a method in old optimizers of tf_keras
+        variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
         sent = [each for each in map(_plain, variables) if id(each) not in self._kept]
 
         @tf.function(autograph=False)  # in a graph all of them are under way at once
