@@ -56,7 +56,7 @@ struct Outcome {
   bool ok() const { return code == kOk; }
   std::string Text() const { return Placed(place, message); }
   // The same outcome. An error without a place gets this one.
-  Outcome At(Place where) const { return {code, message, ok() || place.known() ? place : std::move(where)}; }
+  Outcome At(const Place& where) const { return ok() || place.known() ? *this : Outcome(code, message, where); }
 };
 
 }  // namespace hvdata

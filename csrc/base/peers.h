@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices the death of other members on this host at once. MPI reports it much later.
+// Notices immediately when another process of this host dies. MPI reports the death much later.
 #pragma once
 
 #include <poll.h>
@@ -19,8 +19,8 @@
 
 namespace hvdata {
 
-// The start time of process `pid` in clock ticks since boot. 0: this process can't see `pid`, because of another pid
-// namespace.
+// The start time of process `pid` in clock ticks since boot. 0: this process can't see `pid`. It has ended, or is in
+// another pid namespace.
 inline uint64_t ProcessStartTime(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

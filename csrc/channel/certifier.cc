@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <new>
 
 #include "base/log.h"
 #include "base/outcome.h"
@@ -97,11 +98,10 @@ void Certifier::ForgetIfOver(uint32_t number) {
 }
 
 void Certifier::Certify(const Key& key, Reports reports) {
-  bool right = true;
-  std::string name;  // empty: an earlier run has certified all parts of the epoch
+  std::string finding, name;  // empty: an earlier run has certified all parts of the epoch
   size_t bytes = 1000;
   for (const auto& [reader, report] : reports) {
-    right = right && report.finding.empty();
+    if (finding.empty()) finding = report.finding;
     if (name.empty()) name = report.channel;
     bytes += report.listed.size() * sizeof report.listed[0];
   }
@@ -113,7 +113,8 @@ void Certifier::Certify(const Key& key, Reports reports) {
     return certificate;
   });
   if (!name.empty()) Keep(key, name, made);
-  if (right) SendVerified(key, {});
+  // The checkpoint of an earlier run may hold the finding. Then no rank has raised it in this run.
+  SendVerified(key, {finding.empty() ? Outcome() : Outcome(kDataLoss, finding, Place{world_->ReaderName(0)})});
   if (name.empty()) return;
   const Place place{world_->ReaderName(0)};
   LogMade([place, made] { return Placed(place, made.get()->Line()); });
@@ -146,7 +147,13 @@ std::vector<std::string> Certifier::Last() const {
     for (const auto& [name, last] : last_) all.push_back(last.second);
   }
   std::vector<std::string> records;
-  for (const Made& made : all) records.push_back(made.get()->Record(false));
+  records.reserve(all.size());
+  for (const Made& made : all) {
+    try {
+      records.push_back(made.get()->Record(false));
+    } catch (const std::bad_alloc&) {  // the certificate could not be made: the others can be shown
+    }
+  }
   return records;
 }
 

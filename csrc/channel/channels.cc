@@ -73,7 +73,10 @@ void Channels::EndSource(uint32_t number) {
 void Channels::Deliver(int member, Header header, BundlePtr bundle) {
   {
     MutexLock lock(&mu_);
-    if (header.channel > made_) return early_[header.channel].push_back({member, std::move(header)});
+    if (header.channel > made_) {
+      std::vector<Message>& early = early_[header.channel];
+      return early.push_back({member, std::move(header)});
+    }
   }
   const Channel channel = DeliverEarly(header.channel);
   Deliver(channel, member, std::move(header), std::move(bundle));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epochs of all channels that some reader has not left, as reader 0 records them. Not thread-safe.
+// Reader 0's record of epochs, for all channels. An epoch stays until every reader has left it. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class EpochBook {
   explicit EpochBook(size_t readers) : readers_(readers) {}
 
   // Calls note(key, epoch) for the epoch of this message. `departs`: the reader has left every epoch of the channel, and
-  // sends no more messages of the channel. Then `note` is called for all of these epochs.
+  // sends no more messages of the channel. Then `note` is called for each recorded epoch of the channel.
   template <typename Note>
   void Update(const wire::Header& header, int reader, bool departs, Note note) {
     const uint32_t channel = header.channel;

@@ -46,7 +46,7 @@ void ReaderEpoch::Send(int trainer, LaneStep lane_step, DealtStep step, const St
 
 void ReaderEpoch::SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) {
   const TailStep tail_taken =
-      resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a trainer that resumed knows it
+      resumed_.count(trainer) > 0 ? TailStep() : tail_taken_;  // a resumed trainer knows this number
   got_end_.insert(trainer);
   wire::End end{lane_step, outcome, lost_, leftovers_.size(), tail_taken, no_filler_, all_dropped_};
   for (const Leftover& leftover : leftovers_) {
@@ -99,7 +99,8 @@ bool ReaderEpoch::OnTaken(int trainer, const wire::Taken& taken) {
   const bool over = input_over_;
   lanes_->Taken(trainer, taken.taken, taken.limit, taken.checked ? &taken.received : nullptr);
   Settle();
-  return lanes_->HasCredit(wanted_) || input_over_ != over;  // a finding ends the epoch
+  // An error that the account finds ends the epoch.
+  return lanes_->HasCredit(wanted_) || input_over_ != over;
 }
 
 // All leftovers are here before any END is sent, and CLAIM comes after END.
@@ -146,8 +147,8 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
   return fills_up ? rest <= 0 && rest > -group : rest >= 0 && rest < group;
 }
 
-// True if the reader's step numbers count steps of this job. An epoch that other ranks saved began with steps of
-// another size.
+// True if the reader's step numbers count steps of this job. In an epoch that was saved on another number of ranks, the
+// first steps had another size.
 bool ReaderEpoch::CountsSteps() const { return counted_ && first_.n == turn_.n * static_cast<uint64_t>(Group()); }
 
 // The elements of one step.
@@ -184,8 +185,8 @@ std::optional<ReaderEpoch::Task> ReaderEpoch::Next(bool save) {
   return {};
 }
 
-// A step needs credit in every lane. Other trainers need not wake the dealer before the last lane without credit has
-// got it.
+// The dealer waits for the last trainer without credit. Other trainers need not wake the dealer, because a step needs
+// credit in every lane.
 std::pair<int, LaneStep> ReaderEpoch::WaitsForCreditOf() const {
   const std::vector<int> full = lanes_->WaitsFor(-1, wanted_);
   if (full.empty()) return {-1, LaneStep(0)};
@@ -350,9 +351,9 @@ void ReaderEpoch::LogLost(const Outcome& error) const {
 
 // ---- The reasons why a step does not come.
 
-// There has been no credit for long. Perhaps no trainer has sent WHY. Such a trainer may wait in another library for a
-// stopped rank, or its messages don't reach this reader. If every trainer's window is full, all trainers are equally
-// busy: then nothing is logged.
+// Called after a long wait for credit. Perhaps no trainer can send WHY: it waits in another library for a stopped rank,
+// or its messages don't reach this reader. If every trainer's window is full, all trainers are equally busy. Then
+// nothing is logged.
 void ReaderEpoch::LogStall(double seconds) const {
   const auto full = static_cast<int64_t>(lanes_->WaitsFor(-1, 1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;

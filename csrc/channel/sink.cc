@@ -46,8 +46,8 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   const SinkState& restored = iterator->restored;
   if (restored_ != iterator) {
     Withdraw();
-    // Another iterator was restored after this one, so restore this one again. No answer is awaited. If a reader
-    // refuses, the epoch ends with its error.
+    // The readers no longer have this iterator's state, because another iterator was opened or restored since. Send
+    // the state again. No answer is awaited. If a reader refuses, the epoch ends with its error.
     for (size_t r = 0; restored.kind != SinkState::kUnused && r < restored.lanes.size(); ++r) {
       SendTo(static_cast<int>(r), opened_ + 1, RestoreMessage(restored, r, wire::Restore::kNoAnswer));
     }
@@ -101,7 +101,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   }
   for (bool waited = false;; waited = true) {
     if (!Runs(*iterator)) return Superseded(iterator);
-    if (!late_verdict_.ok()) {  // this rank left the epoch early, and the other ranks found an error at its end
+    // This rank left an epoch early. The other ranks found an error at the end of that epoch.
+    if (!late_verdict_.ok()) {
       iterator->broken = true;
       CloseEpoch(iterator);
       return std::exchange(late_verdict_, {}).At(Here(*iterator));
@@ -135,12 +136,13 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
 Outcome Sink::Superseded(SinkIterator* iterator) {
   iterator->over = iterator->broken = true;
   if (!failed_.ok()) return failed_.At(Here(*iterator));
-  return {kFailedPrecondition,
-          "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
-              std::to_string(opened_) +
-              "). One channel feeds one iterator at a time: for a second one that runs "
-              "beside it call distribute_dataset again",
-          Here(*iterator)};
+  return {
+      kFailedPrecondition,
+      "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
+          std::to_string(opened_) +
+          "). One channel feeds one iterator at a time. Call distribute_dataset again for a second iterator that runs "
+          "at the same time",
+      Here(*iterator)};
 }
 
 Outcome Sink::WaitForShare(MutexLock* lock, SinkIterator* iterator) {
@@ -171,7 +173,7 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
   return Runs(iterator) ? AwaitedReader() : world_->SourceName(0);
 }
 
-// The share's epoch may be closed, and another epoch open. Then no reader waits for this message.
+// If the share's epoch is closed, no reader waits for the acknowledgement. Then nothing is sent.
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
@@ -179,10 +181,9 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   if (found.hash == arrival.hash && found.data.rows == arrival.rows) return {};
   failed_epoch_ = iterator.epoch;
   return {kDataLoss,
-          "verify: the share that came is not the one that " + world_->SourceName(arrival.reader) +
-              " cut: it was altered on its way, and is not handed out. If that happens again, a "
-              "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries "
-              "how batches travel here",
+          "verify: this share was altered on its way from " + world_->SourceName(arrival.reader) +
+              ", and is not handed out. Run `python -m horovod_data.doctor`. If this error repeats, suspect a host's "
+              "memory, its MPI or horovod_data",
           Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
 }
 
@@ -213,7 +214,7 @@ void Sink::Drop(SinkIterator* iterator) {
     if (restored_ == iterator) Withdraw();
     if (Runs(*iterator)) CloseEpoch();
   }
-  // This process's reader may be inside the user's pipeline, for an epoch that no trainer wants any more.
+  // Delivers our CLOSE now, so that a reader in this process stops its pipeline.
   changed_.Fetch();
 }
 
@@ -230,7 +231,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     mu_.AssertHeld();
     if (!reason_.empty()) return reason_;
     return world_->SourceName(asked) +
-           " has not answered either: it writes a large state for a checkpoint, its process is "
+           " has not answered: this reader writes a large state for a checkpoint, its process is "
            "stopped, or its link is silent";
   };
   const auto where = [&] { return mu_.AssertHeld(), Here(*iterator); };
@@ -245,7 +246,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     } else if (patience.Over()) {
       return {kDeadlineExceeded,
               "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain() +
-                  ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)",
+                  ". Fix the cause, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)",
               where()};
     } else if (patience.ReportDue()) {
       Log(where(), "has waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain());
@@ -262,7 +263,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
 
 void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
-  const bool current = epoch_ && header.epoch == opened_;  // false: of an epoch that was closed meanwhile
+  const bool current = epoch_ && header.epoch == opened_;  // false: the message's epoch was closed meanwhile
   if (const auto* data = std::get_if<wire::Data>(&header.message)) {
     uint64_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
@@ -274,8 +275,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (const auto* end = std::get_if<wire::End>(&header.message)) {
     if (current)
       epoch_->On(reader, *end);
-    else if (header.epoch == tally_.epoch)
-      tally_.dropped += PeersCount(end->dropped);  // this rank's program counts its steps, and has closed the epoch
+    else if (header.epoch == tally_.epoch)  // the program takes a fixed number of steps, so it closed the epoch first
+      tally_.dropped += PeersCount(end->dropped);
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
@@ -283,8 +284,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
       epoch_->OnVerified(verified->outcome);
     } else if (!verified->outcome.ok() && header.epoch > failed_epoch_) {
       // A rank that has left the epoch raises its error in the next epoch. A rank that has not begun it raises the
-      // error at once. A rank that has raised an error of this epoch need not raise it, because all ranks begin the
-      // next epoch.
+      // error at once. A rank that has already raised an error of this epoch ignores this one, because its program
+      // knows that the epoch has failed.
       failed_epoch_ = header.epoch;
       late_verdict_ = verified->outcome;
     }

@@ -22,11 +22,11 @@ void Sink::Withdraw() {
 template <typename Ask>
 Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
                          std::vector<std::string>* answers) {
-  iterator->cancelled = false;  // may be set by an earlier GetNext
+  iterator->cancelled = false;  // an earlier GetNext may have been cancelled
   const int64_t first = asked_ + 1;
   asked_ += world_->source_count();
   for (int r = 0; r < world_->source_count(); ++r) {
-    answers_[first + r];
+    answers_.emplace(first + r, std::nullopt);
     SendTo(r, epoch, ask(r, first + r));
   }
   Outcome outcome;
@@ -34,7 +34,10 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
     if (outcome.ok()) {
       outcome = Wait(
           lock, iterator, [&] { return mu_.AssertHeld(), answers_[request].has_value(); },
-          [&] { return std::string("for the reader to ") + what + " the state of its input"; });
+          [&] {
+            return "for " + world_->SourceName(static_cast<int>(request - first)) + " to " + what +
+                   " the state of its input";
+          });
     }
     std::optional<Outcome> answer = std::move(answers_[request]);
     answers_.erase(request);
@@ -61,17 +64,17 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
-  if (iterator->broken) {  // a restore would begin after a step that the iterator has not returned
-    return {
-        kFailedPrecondition,
-        "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the checkpoint before",
-        Here(*iterator)};
+  if (iterator->broken) {  // a restored iterator would skip a step that this iterator never returned
+    return {kFailedPrecondition,
+            "this iterator can't be saved: an error ended it, or it lost a step. Restore the last checkpoint",
+            Here(*iterator)};
   }
   if (iterator->over) {
     state->kind = SinkState::kExhausted;
     if (!failed_.ok()) return {};
   } else if (!Runs(*iterator)) {
-    return {kFailedPrecondition, "this iterator can't be saved: it was superseded by a newer one", Here(*iterator)};
+    return {kFailedPrecondition,
+            "this iterator can't be saved: it was superseded by a newer one. Save the newer iterator", Here(*iterator)};
   } else {
     state->kind = SinkState::kRunning;
     epoch_->SaveTo(state);
@@ -84,7 +87,8 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (state->kind == SinkState::kRunning && answers[r].empty()) {
-      return {kFailedPrecondition, "the epoch was over before its state was saved", Here(*iterator)};
+      return {kFailedPrecondition, "the epoch was over before its state was saved. Save in the next epoch",
+              Here(*iterator)};
     }
     state->lanes[r].reader_state = std::move(answers[r]);
   }
@@ -99,17 +103,16 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
     return {kInvalidArgument,
-            "this iterator was saved when " + std::to_string(state.lanes.size()) +
-                " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
-                ": each reader has its own place in its own data. Use as many readers",
+            "this iterator was saved with " + std::to_string(state.lanes.size()) + " reader(s), but this job has " +
+                std::to_string(readers) + ". Each reader reads its own data. Use " +
+                std::to_string(state.lanes.size()) + " reader(s)",
             Here({})};
   }
   if (state.tail_taken.n > 0 && state.trainers != static_cast<uint64_t>(world_->group_trainer_count())) {
     return {kInvalidArgument,
-            "this iterator was saved within the last steps of its epoch, which "
-            "several readers make together for " +
-                std::to_string(state.trainers) + " ranks, and can't go on with " +
-                std::to_string(world_->group_trainer_count()) + ". Restore another checkpoint, or on as many ranks",
+            "this iterator was saved on " + std::to_string(state.trainers) +
+                " ranks, in its epoch's last steps. These steps need " + std::to_string(state.trainers) +
+                " ranks. Restore another checkpoint, or use " + std::to_string(state.trainers) + " ranks",
             Here({})};
   }
   if (Runs(*iterator)) CloseEpoch();

@@ -92,7 +92,7 @@ void Source::Start(const plan::Resumption& at, const proof::Past& past) {
 }
 
 Source::Task Source::Await() {
-  if (IsCoordinated(config_, *world_)) changed_.Fetch();  // messages of reader 0 to itself
+  if (IsCoordinated(config_, *world_)) changed_.Fetch();  // delivers messages of reader 0 to itself
   MutexLock lock(&mu_);
   clock.At(begun_, epoch_->Now().n);
   epoch_->WantEnough();
@@ -148,7 +148,8 @@ void Source::End() {
   MutexLock lock(&mu_);
   epoch_->End();
   for (const SaveRequest& request : SaveRequests()) {
-    AnswerWithState(request, {kFailedPrecondition, "the epoch was over before its state was saved", epoch_->Here()});
+    AnswerWithState(request, {kFailedPrecondition,
+                              "the epoch was over before its state was saved. Save in the next epoch", epoch_->Here()});
   }
   times_.steps += epoch_->dealt();
   FreeAfterUnlock(std::move(epoch_));  // including the last tensors
@@ -164,7 +165,7 @@ ReaderTimes Source::Times(bool reset) {
   if (epoch_) now.untaken = epoch_->Untaken(), now.steps += epoch_->dealt();
   if (reset) {
     times_ = ReaderTimes(world_->group_trainers.size());
-    times_.steps = epoch_ ? 0 - epoch_->dealt() : 0;  // the sum of both counts from now on
+    times_.steps = epoch_ ? 0 - epoch_->dealt() : 0;  // Times() adds dealt(), so the sum begins at 0 now
   }
   return now;
 }
@@ -190,8 +191,8 @@ void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std:
   // The input's iterator has passed the element that failed, and other elements of the same step.
   if (outcome.ok() && epoch_->failed()) {
     return Answer(request, {kFailedPrecondition,
-                            "this epoch can't be saved any more: its pipeline has failed behind the steps that this "
-                            "rank has had. Go on from the checkpoint before",
+                            "this epoch can't be saved any more: its pipeline has failed after the steps that this "
+                            "rank has taken. Restore the last checkpoint",
                             epoch_->Here()});
   }
   // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.
@@ -220,7 +221,8 @@ void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
 
 void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
   const SaveRequest request{trainer, epoch, number};
-  // A later epoch: another reader has already sent the trainer a share, or the trainer's first GetNext was cancelled.
+  // The trainer may be in a later epoch than this reader: another reader has sent it a share, or its first GetNext was
+  // cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
     saves_[epoch].push_back(request);
     return;
@@ -233,8 +235,8 @@ void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
 
 void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
-  // An epoch that resumes waits for this trainer's RESTORE. An epoch that has already begun starts at its front. That
-  // is right for an iterator that was saved unused.
+  // An epoch that resumes waits for this trainer's RESTORE. An epoch that has begun without it starts at its front. Only
+  // an iterator that was saved before its first element may join such an epoch.
   const bool from_front = restore.position.n == 0 && restore.state.empty();
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->GroupTrainerName(trainer) + " restored a checkpoint into epoch " +
@@ -265,13 +267,13 @@ void Source::Handle(int member, const wire::Header& header) {
   if (trainer >= 0) On(trainer, header.epoch, header.message);
 }
 
-// The dealer may be in the user's pipeline when no trainer needs the epoch any more. It may also be replaying the
-// pipeline up to a checkpoint.
+// Cancels the dealer's work in the user's pipeline if no trainer needs the epoch any more. The dealer may also be
+// replaying the pipeline up to a checkpoint.
 void Source::CancelIfOver() {
   if (epoch_ && epoch_->Unneeded()) Cancel();
 }
 
-// User code may hold locks in the pipeline. So the call runs on another thread, if one can be started.
+// The pipeline's own code may hold locks. So the call runs on another thread, if one can be started.
 void Source::Cancel() {
   epoch_->SetCancelled();
   std::function<void()> cancel = std::exchange(cancel_, nullptr);

@@ -38,7 +38,8 @@ void TrainerEpoch::Close() {
   }
 }
 
-// A program that counts its steps never asks for the end. The end may have come nevertheless.
+// Retires the readers that have sent END, as Take() does. A program that counts its steps never takes the end. Close()
+// then sends how many of its leftovers each reader has dropped.
 void TrainerEpoch::RetireEnded() {
   while (!dynamic() && !tail_) {
     const Lane& lane = At(rotation_.Reader());
@@ -258,7 +259,7 @@ void TrainerEpoch::HandBack(int reader) {
   send_(reader, wire::Recalled{LaneStep(lane.taken + keep), LaneStep(lane.sent_limit)});
 }
 
-// The error if a filler of the next tail step can't be made. Then no trainer gets that step.
+// Returns an error if a filler of the next tail step can't be made. Then no trainer gets that step.
 Outcome TrainerEpoch::NoFiller() const {
   const auto step = static_cast<int64_t>(tail_taken_.n);
   if (!tail_->Short(step)) return {};
@@ -283,8 +284,7 @@ double TrainerEpoch::TailCost(TailStep step) const {
 
 void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
   Lane& lane = At(reader);
-  // Another rank restored a checkpoint, and this rank did not. Then the first share shows the step at which the lane
-  // begins.
+  // If only other ranks restored a checkpoint, the first share shows the step at which the lane begins.
   const auto turn = static_cast<int64_t>(data.turn.n);
   if (!dynamic() && !tail_ && lane.taken == 0 && lane.queue.empty() && turn > rotation_.Round(reader)) {
     rotation_.Forward(reader, turn);
@@ -314,8 +314,8 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   lane.outcome = {kDataLoss,
                   world_.SourceName(reader) + " sent " + std::to_string(end.step.n) + " shares of this epoch, and " +
                       std::to_string(came) +
-                      " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
-                      "horovod_data.doctor` tries how batches travel here",
+                      " have come. Run `python -m horovod_data.doctor`. If this error repeats, suspect MPI or "
+                      "horovod_data",
                   Where(world_.Name(world_.self))};
 }
 

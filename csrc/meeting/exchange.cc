@@ -56,7 +56,7 @@ Place Exchange::Where(const Key& key) const {
 // The key of this rank's next call of this name. Each call's gradient has another name, so the counts of old ones are
 // dropped.
 Exchange::Key Exchange::Next(const std::string& name) {
-  const Key key{name, made_[name]++};
+  Key key{name, made_[name]++};
   if (key.call > 0 || !IsGradient(name)) return key;
   gradients_.push_back(name);
   if (gradients_.size() > kGradients) {
@@ -72,7 +72,7 @@ void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
 }
 
 // The callback runs after this rank has sent all its messages of the call, because the program may depart at once.
-void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged) const {
+void Exchange::Answer(const Key& key, Callback callback, const Outcome& outcome, Exchanged exchanged) const {
   AfterUnlock([callback = std::move(callback), outcome = outcome.At(Where(key)), exchanged = std::move(exchanged)] {
     callback(outcome, exchanged);
   });
@@ -118,10 +118,14 @@ void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
   MutexLock lock(&mu_);
   const Key key = Next(name);
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
-  if (root != me() && !IsGather(name)) return SendTo(root, wire::Called{name, key.call, root});
+  const bool only_takes = root != me() && !IsGather(name);
   const Outcome error = why.At(Where(key));
-  for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (root == me() || t == root)) SendError(key, error, t);
+  for (int t = 0; t < world_->trainer_count(); ++t) {  // all, because a rank may take another rank for the root
+    if (t == me()) continue;
+    if (only_takes)
+      SendTo(t, wire::Called{name, key.call, root});
+    else
+      SendError(key, error, t);
   }
 }
 

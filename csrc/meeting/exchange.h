@@ -96,7 +96,7 @@ class Exchange {
   std::string Missing(const Key& key, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
   // Calls the callback. An error without a place gets that of the call.
-  void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged exchanged = {}) const;
+  void Answer(const Key& key, Callback callback, const Outcome& outcome, Exchanged exchanged = {}) const;
 
   Key Next(const std::string& name) REQUIRES(mu_);
   void SendTo(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);

@@ -60,7 +60,7 @@ absl::Status Cutter::OneAxis(const Tensors& element, int64_t* rows) const {
     if (*its < 0) {
       return absl::InvalidArgumentError("batch=\"global\" can't cut " + config_.component_names[leaf.first] +
                                         ": it is a sparse tensor of " + std::to_string(*its) +
-                                        " rows. Mend the stage of the pipeline that makes it");
+                                        " rows. Fix the stage of the pipeline that makes it");
     }
     if (leaf.first == 0) *rows = *its;
     if (*its != *rows) {
@@ -90,7 +90,7 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
   }
   if (status.ok()) return status;
   return absl::InvalidArgumentError("batch=\"global\" can't cut " + config_.component_names[leaf.first] + ": " +
-                                    std::string(status.message()) + ". Mend the stage of the pipeline that makes it");
+                                    std::string(status.message()) + ". Fix the stage of the pipeline that makes it");
 }
 
 absl::Status Cutter::Cut(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const {
@@ -272,7 +272,7 @@ absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {
   if (*rows < 0) {
     return absl::InvalidArgumentError("the rows of " + config_.component_names[0] +
                                       " can't get their weights: it says that it has " + std::to_string(*rows) +
-                                      " rows. Mend the stage of the pipeline that makes it");
+                                      " rows. Fix the stage of the pipeline that makes it");
   }
   share->push_back(padding ? Weights(0, *rows) : Weights(*rows, 0));
   return absl::OkStatus();

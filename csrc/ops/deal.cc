@@ -130,8 +130,8 @@ class Dealer {
     return absl::OkStatus();
   }
 
-  // Makes leftovers of the last elements, which are too few for a step of this reader. Any trainer may get one of them, because
-  // that depends on the leftovers of the other readers.
+  // Makes leftovers of the last elements, which are too few for a step of this reader. The leftovers of the other readers decide
+  // which trainer gets which leftover.
   absl::Status MakeLeftovers(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());
@@ -207,7 +207,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
     division.readers = source->world().readers.size();
   }
   if (anew) source->inputs_made = 0;
-  std::unique_ptr<Input> made;  // its constructor calls TensorFlow, too
+  std::unique_ptr<Input> made;  // made inside Caught(), because its constructor calls TensorFlow
   const absl::Status ready = Caught([&] {
     made = std::make_unique<Input>(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made, division);
     return absl::OkStatus();
@@ -219,7 +219,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   plan::Resumption resumption;
   proof::Past past;
   const bool resumes = !restores.empty();
-  // Each epoch has an iterator of its own. That includes the epochs of earlier runs.
+  // The number of iterators that earlier epochs have used: one for each epoch, also of earlier runs.
   const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
       Caught([&] { return resumes ? checkpoint.Resume(restores, due, &resumption, &past) : input.Start(due); });
@@ -257,7 +257,7 @@ class DealOp : public AsyncOpKernel {
         RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, division = division_, done] {
           const Outcome thrown =
               Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew, division), Outcome(); });
-          if (!thrown.ok()) {  // the epoch is half dealt, trainers wait, and nothing else ends their wait
+          if (!thrown.ok()) {  // the epoch is half dealt, and only an abort ends the wait of its trainers
             Log(engine->world().Here(), thrown.message);
             Abort(1);
           }

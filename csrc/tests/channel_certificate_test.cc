@@ -334,6 +334,24 @@ TEST(CertifierOfTwo, ForgetsChannels) {
   EXPECT_NE(records.front().find("\"channel\": \"channel35\""), std::string::npos);
 }
 
+// An epoch that resumes may have its finding from the checkpoint. No rank has raised it in this run.
+TEST(CertifierOfTwo, AFindingOfAnEarlierRunIsAnErrorOnEveryTrainer) {
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
+  std::vector<std::string> errors;
+  Certifier certifier(
+      &world,
+      [&](int, const wire::Header& sent, const Share*) {
+        errors.push_back(std::get<wire::Verified>(sent.message).outcome.Text());
+      },
+      "");
+  for (int reader = 0; reader < 2; ++reader) {
+    proof::Report report = OfReader(static_cast<uint64_t>(reader), "");
+    if (reader == 1) report.finding = "rank 1 has lost a share";
+    certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{report.Encode()}));
+  }
+  EXPECT_EQ(errors, std::vector<std::string>(2, "[reader 0 on a] rank 1 has lost a share"));
+}
+
 TEST(Certificate, ItsTextsAreQuoted) {
   const std::string record = Certificate({{0, OfReader(0, "a \"b\" \\ c\n\x1f\x7f caf\xc3\xa9")}}).Record(false);
   EXPECT_NE(record.find("\"why\": \"a \\\"b\\\" \\\\ c\\u000a\\u001f\x7f caf\xc3\xa9\", "), std::string::npos)

@@ -260,7 +260,7 @@ TEST(OneJob, WhoWaitsForWhom) {
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
   EXPECT_EQ(AnySeconds(alone.outcome.Text()),
             "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +
-                ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
+                ". Fix the cause, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
 }
 
 }  // namespace

@@ -209,12 +209,15 @@ TEST_F(ReadersSinkTest, AStateOfOtherReadersOrRanksIsRefused) {
   Outcome outcome =
       sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, TailStep(0), {{Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
-  EXPECT_NE(outcome.message.find("saved when 1 reader(s) dealt to it, and can't go on with 2"), std::string::npos);
+  EXPECT_NE(outcome.message.find(
+                "saved with 1 reader(s), but this job has 2. Each reader reads its own data. Use 1 reader(s)"),
+            std::string::npos);
   outcome = sink_->Restore(
       &iterator,
       {SinkState::kRunning, 3, 3, 4, TailStep(1), {{Position(1), Turn(1), "words"}, {Position(1), Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
-  EXPECT_NE(outcome.message.find("make together for 4 ranks, and can't go on with 2"), std::string::npos);
+  EXPECT_NE(outcome.message.find("saved on 4 ranks, in its epoch's last steps. These steps need 4 ranks"),
+            std::string::npos);
   EXPECT_EQ(Sent(), Texts());
 }
 

@@ -174,7 +174,7 @@ TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
   EXPECT_EQ(AnySeconds(outcome.Text()),
             "[rank 1 on node1, channel train, epoch 1, step 0] waited N s for step 0 from reader 0 on host0: it "
-            "sleeps. Mend that, "
+            "sleeps. Fix the cause, "
             "or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
 }
 
@@ -183,7 +183,7 @@ TEST_F(SinkTest, AReaderThatSaysNothing) {
   SinkIterator iterator;
   const Outcome outcome = Next(&iterator);
   EXPECT_NE(
-      outcome.message.find("reader 0 on host0 has not answered either: it writes a large state for a checkpoint, its "
+      outcome.message.find("reader 0 on host0 has not answered: this reader writes a large state for a checkpoint, its "
                            "process is stopped, or its link is silent"),
       std::string::npos)
       << outcome.message;

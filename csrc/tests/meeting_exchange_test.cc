@@ -232,6 +232,21 @@ TEST(ExchangeTest, ARefusalReachesAllOthers) {
   for (int t : {1, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"3 " + In(0, "a") + "no rows"})) << "the place of the root";
 }
 
+// Rank 1 has a wrong root, which counts as root 0. The others take rank 1 for the root.
+TEST(ExchangeTest, ARefusalOfTheRankThatTheOthersTakeForTheRootEndsTheirCalls) {
+  Jobs jobs(3);
+  jobs.Scatter(0, "a", 1);
+  jobs[1].Refuse("a", 0, {kInvalidArgument, "no such root"});
+  jobs.DeliverAll();
+  jobs.Scatter(2, "a", 1);
+  jobs.DeliverAll();
+  for (int t : {0, 2}) {
+    const Texts got = jobs.Got(t);
+    ASSERT_EQ(got.size(), 1u) << "rank " << t;
+    EXPECT_NE(got[0].find("the ranks disagree in scatter(): root="), std::string::npos) << got[0];
+  }
+}
+
 TEST(ExchangeTest, ARefusalOfARankThatOnlyTakesEndsNoOthersCall) {
   Jobs jobs(2);
   jobs.Scatter(0, "a", 0);

@@ -70,6 +70,18 @@ TEST(GatherTest, ARefusalIsAnErrorOfAll) {
   }
 }
 
+// Rank 1 has a wrong root, which counts as root 0. The others take rank 1 for the root.
+TEST(GatherTest, ARefusalOfTheRankThatTheOthersTakeForTheRootEndsTheirCalls) {
+  Jobs jobs(3);
+  jobs.Gather(0, kA, 1);
+  jobs[1].Refuse(kA, 0, {kInvalidArgument, "no such root"});
+  jobs.DeliverAll();
+  jobs.Gather(2, kA, 1);
+  jobs.DeliverAll();
+  for (int t : {0, 2})
+    EXPECT_EQ(jobs.Got(t), (Texts{"3 [rank 1 on node1, gather 'a', call 0] no such root"})) << "rank " << t;
+}
+
 // The gradient of a scatter is a gather, and the other way round. Each belongs to one call.
 TEST(GatherTest, GradientsAreMatchedByTheirCalls) {
   const auto of = [](const std::string& name, int call) {

@@ -36,7 +36,9 @@ bool Transport::Probe() {
     MPI_Status status;
     Check(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, comm_, &found, &message, &status), "MPI_Improbe");
     if (!found) {
-      ++misses;  // Open MPI first looks and then makes progress, so only the next look sees the messages of that
+      // Open MPI's MPI_Improbe first looks, then makes progress. Only the next MPI_Improbe sees the messages which that
+      // progress brought.
+      ++misses;
       continue;
     }
     ++taken;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the data of all ranks in a call that they make together. An error of one rank is raised on all."""
+"""Compares the arguments that all ranks give to one common call. An error of one rank is raised on all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tensorflow as tf
 from ..errors import explained, placed_error
 from ..job import state
 
-Said = list[tuple[tuple[int, ...], dict[str, Any]]]  # the data of all ranks; ranks with equal data are together
+# One pair per distinct contribution: the ranks that gave it, and the contribution.
+Said = list[tuple[tuple[int, ...], dict[str, Any]]]
 
 
 def _ranks(job: state.Job, ranks: tuple[int, ...]) -> str:
@@ -37,7 +38,7 @@ def check_agreement(job: state.Job, what: str, said: Said) -> None:
 
 
 def raised(where: str, kind: str, message: str) -> Exception:
-    """An error of another rank. It has the class of this name in TensorFlow or Python, or is a RuntimeError."""
+    """An error of another rank. It has the class named `kind` in TensorFlow or Python, or is a RuntimeError."""
     for module, before in ((tf.errors, (None, None)), (builtins, ())):
         named = getattr(module, kind, None)
         if isinstance(named, type) and issubclass(named, Exception):
@@ -49,9 +50,9 @@ def raised(where: str, kind: str, message: str) -> Exception:
 
 
 def check_errors(job: state.Job, what: str, said: Said, failure: Optional[BaseException]) -> None:
-    """Raises the error of the first rank that has one. That rank raises the error itself.
+    """Raises this rank's own error. If it has none, raises the error of the first rank that has one.
 
-    Other ranks raise an error of the same class if they know the class, otherwise a RuntimeError.
+    That error has the same class if this rank knows the class. Otherwise it is a RuntimeError.
     """
     try:
         if failure is not None:

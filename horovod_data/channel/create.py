@@ -39,7 +39,7 @@ class Channel:
     number: int
     label: str
     options: Options
-    spec: Any  # of the reader's elements
+    spec: Any  # the spec of the reader's elements
     steps: int
     made_of: Optional[Callable[..., Any]] = None  # the dataset function of a channel that TF1 graphs share
     told: bool = False  # a log line has said that another dataset is ignored

@@ -130,7 +130,7 @@ def components(spec: Any) -> list[Component]:
 
 
 def components_of_channel(spec: Any, options: Options) -> list[Component]:
-    """The plain tensors that travel. `spec`: of the reader's elements, with their costs if `weigh` gives them."""
+    """The plain tensors that a reader sends. `spec`: of its elements, with their costs if `weigh` gives them."""
     if not options.has_costs:
         return components(spec)
     element, costs = spec
@@ -211,7 +211,7 @@ def has_sample_weight(spec: Any) -> bool:
 
 
 def times_weight(element: Any, weight: tf.Tensor) -> Any:
-    """(x, y, sample_weight) with the product of its own weights and ours."""
+    """Returns (x, y, sample_weight * weight)."""
     x, y, own = element
     ours = tf.reshape(weight, tf.concat([tf.shape(weight), tf.ones([tf.rank(own) - 1], tf.int32)], 0))
     product = own * tf.cast(ours, own.dtype)
@@ -229,7 +229,7 @@ def with_costs(weigh: Callable[..., Any], spec: Any) -> Callable[..., Any]:
 
 
 def costs_as_floats(element: Any, costs: tf.Tensor) -> Any:
-    """For Dataset.map, behind with_costs()."""
+    """For Dataset.map behind that of with_costs(): makes the costs float32."""
     return element, tf.cast(costs, tf.float32)
 
 

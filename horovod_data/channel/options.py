@@ -61,7 +61,7 @@ class Options:
         _choice("on_reader_error", self.on_reader_error, ON_ERROR)
         if self.shard is not None and self.shard is not UNLESS_SHARDED and not _is_auto(self.shard):
             raise explained(ValueError, f"shard={self.shard!r} is not known", "Use None or 'auto'")
-        object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no whole number of numpy
+        object.__setattr__(self, "prefetch", _steps(self.prefetch))  # JSON takes no numpy number
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != AUTO and self.prefetch_mb is not None:
             both = f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch}'
@@ -93,12 +93,12 @@ class Options:
 
     @property
     def has_costs(self) -> bool:
-        """A function gives the cost of each row. The costs travel as the last component of an element."""
+        """Says whether a function gives the cost of each row. The costs are the last component of an element."""
         return callable(self.weigh)
 
     @property
     def weighs(self) -> bool:
-        """A weight comes with each row."""
+        """Says whether a weight comes with each row."""
         return self.weigh is not None or self.remainder in ("pad", "repeat")
 
     def words(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class _Rules:
 
 @dataclasses.dataclass
 class Reading:
-    """A dataset that this process reads for a channel. Or a function that makes a dataset for every epoch."""
+    """The dataset that this process reads for a channel, or the function that makes one for every epoch."""
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
@@ -94,7 +94,7 @@ class _Wants(NamedTuple):
     """The arguments that a dataset function takes."""
 
     context: bool  # an InputContext
-    epoch: bool  # the epoch's number, by this name; the function is then called for every epoch
+    epoch: bool  # the epoch's number, passed by the name `epoch`; the function is then called for every epoch
 
 
 def _with_context(
@@ -156,9 +156,8 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         with _mode(graph), tf.device("/CPU:0"):
             part = part_of(dataset, rules.reader, rules.readers)
     whole, own = dataset, dataset if part is None else part.dataset
-    if (
-        part is not None and not part.divides_elements
-    ):  # else the core skips elements, which it compares between readers
+    # If the readers divide elements, the core compares all elements between readers, and skips those of other readers.
+    if part is not None and not part.divides_elements:
         dataset = own
     spec = dataset.element_spec
     elements.check_types(spec)
@@ -234,7 +233,7 @@ def eagerly() -> Iterator[None]:
     """Eager mode, in TF1 programs as well."""
     if tf.executing_eagerly():
         yield
-    else:  # a dataset keeps the default graph alive: it must not be the program's graph (see _graph_deal)
+    else:  # a dataset keeps the default graph alive, so that must not be the program's graph (see _graph_deal)
         private.begin_without_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
@@ -296,7 +295,7 @@ def _graph_deal(
         # A session makes a new dataset for each epoch.
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
-    # Pipelines run on the host, and the program alone decides about its GPUs.
+    # Pipelines run on the host. The session must not take the program's GPUs.
     session = tf.compat.v1.Session(graph=copy, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
     def deal(channel: int, epoch: int, number: int) -> None:

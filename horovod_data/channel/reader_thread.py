@@ -22,7 +22,7 @@ _UNKNOWN = 2  # absl::StatusCode::kUnknown
 # UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
-# The longest wait for a dealer thread: a generator that sleeps can't be interrupted.
+# The longest wait for a dealer thread. It is limited, because a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
 
 # All dealers that have not been joined. Idle dealers count too: their objects must not be freed while Python ends.
@@ -33,8 +33,8 @@ class Dealer:
     """The thread that runs the epochs of a channel as trainers open them.
 
     The thread starts before the ranks agree on the channel, so all ranks get the error if it can't be started. It lives
-    as long as the channel: other ranks may open epochs after the main thread has ended, when Python starts no thread.
-    Between epochs it waits in C++.
+    as long as the channel, because other ranks may open epochs after the main thread has ended. Python starts no new
+    thread then. Between epochs this thread waits in C++.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -73,7 +73,7 @@ class Dealer:
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
             self._reading.close()  # on this thread, which shutdown() joins
-            # Free the dataset, which may be large: the job may run on without this channel.
+            # Free the dataset, which may be large, because the job may run on without this channel.
             if bindings.state() == bindings.State.RUNNING:
                 del self._reading
 

@@ -21,7 +21,7 @@ class _ReceiverDataset(private.DatasetSource):
         self.whole = whole  # the ranks together get all rows, in order and without padding
         parts = elements.components(spec)
         session = bindings.session()
-        with private.at_once(), tf.device("/CPU:0"):  # before the caller releases the channel
+        with private.at_once(), tf.device("/CPU:0"):  # makes the op now, before the caller releases the channel
             variant = loader.load().ops.horovod_data_receiver(
                 tf.constant(channel, tf.int64),
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),

@@ -58,6 +58,13 @@ def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.
     if not gradient.shape.is_compatible_with(returned):  # by a user's output_gradients=
         what = f"the gradient has shape {gradient.shape}, but what the call returned has shape {returned}"
         refused = explain(what, "Pass output_gradients of that shape", where="")
+    if not (
+        gradient.shape.is_fully_defined() and returned.is_fully_defined()
+    ):  # then the op can't tell the other ranks
+        what = "the gradient has another shape than what the call returned. Pass output_gradients of that shape"
+        same = tf.debugging.assert_equal(tf.shape(gradient), tf.shape(op.outputs[0]), what)
+        with tf.control_dependencies([] if same is None else [same]):
+            gradient = tf.identity(gradient)
     name = tf.strings.join([_GRADIENT, op.outputs[-1]])
     return run(verb, [gradient, *inputs], name, op.get_attr("root"), refused)[0]
 

@@ -20,21 +20,21 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
     together. Calls without a name are matched in the order of the program, as in scatter(). Calls with a name are
     matched by name.
 
-    The gradient is a scatter from the root, so every rank takes part in the backward pass. Ranks other than the root
-    must differentiate the result of their gather(). It has no rows, so its sum is 0.
+    The gradient is a scatter from the root, so every rank takes part in the backward pass. Every other rank must
+    differentiate its result, too. Add the result's sum, which is 0, to the loss.
 
     Args:
       x: this rank's rows: a tensor of any dtype, strings included, with at least one axis. All ranks have the same
         dtype, and the same shape except for axis 0.
       root: the rank that gets the rows.
-      name: on every rank, the k-th gather with this name belongs to the same call.
+      name: calls with this name belong together: the first on each rank, the second on each rank, and so on.
 
     Returns:
       On the root: a tensor of shape [rows of all ranks, ...] with the dtype of x. On other ranks: a tensor of shape [0,
         ...].
 
     Raises:
-      The errors of scatter(). Every rank's arguments count: all other ranks get the error of a rank with wrong ones.
+      The errors of scatter(). If the arguments of one rank are wrong, all other ranks get its error.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
     """
 

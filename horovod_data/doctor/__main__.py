@@ -69,7 +69,7 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     if given.no_self_test:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:
-        return found + [error("self-test.skipped", "horovod_data can't be loaded", "Mend the errors above first")]
+        return found + [error("self-test.skipped", "horovod_data can't be loaded", "Fix the errors above first")]
     launcher = given.launcher
     if shutil.which(launcher[0]) is None:
         return found + [selftest.skipped(launcher, mpi, environment.only_srun(os.environ))]

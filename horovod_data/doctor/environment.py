@@ -36,7 +36,7 @@ _OF_A_RANK = re.compile(
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """`mpi`: mpi_name() of the MPI with which the core was built. None: unknown."""
+    """`mpi`: mpi_name() of the MPI that horovod_data was built with. None: unknown."""
     return [launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
 
 
@@ -53,8 +53,8 @@ def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
     try:
         launch_checks.check_before_mpi(environ, mpi or "an unknown MPI")
     except RuntimeError as refused:
-        return [*found, error("environment.Horovod's", *sentences(str(refused)))]
-    return [*found, *_shown("environment.Horovod's", environ, of_horovod)]
+        return [*found, error("environment.variables of Horovod", *sentences(str(refused)))]
+    return [*found, *_shown("environment.variables of Horovod", environ, of_horovod)]
 
 
 def _shown(name: str, environ: Mapping[str, str], chosen: set[str]) -> list[Finding]:
@@ -70,12 +70,12 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
         to_do = f"is {_OURS}{close[0]} meant?" if close else "unset it"
         what = "It has no effect, because there is no such variable"
         found.append(warning("environment.unknown", f"{name}={given[name]}", f"{what}: {to_do}"))
-    name = "environment.horovod_data's"
+    name = "environment.variables of horovod_data"
     try:
         read = settings.read_settings(environ)
     except ValueError as refused:
         what, to_do = sentences(str(refused))
-        return [*found, error(name, what, to_do or "Mend the variable, or unset it")]
+        return [*found, error(name, what, to_do or "Fix the variable, or unset it")]
     meaning = f"dedicated readers: {read.readers}" if read.readers else "rank 0 reads"
     if read.embedded:
         meaning = "the first trainer of every host reads for its host"
@@ -84,7 +84,7 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
     shown = ", ".join(f"{name}={value}" for name, value in given.items() if name in KNOWN) or "none set"
     value = (
         f"{shown}: {meaning}, payload {read.payload}, arena of {read.arena_bytes / 2**20:,.0f} MiB at most, "
-        f"stall lines after {read.stall_seconds:g} s, time limit {read.timeout_seconds:g} s"
+        f"reports stalls after {read.stall_seconds:g} s, time limit {read.timeout_seconds:g} s"
     )
     return [*found, ok(name, value + ", every channel verified" * read.verify)]
 
@@ -96,7 +96,7 @@ def only_srun(environ: Mapping[str, str]) -> bool:
 
 
 def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> Finding:
-    """Says whether PATH has an mpirun, and whether it belongs to our MPI."""
+    """Says whether PATH has an mpirun, and whether it belongs to the MPI that horovod_data was built with."""
     name = "environment.mpirun"
     if only_srun(environ):
         return ok(name, "none in PATH; srun is there")
@@ -109,7 +109,7 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> Finding:
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace",
                              stdin=subprocess.DEVNULL, timeout=20, env={**environ})  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
-        return error(name, f"{path} doesn't run: {failure}", "Mend it, or put another MPI first in PATH")
+        return error(name, f"{path} doesn't run: {failure}", "Fix it, or put another MPI first in PATH")
     return match(path, ran.stdout + ran.stderr, mpi)
 
 
@@ -125,12 +125,13 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
     family = next((family for family in ("Open MPI", "Intel") if mpi.startswith(family)), "MPICH")
     # The launchers of Intel MPI and MPICH can start each other's processes.
     if vendor != family and {vendor, family} != {"Intel", "MPICH"}:
-        to_do = "put the mpirun of that one first in PATH, or rebuild Horovod and horovod_data with this one"
+        to_do = f"put the mpirun of {family} first in PATH, or rebuild Horovod and horovod_data with {vendor}"
         return error(name, value, f"horovod_data was built with {mpi}: {to_do}")
     built = (re.findall(r"\d+\.\d+", mpi) or [""])[0]
     if vendor == family == "Open MPI" and built and version and not f"{version}.".startswith(f"{built}."):
-        why = "with another version's mpirun processes may not find each other; put that one's first in PATH"
-        return warning(name, value, f"horovod_data was built with {mpi}: {why}")
+        why = "processes may not find each other if mpirun has another version"
+        to_do = f"Put the mpirun of {vendor} {built} first in PATH"
+        return warning(name, value, f"horovod_data was built with {mpi}: {why}. {to_do}")
     return ok(name, value)
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports TensorFlow, our core, Horovod and mpi4py, and starts MPI. Runs in a separate process, because it may crash.
+"""Imports TensorFlow and the core and starts MPI, or imports Horovod, or imports mpi4py.
+
+Runs in a separate process, because each may crash:
 
     python -m horovod_data.doctor.inside core|horovod|mpi4py
 
@@ -21,7 +23,7 @@ from . import children
 
 
 def look_at_core() -> bool:
-    """Loads TensorFlow, then our library, without MPI_Init. Returns whether both can be loaded."""
+    """Loads TensorFlow, then the C++ core, without MPI_Init. Returns whether both can be loaded."""
     children.say(step="import TensorFlow")
     try:
         import tensorflow as tf
@@ -68,7 +70,7 @@ def look_at_horovod() -> None:
 
 
 def look_at_mpi4py() -> None:
-    """Without starting MPI."""
+    """Imports mpi4py, but does not start MPI."""
     with contextlib.suppress(ImportError):
         import mpi4py
 
@@ -95,7 +97,7 @@ def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> N
 def mpi_text() -> str:
     """The MPI library's description of itself, in which MPICH names its device.
 
-    Empty if there is not exactly one library.
+    Empty if the process has loaded no MPI library, or several.
     """
     libraries = loader.mpi_libraries()
     if len(libraries) != 1:

@@ -71,7 +71,7 @@ def ours(core: Told) -> Finding:
         what, to_do = sentences(str(core.get("core_error")))
         return error(name, what, to_do or "Rebuild horovod_data")
     if not core.get("tensorflow"):
-        return error(name, "its C++ core can't be tried without TensorFlow", "Mend TensorFlow first")
+        return error(name, "its C++ core can't be tried without TensorFlow", "Fix TensorFlow first")
     if not built:
         to_do = "Rebuild it against this TensorFlow and this MPI"
         return error(name, f"loading its C++ core {core.end()}", to_do)
@@ -114,7 +114,7 @@ def horovod(told: Told, core: Told) -> Finding:
     if told.get("installed") is None:
         return error(name, f"importing it {told.end()}", "Reinstall Horovod")
     if not core.get("tensorflow"):
-        return warning(name, f"{version}, can't be tried without TensorFlow", "Mend TensorFlow first")
+        return warning(name, f"{version}, can't be tried without TensorFlow", "Fix TensorFlow first")
     if not built:
         value = f"{version}, but horovod.tensorflow can't be imported: {told.get('error') or f'it {told.end()}'}"
         to_do = f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`"

@@ -233,7 +233,7 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
             raise
         path = parsed[0].config_file
         what = f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})"
-        raise LaunchError(what, f"Mend them, or what --config-file {path} says" if path else "Mend them") from error
+        raise LaunchError(what, f"Fix them, or what --config-file {path} says" if path else "Fix them") from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
 

@@ -17,8 +17,8 @@ from ..job.settings import too_many_per_node
 
 # A plan without slack falls behind at the first delay. So delivery in a recommended plan takes at most this part of a
 # step.
-HEADROOM = 0.8
-# The most dedicated readers that the search tries, because a switch has no more ports.
+MOST_USED = 0.8
+# The search tries at most so many dedicated readers. A switch has no more ports.
 MOST_READERS = 256
 USUAL_RANKS = (8, 64, 512, 4096)
 # The upper limit for ranks and for everything else that is counted. MPI has no more ranks.
@@ -27,8 +27,8 @@ MOST = (1 << 31) - 1
 AUTO = "auto"
 LEAST_STEPS, MOST_STEPS = 2, 64
 PREFETCH_BYTES = 64 << 20
-# Memory of a reader besides its batches. Shared memory (csrc/arena/segment.h): counters of its slots, and rings for
-# each other rank of its host.
+# Memory of a reader besides its batches. Shared memory (csrc/arena/segment.h): counters of its slots, and two rings to
+# every other rank on its host.
 SLOTS_BYTES, RINGS_BYTES = 2 << 20, 320 << 10
 # Private memory, for each rank that it serves. Measured by benchmarks/scale.py.
 RANK_BYTES = 16 << 10
@@ -42,11 +42,11 @@ class Costs:
     # benchmarks/hosts.py.
     goodput: float = 0.954
     # Seconds that a reader takes for one batch of any size. Source: docs/benchmark_delivery.json, 4 ranks, 4 KiB,
-    # default settings, the slowest of its settings of Horovod: 1 / (9231 steps/s x 4). Four ranks shared two cores, so
-    # the value is rather high.
+    # default settings, the slowest Horovod setting in that file: 1 / (9231 steps/s x 4). Four ranks shared two cores,
+    # so the value is rather high.
     seconds_per_batch: float = 27e-6
-    # One reader's copies into shared memory, for all ranks of its host. Source: the same file, 16 MiB, global. Its
-    # elements of 64 MiB come from memory, not from a cache.
+    # One reader's copies into shared memory, for all ranks of its host. Source: the same file, 16 MiB, global. An
+    # element of 64 MiB does not fit in a cache, so it comes from memory.
     copy_bytes_per_second: float = 22e9
     # One communication thread's sends over TCP. Source: delivery.py with OMPI_MCA_btl=tcp,self and
     # HOROVOD_DATA_PAYLOAD=message. Both sides together take 0.5 s of processor time for a GB, half of it in the sender.
@@ -61,7 +61,10 @@ MEASURED = Costs()
 
 
 def counted(name: str, value: Any, least: int) -> int:
-    """`value` as an int, also a number of numpy. Raises ValueError unless it is a whole number from `least` to MOST."""
+    """Returns `value` as an int. A numpy number is allowed, too.
+
+    Raises ValueError unless it is a whole number from `least` to MOST.
+    """
     number = whole(value)
     if number is None or number < least:
         raise explained(ValueError, f"{name} must be a whole number of {least} or more, not {value!r}")
@@ -77,7 +80,7 @@ class Job:
     ranks: int  # trainers
     batch_bytes: float  # bytes of one rank's batch, in one step
     step_seconds: float  # seconds of the computation of a step; 0: the loop only iterates
-    link_gbit: float  # Gbit/s of each host's link that batches may use, in each direction
+    link_gbit: float  # Gbit/s that batches may use of each host's link, in each direction
     ranks_per_host: int = 8
     prefetch: Union[int, str] = AUTO  # steps
     # bytes/s that one reader's pipeline yields; None: more than enough
@@ -155,7 +158,7 @@ class Prediction:
     steps_per_second: float
     window: int  # the most steps that may be on their way
     bound_by: str  # the key of the longest part in `seconds`
-    # of each part of a step; the parts overlap, so the step takes as long as the longest part
+    # The seconds of each part of a step. The parts overlap, so the longest decides.
     seconds: dict[str, float]
     keeps_up: bool  # delivery of a step takes no longer than its computation
     leaving_bytes_per_step: float  # bytes that leave a reader's host, on average over the steps
@@ -179,7 +182,7 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         served, each = job.ranks, max(1, readers.dedicated)
         local = 0 if readers.dedicated and readers.own_hosts else job.fullest
     remote = served - local
-    # Readers take turns, each with a whole step. The window's steps are the most readers that work at once. Their
+    # Readers take turns, each with a whole step. At most as many readers work at once as the window has steps. Their
     # pipelines run ahead in their own buffers.
     window = job.window(served)
     at_work = min(each, window)
@@ -195,7 +198,7 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         "reader's link": remote * job.batch_bytes / goodput / lines,
         "trainers' link": received / goodput,
     }
-    bound_by = max(seconds, key=lambda name: seconds[name])  # the first of equal parts: "step"
+    bound_by = max(seconds, key=lambda name: seconds[name])  # If parts are equal, max() takes the first: "step".
     hosts_of_readers = 1 if readers.per_node else each if local == 0 else min(each, job.hosts)
     held = -(-window // each) + 1  # steps in each reader: its part of the window, and one step that waits for credit
     beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share the reader's memory
@@ -219,7 +222,10 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A job with its readers. `job` has a prefetch that lets the readers work at the same time."""
+    """A job with its readers.
+
+    `plans()` raises the job's prefetch, so that all dedicated readers work at once. `judge()` keeps it.
+    """
 
     job: Job
     readers: Readers
@@ -227,8 +233,8 @@ class Plan:
 
     @property
     def relaxed(self) -> bool:
-        """Says whether delivery keeps up with some slack (HEADROOM)."""
-        return self.prediction.delivery_seconds <= HEADROOM * self.job.step_seconds
+        """Says whether delivery keeps up with some slack (MOST_USED)."""
+        return self.prediction.delivery_seconds <= MOST_USED * self.job.step_seconds
 
 
 def judge(job: Job, readers: Readers, costs: Costs = MEASURED) -> Plan:
@@ -240,7 +246,8 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
     """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
     reader per host.
 
-    If no number of dedicated readers suffices, the second plan has the fewest readers that come closest.
+    If no number of dedicated readers suffices, the second plan has the number that comes closest. If several are equally
+    close, it has the smallest of them.
     """
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any, Callable, Optional, Sequence, Union
 
-from . import AUTO, HEADROOM, MOST, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, counted, judge, plans, recommend
+from . import AUTO, MOST, MOST_USED, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, counted, judge, plans, recommend
 
 
 def _size(count: float) -> str:
@@ -56,7 +56,7 @@ def _advice(plan: Plan) -> str:
     if not plan.job.step_seconds:
         return f"{text}. Nothing here is faster; it is bound by: {bound}"
     if bound == "step":
-        return f"{text}. It keeps up, but needs more than {HEADROOM:.0%} of a step"
+        return f"{text}. It keeps up, but needs more than {MOST_USED:.0%} of a step"
     return f"{text}. Nothing here keeps up: even this is bound by: {bound}"
 
 

@@ -86,8 +86,8 @@ def test_neither_tensorflow_nor_a_launcher(tmp_path):
     assert found["environment.mpirun"]["level"] == "error"
     assert "neither mpirun nor srun is in PATH" in found["environment.mpirun"]["value"]
     assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
-    assert found["software.horovod_data"]["advice"] == "Mend TensorFlow first"
-    assert "Mend the errors above" in found["self-test.skipped"]["advice"]
+    assert found["software.horovod_data"]["advice"] == "Fix TensorFlow first"
+    assert "Fix the errors above" in found["self-test.skipped"]["advice"]
     assert found["shared memory./dev/shm"]["level"] == "ok"
 
 

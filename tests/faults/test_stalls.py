@@ -47,7 +47,7 @@ ds = train(lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(stop
 hvdata.serve()
 for i in ds: say("got", int(i))
 """)
-    why = "has not answered either: it writes a large state for a checkpoint, its process is stopped, or its link is silent"
+    why = "has not answered: this reader writes a large state for a checkpoint, its process is stopped, or its link is silent"
     with start_job(script, np=1, readers=1, env=SOON) as job:
         job.wait_for("got 1", rank=0)
         job.wait_for(why, rank=0)

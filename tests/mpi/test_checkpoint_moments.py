@@ -112,8 +112,8 @@ def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
     raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")
     says = (
         "channel moments",
-        "can't be saved: it has ended, or lost a step, with an error",
-        "from the checkpoint before",
+        "can't be saved: an error ended it, or it lost a step",
+        "Restore the last checkpoint",
     )
     raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, *says)
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
@@ -136,7 +136,7 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
             save(it, path)
             time.sleep(0.1)
 
-    says = ("channel moments", "can't be saved any more: its pipeline has failed", "from the checkpoint before")
+    says = ("channel moments", "can't be saved any more: its pipeline has failed", "Restore the last checkpoint")
     raises_everywhere(comm, saves, tf.errors.FailedPreconditionError, *says)
     raises_everywhere(comm, lambda: rest(it), tf.errors.InvalidArgumentError, "broken")
 

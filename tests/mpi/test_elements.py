@@ -261,7 +261,7 @@ def test_a_sparse_tensor_of_fewer_than_no_rows(hvdata, comm, batch):
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(comm.size).map(make), batch=batch, remainder="pad")
     text = "it says that it has -1 rows" if batch == "per_rank" else "it is a sparse tensor of -1 rows"
     raises_everywhere(
-        comm, lambda: next(iter(ds)), tf.errors.InvalidArgumentError, text, "Mend the stage of the pipeline"
+        comm, lambda: next(iter(ds)), tf.errors.InvalidArgumentError, text, "Fix the stage of the pipeline"
     )
 
 

@@ -208,6 +208,23 @@ def test_gradients_of_two_that_were_traced_differently(hvdata, comm):
         np.testing.assert_allclose(got[0][1], 2 * x)
 
 
+def test_a_gradient_of_another_shape_in_a_function(hvdata, comm):
+    """The shapes are unknown when the function is made. Each rank checks its own gradient: all are wrong here."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])] * 2)
+    def gradient(value, given):
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            y = hvdata.scatter(value, name="odd in a function")
+        return tape.gradient(y, value, output_gradients=given)
+
+    value = tf.constant(table(2 * comm.size, 3)) if comm.rank == 0 else tf.zeros([0, 3])
+    wrong = "the gradient has another shape than what the call returned"
+    call = lambda: gradient(value, tf.ones([1 if comm.rank % 2 else 3, 3]))
+    raises_everywhere(comm, call, tf.errors.InvalidArgumentError, wrong)
+    assert results(comm, lambda: gradient(value, tf.ones([2, 3])).numpy())[0].tolist() == [[1.0] * 3] * (2 * comm.size)
+
+
 @pytest.mark.parametrize("shape", [[5, 3], [2, 4], [2], []], ids=str)
 def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
     """The last rank's program made the gradient. Every rank raises, and the job goes on."""
@@ -326,6 +343,18 @@ def test_a_wrong_root_on_one_rank(hvdata, comm, name):
             assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError), one
             assert f"root={wrong!r} is not " in one.text, one
         goes_on(hvdata, comm, name=name)
+
+
+@pytest.mark.parametrize("verb", ["scatter", "gather"])
+def test_a_wrong_root_on_the_rank_that_others_take_for_the_root(hvdata, comm, several, verb):
+    """It counts as root 0. No rank waits for another."""
+    who = comm.size - 1
+    root = 99 if comm.rank == who else who
+    got = outcomes(comm, lambda: getattr(hvdata, verb)(table(comm.size), root=root, name="other-root"))
+    for rank, one in enumerate(got):
+        assert one.kind is (ValueError if rank == who else tf.errors.InvalidArgumentError), one
+        assert "root=99 is not one of" in one.text or "ranks disagree" in one.text, one
+    goes_on(hvdata, comm, name="other-root")
 
 
 @pytest.mark.parametrize("name, roots", [

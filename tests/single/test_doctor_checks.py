@@ -35,14 +35,14 @@ def test_the_status_counts_errors_alone():
 
 def test_the_text_has_sections_marks_and_advice():
     warned = findings.warning("a.three", "word " * 40, "Wait")
-    found = [findings.ok("a.one", "fine"), findings.error("b.two", "broken", "Mend it"), warned]
+    found = [findings.ok("a.one", "fine"), findings.error("b.two", "broken", "Fix it"), warned]
     lines = findings.as_text(found).splitlines()
     assert lines.index("a") < lines.index("b") and lines.count("a") == 1
     assert any(line.startswith("X two") and line.endswith(" broken") for line in lines)
-    assert any(line.startswith("! three") for line in lines) and any(line.strip() == "-> Mend it" for line in lines)
+    assert any(line.startswith("! three") for line in lines) and any(line.strip() == "-> Fix it" for line in lines)
     assert max(map(len, lines)) <= 120 and lines[-1] == "Found: 1 error, 1 warning."
     assert findings.as_text([findings.ok("a.one", "fine")]).endswith("All is well.")
-    finding = {"name": "b.two", "value": "broken", "level": "error", "advice": "Mend it"}
+    finding = {"name": "b.two", "value": "broken", "level": "error", "advice": "Fix it"}
     told = json.loads(findings.as_json(found[1:2]))
     assert (told["status"], told["findings"]) == (1, [finding])
 
@@ -140,7 +140,7 @@ def test_all_our_variables_are_known():
     assert set(environment.KNOWN) == set(re.findall(r'"(HOROVOD_DATA_[A-Z_]+)"', text))
 
 
-OURS = "environment.horovod_data's"
+OURS = "environment.variables of horovod_data"
 
 
 @pytest.mark.parametrize("environ, name, level, value, advice", [
@@ -175,16 +175,16 @@ def test_launchers_and_what_they_set():
     ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "2"}, "error", "horovodrun --mpi -np 2"),
 ])  # fmt: skip
 def test_horovods_variables(environ, level, text):
-    found = the(environment.launched(environ, OPEN_MPI), "environment.Horovod's")
+    found = the(environment.launched(environ, OPEN_MPI), "environment.variables of Horovod")
     assert found.level == level and text in (found.advice or found.value) and "READERS" not in found.value
 
 
 @pytest.mark.parametrize("version_text, mpi, level, text", [
     ("mpirun (Open MPI) 4.1.4\n\nReport bugs to", OPEN_MPI, "ok", "Open MPI 4.1.4"),
     ("HYDRA build details:\n    Version:  4.0.2\n", MPICH, "ok", "MPICH 4.0.2"),
-    ("HYDRA build details:\n    Version:  4.0.2\n", OPEN_MPI, "error", "put the mpirun of that one first in PATH"),
+    ("HYDRA build details:\n    Version:  4.0.2\n", OPEN_MPI, "error", "put the mpirun of Open MPI first in PATH, or rebuild Horovod and horovod_data with MPICH"),
     ("mpirun (Open MPI) 4.1.4\n", MPICH, "error", f"built with {MPICH}"),
-    ("mpirun (Open MPI) 5.0.1\n", OPEN_MPI, "warning", "another version's mpirun"),
+    ("mpirun (Open MPI) 5.0.1\n", OPEN_MPI, "warning", "if mpirun has another version. Put the mpirun of Open MPI 4.1 first in PATH"),
     ("Intel(R) MPI Library for Linux* OS, Version 2021.6\n", MPICH, "ok", "Intel 2021.6"),
     ("something else 1.2", OPEN_MPI, "ok", "unknown MPI"),
     ("mpirun (Open MPI) 4.1.4\n", None, "ok", "Open MPI 4.1.4"),
@@ -290,8 +290,8 @@ CANNOT_LOAD = {"error": "RuntimeError: cannot load MPI library"}
 
 @pytest.mark.parametrize("check, given, level, value, advice", [
     (libraries.tensorflow, [NO_TENSORFLOW], "error", "SIGILL", "newer processor"),
-    (libraries.ours, [NO_TENSORFLOW], "error", "", "Mend TensorFlow first"),
-    (libraries.horovod, [told(HOROVOD), NO_TENSORFLOW], "warning", "", "Mend TensorFlow first"),
+    (libraries.ours, [NO_TENSORFLOW], "error", "", "Fix TensorFlow first"),
+    (libraries.horovod, [told(HOROVOD), NO_TENSORFLOW], "warning", "", "Fix TensorFlow first"),
     (libraries.ours, [NO_CORE], "error", "", "Rebuild it against this TensorFlow"),
     (libraries.ours, [changed(tensorflow_abi=0)], "error", "", "ABIs differ"),
     (libraries.mpi, [changed(thread_level="FUNNELED")], "error", "MPI_THREAD_FUNNELED", "thread support"),

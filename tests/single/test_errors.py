@@ -7,14 +7,13 @@ import types
 import pytest
 import tensorflow as tf
 
+from horovod_data.ending import exit_status
 from horovod_data.errors import explain_again, explained, message_of, names_place, say
 
 
 def test_the_message_of_an_error_that_names_its_place():
-    error = explained(KeyError, "odd", "Mend it", where="rank 1 on a")
-    assert (
-        names_place(error) and error.args == ("[rank 1 on a] odd. Mend it.",) and message_of(error) == "odd. Mend it."
-    )
+    error = explained(KeyError, "odd", "Fix it", where="rank 1 on a")
+    assert names_place(error) and error.args == ("[rank 1 on a] odd. Fix it.",) and message_of(error) == "odd. Fix it."
     explain_again(error, "even")
     assert error.args == ("even.",) and message_of(error) == "even."
     payload = {b"horovod_data.message": b"odd"}
@@ -39,3 +38,11 @@ def test_an_object_that_can_only_write(monkeypatch):
 def test_an_object_that_can_not_write(monkeypatch, stream):
     monkeypatch.setattr(sys, "stderr", stream)
     say("a line")
+
+
+@pytest.mark.parametrize("place", ["", "[reader 0 on node7, channel train, epoch 1, step 5] "])
+def test_the_status_of_an_exit_on_the_reader(place):
+    """A session of TF1 raises the error anew, with the place in its text and without the message beside it."""
+    text = f"{place}SystemExit: 3\nTraceback (most recent call last):\n"
+    assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, text)) == 3
+    assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, place + "no SystemExit: 3")) == 1

@@ -399,8 +399,8 @@ def test_options_that_only_horovodrun_has(option):
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("words, text, said", [
-    (["--cycle-time-ms", "-1"], None, "(ValueError: cycle_time_ms=-1.0 must be >= 0). Mend them."),
-    (["--config-file", "FILE"], None, "No such file or directory: 'FILE'). Mend them, or what --config-file FILE says."),
+    (["--cycle-time-ms", "-1"], None, "(ValueError: cycle_time_ms=-1.0 must be >= 0). Fix them."),
+    (["--config-file", "FILE"], None, "No such file or directory: 'FILE'). Fix them, or what --config-file FILE says."),
     (["--config-file", "FILE"], "params: [", "ParserError: while parsing"),
     (["--config-file", "FILE"], "controller: smoke", "(ValueError: No such controller supported: smoke)"),
     (["--config-file", "FILE"], "- params", "(AttributeError: "),
