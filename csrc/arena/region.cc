@@ -20,7 +20,8 @@ namespace {
 // The regions that this process has created. A forked child must not change them. There are few.
 std::atomic<const Region*> made[16];
 
-// In a child each page becomes a private copy at its first write. Destructors write, for example those of strings.
+// Runs in a forked child, and makes the child's mappings private. The first write to a page then copies that page, so
+// the parent does not see the write. Destructors in the child write, for example those of strings.
 void InChild() {
   for (const auto& one : made) {
     const Region* const region = one;
@@ -48,7 +49,7 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
   WatchForks(InChild);
   Descriptor fd(memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return Refused("memfd_create", why);
-  // Other users must not open it through /proc/PID/fd.
+  // Mode 0600: other users can't open this memory through /proc/PID/fd.
   if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0 || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Refused("sizing shared memory", why);
@@ -83,7 +84,7 @@ Region::~Region() {
 }
 
 bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
-  // Kernels before 2024 start this call again at any signal. A profiler's timer could keep it from ever ending.
+  // Kernels before 2024 restart fallocate() at each signal. A profiler's timer could then restart it without end.
   const SignalsBlocked blocked;
   int failed;
   do {

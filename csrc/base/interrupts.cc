@@ -18,13 +18,14 @@ struct Before {
 };
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
-// The handler that this thread runs now. The model is initial-exec. With other models the first access in a later
-// loaded library allocates memory. A signal handler must not allocate.
+// The earlier handler that Count() runs on this thread now. Null: it runs none. The thread-local storage has the model
+// initial-exec. With another model, the first access allocates memory if this library was loaded after the program's
+// start. A signal handler must not allocate memory.
 thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void Count(int signal, siginfo_t* info, void* context) {
-  // An earlier handler may call ours. Then ours runs twice for one signal. The second run continues with the handler
-  // before the earlier one.
+  // An earlier handler may call ours. Then ours runs twice for one signal. The second run does not count the signal. It
+  // calls the handler that was installed before that earlier handler.
   const Before* const outer = running;
   if (outer == nullptr) interrupts.fetch_add(1, std::memory_order_relaxed);
   const Before* const next = outer == nullptr ? before.load(std::memory_order_acquire) : outer->earlier;

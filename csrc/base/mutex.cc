@@ -18,13 +18,13 @@ using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
 thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
-thread_local Pending* pending = nullptr;  // has no destructor: no thread ends while it holds one of our locks
+thread_local Pending* pending = nullptr;  // needs no destructor, because no thread ends while it holds one of our locks
 
 void RunPending() {
   while (pending != nullptr && held == 0) {
     const std::unique_ptr<Pending> now(std::exchange(pending, nullptr));
     for (const std::function<void()>& what : *now) {
-      try {  // the caller may be a destructor
+      try {  // the caller may be a destructor, which must not throw
         what();
       } catch (const std::exception& error) {
         try {

@@ -14,8 +14,8 @@ inline int64_t WholeSeconds(double seconds) {
   return seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost)) : 0;  // NaN gives 0, too
 }
 
-// The wait begins at the construction. Times are doubles, because users may give any number, and nanoseconds overflow
-// at 292 years.
+// The wait begins at the construction. Times are doubles, because users may give any number of seconds. An integer of
+// nanoseconds overflows at 292 years.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
@@ -40,17 +40,20 @@ class Patience {
     asked_ = false;
     return true;
   }
-  // Another process has just reported. Puts this wait's report off until `later` after that process's next report.
+  // Call it when another process has just reported this wait. That process reports again after a minute, or after
+  // `stall_seconds` if that is more. Our own report is due `later` seconds after that, at the earliest.
   void PutOffReport(double later, Clock::time_point now = Clock::now()) {
     report_ = std::max(report_, Waited(now) + every_ + later);
   }
-  // True if it is time to ask for the reason. That is once for each report and once for the error, a moment before it.
+  // True if it is time to ask for the reason of the wait. That time is up to a second before each report, and before
+  // the error. Returns true once for each of them.
   bool AskDue(Clock::time_point now = Clock::now()) {
     const double due = std::min(report_, limit_);
     if (asked_ || Waited(now) < due - std::min(1.0, due / 2)) return false;
     return asked_ = true;
   }
-  // How long to sleep until the next report or error. It is always long enough that a loop of sleeps does not spin.
+  // How long to sleep until the next report or error. At least 1 ms, so that a loop of sleeps does not spin. At most 1
+  // hour.
   std::chrono::nanoseconds Slice(Clock::time_point now = Clock::now()) const {
     const double left = std::min(report_, limit_) - Waited(now);
     return std::chrono::nanoseconds(static_cast<int64_t>(1e9 * std::clamp(left, 1e-3, 3600.0)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one
-// line on stderr and one JSON record. Every trainer gets a message: the epoch was right, or the first finding.
+// For verified channels. Reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one
+// line on stderr and one JSON record. Every trainer gets a message. It says that the epoch was right, or has the first
+// finding.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +23,39 @@ namespace hvdata {
 
 class Certifier {
  public:
-  // Appends each record as a line to `file`. Empty: there is no file.
+  // `file`: the certifier appends each record to it, as one line. Empty: there is no file.
   Certifier(const World* world, Send send, std::string file);
 
-  // This process has made a channel. Opens the file once. So a file that can't be written is logged before the first
-  // epoch ends.
+  // Call it when this process has made a channel. For the first verified channel, reader 0 opens the file. So a file
+  // that can't be written is logged early, not at the end of the first epoch.
   void OnChannel(bool verified);
-  // The job is over. Logs that the file got no record, if no channel was verified.
+  // Call it when the job is over. If no channel was verified, it logs that the file got no record.
   void OnEnd() const;
   // `reader`: the sender's reader index in the job.
   void OnReport(int reader, const wire::Header& header);
-  // The last record of each channel, without the list of elements. Among channels without names of their own only the
-  // last kUnnamed have one.
+  // Returns the last record of each channel, without the list of elements. Channels without names of their own: only
+  // the last kUnnamed of them have a record.
   std::vector<std::string> Last() const;
-  // Channels whose readers may report again.
+  // The number of channels whose readers may report again.
   size_t open_channels() const {
     MutexLock lock(&mu_);
     return channels_.size();
   }
 
  private:
-  static constexpr size_t kUnnamed = 16;         // as channel/channels.cc
+  static constexpr size_t kUnnamed = 16;         // the same number as in channel/channels.cc
   using Reports = std::map<int, proof::Report>;  // by reader
   using Key = std::pair<uint32_t, uint64_t>;     // channel, epoch
 
-  // A certificate that the first get() makes. That takes a second for millions of elements. So a writer's thread makes
-  // it, or the thread that asks for the record. The thread that delivers a report never makes it.
+  // The first get() makes the certificate. This takes a second for millions of elements. So only a writer's thread
+  // calls get(), or the thread that asks for the record. The thread that delivers a report never calls get().
   using Made = std::shared_future<std::shared_ptr<Certificate>>;
 
   // A channel whose readers have begun to report.
   struct Channel {
     std::map<uint64_t, Reports> epochs;   // epochs that some readers have not reported on
-    std::map<int, uint64_t> last_epochs;  // by reader that deals no more: its last epoch
-    uint64_t certified = 0;               // the newest epoch
+    std::map<int, uint64_t> last_epochs;  // by reader that deals no more epochs: its last epoch
+    uint64_t certified = 0;               // the newest certified epoch
   };
 
   void SendVerified(const Key& key, const wire::Verified& verified) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's side of a channel: its epochs, and the wait inside GetNext.
 //
-// Epoch k of a channel on a rank belongs to its k-th iterator that was asked for an element. An iterator that is never
-// asked has no epoch.
+// Each rank counts a channel's iterators when they are first asked for an element. Epoch k belongs to the k-th of them.
+// An iterator that is never asked for an element has no epoch.
 #pragma once
 
 #include <atomic>
@@ -31,15 +31,15 @@ namespace hvdata {
 // The progress of an iterator since it was made, or restored.
 struct IteratorRun {
   SinkState restored;          // the state that it was restored from
-  uint64_t epoch = 0;          // 0: never asked
+  uint64_t epoch = 0;          // 0: it was never asked for an element
   bool over = false;           // it has returned its end or its error
   bool broken = false;         // it has returned an error, or was superseded
   EpochStep taken;             // steps that it has returned
-  std::vector<Turn> ended_at;  // by reader, at the iterator's end
+  std::vector<Turn> ended_at;  // by reader: its next step, at the iterator's end
 };
 
-// One iterator, as the sink knows it. The iterator owns it, and makes one call at a time. Except: Cancel() may come at
-// any time.
+// The sink's record of one iterator. The iterator owns this record, and makes one call of the sink at a time. Except:
+// Cancel() may come at any time.
 struct SinkIterator : IteratorRun {
   std::atomic<bool> cancelled{false};
 };
@@ -55,13 +55,14 @@ class Sink {
 
   // ---- The iterator.
 
-  // Returns the next share. At the end of the epoch *end is set. Errors: the epoch failed; `iterator` was cancelled, or
-  // a newer iterator superseded it; a peer was lost; the engine was shut down; the time limit has passed.
+  // Returns the next share. At the end of the epoch, *end becomes true. Errors: the epoch failed; `iterator` was
+  // cancelled or superseded; a peer was lost; the engine was shut down; the time limit has passed.
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
-  // Verified channels: `found` is the hash of the share that Next() returned last. Returns an error if the reader sent
-  // another hash.
+  // Verified channels: acknowledges the share that Next() returned last. `found`: the hash and the number of rows that
+  // this rank computed for it. Returns an error if the reader sent another hash or another number.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found);
-  // The last share of Next() has become tensors, or they could not be made. From now on the user's step runs.
+  // Call it when the share that Next() returned last has become tensors, or could not become tensors. From now on the
+  // user's step runs.
   void HandedOut(const SinkIterator& iterator) {
     MutexLock lock(&mu_);  // another thread may close the epoch meanwhile, which also turns the clock
     if (!Runs(iterator)) return;
@@ -70,33 +71,35 @@ class Sink {
   }
   // See TracedWatch.
   void NoteUnderWay(int64_t least) { clock_.NoteUnderWay(least); }
-  // Any thread may call it. A Next() of this iterator that waits returns kCancelled.
+  // If a Next() of this iterator waits, that Next() returns kCancelled. Any thread may call Cancel().
   void Cancel(SinkIterator* iterator);
-  // The iterator is being destroyed. If it was restored and never asked, the readers drop its state.
+  // Call it when the iterator is destroyed. Closes the iterator's epoch if it is open. If the iterator was restored and
+  // never asked for an element, the readers drop its state.
   void Drop(SinkIterator* iterator);
   // Gives the state of the iterator's epoch. Asks the readers for their states, and waits for them.
   Outcome Save(SinkIterator* iterator, SinkState* state);
-  // Makes the iterator resume from `state`. The iterator was never asked for an element. Waits for the readers.
+  // Makes the iterator resume from `state`. Closes the iterator's epoch if it is open. Waits for the readers' answers.
   Outcome Restore(SinkIterator* iterator, const SinkState& state);
-  // The reader whose share Next() of this iterator waits for: "reader 0 on node0".
+  // The name of the reader whose share Next() of this iterator waits for, for example "reader 0 on node0".
   std::string Awaited(const SinkIterator& iterator) const;
 
   // ---- The network.
 
-  // Rows and steps handed out here, of the current epoch or the last one.
+  // Rows and steps that this rank has handed out in the current epoch. Between epochs: in the last epoch.
   struct Tally {
     uint64_t epoch = 0, rows = 0, steps = 0;
-    int64_t dropped = 0;  // by remainder="drop", in the whole job; complete when all readers have ended
+    // Rows or elements that remainder="drop" leaves out in the whole job. Complete when all readers have ended.
+    int64_t dropped = 0;
   };
   Tally tally() const;
   // The times since the channel was made, or since the last `reset`.
   TrainerTimes Times(bool reset);
 
-  // `reader`: the sender's index in World::sources. Except: Verified may come from a reader of other trainers.
+  // `reader`: the sender's index in World::sources. -1: a Verified comes from reader 0, which serves other trainers.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
-  // Every wait, now and later, ends with this outcome.
+  // Ends every wait with this outcome, now and later. Except: an earlier Fail() or Depart() wins.
   void Fail(Outcome outcome);
-  // This rank takes no more steps: closes the epoch, and fails.
+  // Call it when this rank takes no more steps. Does what Fail() does, and closes the epoch.
   void Depart(Outcome outcome);
 
   Place Where(uint64_t epoch, EpochStep step) const;
@@ -127,8 +130,8 @@ class Sink {
   mutable Mutex mu_;
   Signal changed_;
   uint64_t opened_ GUARDED_BY(mu_) = 0;        // the last opened epoch
-  uint64_t failed_epoch_ GUARDED_BY(mu_) = 0;  // verified channels: the last epoch that has failed, as this rank knows
-  // The error of an epoch that this rank had left before. The next Next() returns it.
+  uint64_t failed_epoch_ GUARDED_BY(mu_) = 0;  // verified channels: the last epoch whose failure this rank knows
+  // Verified channels: the error of an epoch that is not open on this rank. The next Next() returns it.
   Outcome late_verdict_ GUARDED_BY(mu_);
   Window window_ GUARDED_BY(mu_);
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // the open epoch, or null
@@ -136,10 +139,10 @@ class Sink {
   TracedWatch<TrainerDoes> clock_;
   int last_reader_ GUARDED_BY(mu_) = -1;  // the reader of the last share
   TrainerTimes times_ GUARDED_BY(mu_);    // without `sums` and `window`
-  uint64_t before_ GUARDED_BY(mu_) = 0;   // an epoch's number over all runs, less its number in this run
-  const SinkIterator* restored_ GUARDED_BY(mu_) = nullptr;  // its state is on the readers, for the next epoch
+  uint64_t before_ GUARDED_BY(mu_) = 0;   // an epoch's number over all runs minus its number in this run
+  const SinkIterator* restored_ GUARDED_BY(mu_) = nullptr;  // the readers have its state, for the next epoch
   Outcome failed_ GUARDED_BY(mu_);
-  std::string reason_ GUARDED_BY(mu_);                                 // from a reader: why a step does not come
+  std::string reason_ GUARDED_BY(mu_);                                 // a reader's answer: why a step does not come
   int64_t asked_ GUARDED_BY(mu_) = 0;                                  // number of the last save or restore request
   std::map<int64_t, std::optional<Outcome>> answers_ GUARDED_BY(mu_);  // answers to requests that are not complete
 };

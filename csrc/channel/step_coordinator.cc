@@ -8,13 +8,14 @@ namespace hvdata {
 using wire::Go;
 using wire::Ready;
 
-// Updates the step up to which all readers may go, and finds out if the epoch ends there. True when either has changed.
+// Updates `allowed`, the number of steps that all readers may send. Finds out if the epoch ends there. Returns true if
+// the number has grown, or the epoch ends now.
 bool StepCoordinator::Advance(Epoch* epoch) {
   if (epoch->ended) return false;
   Outcome* const outcome = &epoch->outcome;
   *outcome = {};
   constexpr uint64_t kAll = ~0ull;
-  uint64_t reach = kAll;  // every reader has these steps, or makes fillers for them
+  uint64_t reach = kAll;  // every reader has so many steps, or makes fillers for them
   uint64_t end = kAll;    // no reader goes beyond it
   uint64_t longest = 0;
   bool running = false;
@@ -27,7 +28,7 @@ bool StepCoordinator::Advance(Epoch* epoch) {
     reach = std::min(reach, r.steps);
     // A reader that can't make fillers is an error only if its fillers are needed.
     const bool fails = r.progress == Progress::kFailed || (r.progress == Progress::kFills && longest > r.steps);
-    if (fails && r.steps <= end) {  // in one step an error wins over an end
+    if (fails && r.steps <= end) {  // at the same step an error wins over an end
       if (outcome->ok() || r.steps < end) *outcome = r.outcome;
       end = r.steps;
     } else if (r.progress == Progress::kEnded && r.steps < end) {
@@ -39,7 +40,7 @@ bool StepCoordinator::Advance(Epoch* epoch) {
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
   bool ends = allowed >= end;
-  // Without an error it ends only if some reader was not lost, or had more steps before it was lost.
+  // The epoch ends without an error only if some reader has more than `end` steps, or has stopped without being lost.
   const bool well = std::any_of(epoch->readers.begin(), epoch->readers.end(), [end](const Reader& r) {
     return r.steps > end || (r.lost.ok() && r.progress != Progress::kHas);
   });
@@ -61,8 +62,8 @@ void StepCoordinator::SendGo(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
 
-// Sends the reader at once the names of the readers that are behind, because these may not answer. Also asks these
-// readers for the reason.
+// Sends `reader` the names of the readers that are behind. Does not wait for their answers, because they may never
+// answer. Also asks the readers that are behind for the reason.
 void StepCoordinator::AskThoseBehind(Epoch* epoch, const Key& key, int reader) const {
   epoch->waiting.insert(reader);
   std::vector<std::string> names;
@@ -112,7 +113,7 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   if (reader < 0) return;
   const auto& ready = std::get<Ready>(header.message);
   MutexLock lock(&mu_);
-  // The epoch is over: the answer of a reader to kExplain came late.
+  // A reader's answer to kExplain may come after the end of the epoch. Such an answer is ignored.
   if (ready.progress == Progress::kExplains && !book_.Has(header)) return;
   book_.Update(header, reader, ready.progress == Progress::kDeparted,
                [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, ready); });
@@ -122,7 +123,7 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
   const Progress progress = ready.progress;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
   const bool begins = CheckBeginnings(epoch, reader, ready);
-  // A reader's end stays its end: a later READY does not change it. Except: the reader leaves.
+  // After a reader's end, a later READY does not change that end. Except: kClosed replaces it.
   const bool runs = r.progress == Progress::kHas;
   if (runs && progress != Progress::kExplains) r.steps = std::max(r.steps, ready.steps.n);
   if (progress == Progress::kHas && ready.cost >= 0 && ready.steps.n > epoch->allowed)
@@ -132,7 +133,7 @@ void StepCoordinator::Note(const Key& key, Epoch* epoch, int reader, const Ready
     r.progress = progress;
     (ready.lost ? r.lost : r.outcome) = ready.outcome;
   }
-  uint64_t latest = 0;  // before this step, a reader that resumes has no cost to add
+  uint64_t latest = 0;  // the last step where a reader resumes; that reader has no costs of earlier steps
   Place place;
   for (const Reader& one : epoch->readers) {
     if (one.progress == Progress::kClosed || !one.resumes.known() || one.from < latest) continue;

@@ -8,7 +8,8 @@
 namespace hvdata {
 
 namespace {
-// Readers that resume begin at different elements, but never so far apart. A larger number does not come from a reader.
+// Readers that resume begin at different elements, but at most so many elements apart. The comparer ignores the hash of
+// an element that is further ahead. No reader sends such a hash.
 constexpr uint64_t kMostApart = 1 << 20;
 }  // namespace
 
@@ -35,7 +36,7 @@ void StreamComparer::Note(const Key& key, Epoch* epoch, int reader, const wire::
   SendAlike(key, epoch);
 }
 
-// Returns the first difference, or an empty text.
+// Compares the new hashes of `reader` with those of the other readers. Returns the first difference, or an empty text.
 std::string StreamComparer::CompareHashes(Epoch* epoch, int reader, const wire::Pulled& pulled) const {
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
   if (!std::exchange(r.begun, true)) r.pulled = pulled.first;
@@ -54,7 +55,8 @@ std::string StreamComparer::CompareHashes(Epoch* epoch, int reader, const wire::
   return "";
 }
 
-// One reader has ended, and another one has more elements. Or one divides files, and another one elements.
+// Finds a reader that has ended although another reader has more elements. Also finds a reader that divides files while
+// another reader divides elements. Returns the difference, or an empty text.
 std::string StreamComparer::CompareEnds(const Epoch& epoch) const {
   for (size_t i = 0; i < epoch.readers.size(); ++i) {
     for (size_t k = 0; k < epoch.readers.size(); ++k) {
@@ -79,7 +81,8 @@ std::string StreamComparer::Differ(int reader, int other, const std::string& wha
          "tf.distribute.InputContext, and leave shard out";
 }
 
-// Forgets the hashes of elements that all readers have pulled. A reader that has left pulls no more.
+// Forgets the hashes of elements that all readers have pulled. A reader with progress kClosed pulls no more elements,
+// so it does not count.
 void StreamComparer::Forget(Epoch* epoch) {
   uint64_t until = ~0ull;
   for (const Reader& r : epoch->readers) {

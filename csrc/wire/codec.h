@@ -15,9 +15,9 @@
 
 namespace hvdata::wire {
 
-constexpr uint16_t kVersion = 7;  // of all messages. A process refuses messages of another version.
+constexpr uint16_t kVersion = 7;  // the version of all messages. A process refuses messages of another version.
 
-// Works byte by byte, so the result is the same on any machine. Compilers make one load or store of it.
+// Works byte by byte, so the result is the same on any machine. Compilers turn the loop into one load or store.
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
   auto rest = static_cast<uint64_t>(value);
@@ -89,7 +89,7 @@ class Reader {
  public:
   explicit Reader(std::string_view message) : rest_(message), size_(message.size()) {}
 
-  // The beginning of every message and envelope: its kind and its version.
+  // Reads the beginning of every message and envelope: the magic number of its kind, and its version.
   void Front(uint32_t magic) {
     uint32_t found;
     uint16_t version;
@@ -134,13 +134,14 @@ class Reader {
     std::memcpy(&value, &bits, sizeof value);
   }
 
-  // Resizes the list to the size in the message. Each item takes at least `item_bytes` there, which bounds the size.
+  // Resizes the list to the size in the message. `most` limits this size. The rest of the message limits it too,
+  // because each item takes at least `item_bytes` bytes there.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
   }
 
-  // The next `size` bytes of the message, in place.
+  // Returns the next `size` bytes of the message, without a copy. Fails if the message has fewer bytes.
   std::string_view Bytes(const char* field, size_t size) {
     if (ok() && size > rest_.size()) Fail(EndsIn(field));
     const std::string_view bytes = rest_.substr(0, ok() ? size : 0);
@@ -188,7 +189,7 @@ constexpr bool kIsList = false;
 template <typename T>
 constexpr bool kIsList<std::vector<T>> = true;
 
-// One field, by its type: a list of numbers, an outcome, a number that may be unknown, a number of a Coordinate, or a
+// Writes or reads one field. Its type is one of these: a list, an outcome, an optional number, a Coordinate, or a
 // single value.
 template <typename Codec, typename T>
 void Field(Codec* codec, const char* name, T& value) {

@@ -20,6 +20,8 @@ from .sets import Files, Sets, WholeSet
 # Errors of the disk. After one of them the job goes on with the set before.
 _OF_DISK = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError)
 
+_OF_RANK = "horovod_data.of_rank"  # an attribute of an error: the rank that it is of
+
 
 class JobSets:
     """The sets of a job. Every rank has one, with the same arguments, and calls the same methods. Collective."""
@@ -219,7 +221,9 @@ class JobSets:
         for rank, words in enumerate(errors):
             if words is not None:
                 whose = self._job.name(self._job.layout.trainers[rank])
-                raise raised(whose, words[0], f"{self._what} failed: {words[0]}: {words[1]}")
+                error = raised(whose, words[0], f"{self._what} failed: {words[0]}: {words[1]}")
+                vars(error)[_OF_RANK] = rank
+                raise error
 
     def _decide(
         self, step: str, mine: Any, decide: Callable[[list[Any]], Any], failure: Optional[BaseException] = None
@@ -236,7 +240,7 @@ class JobSets:
                 try:
                     answer = decide([json.loads(one) for one in words.numpy()])
                 except Exception as error:
-                    answer = {"raises": words_of(error)}
+                    answer = {"raises": [vars(error).get(_OF_RANK, 0), *words_of(error)]}
                 answers = tf.constant([json.dumps(answer)] * self.ranks)
             answer = json.loads(scatter(answers, name=name, dtype=tf.string).numpy()[0])
         try:
@@ -245,7 +249,8 @@ class JobSets:
         finally:
             failure = None  # otherwise this frame and the error would keep each other alive
         if "raises" in answer:
-            raise raised(self._job.name(self._job.layout.trainers[0]), *answer["raises"])
+            rank, *words = answer["raises"]
+            raise raised(self._job.name(self._job.layout.trainers[rank]), *words)
         return dict(answer)
 
     def _not_saved(self, rank: int, why: str) -> None:

@@ -80,6 +80,55 @@ def test_weights_are_those_of_one_process(horovod, tmp_path, module, patched):  
             assert all(np.allclose(one, other, rtol=0, atol=1e-5) for one, other in zip(mine, weights))
 
 
+OF_TF_KERAS = """
+import json, os, sys
+import numpy as np
+import tensorflow as tf
+import horovod.keras
+import horovod.tensorflow.keras
+
+hvd = {module}
+hvd.init()
+tf.keras.utils.set_random_seed(1 + hvd.rank())
+model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
+x = np.random.normal(size=(32, 4))
+callbacks = [horovod.tensorflow.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=callbacks)
+with open(os.path.join(sys.argv[1], f"{{hvd.rank()}}.json"), "w") as file:
+    json.dump([weight.tolist() for weight in model.get_weights()], file)
+"""
+
+
+@pytest.mark.parametrize("module", [STOCK, PLAIN])
+def test_tf_keras_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
+    """Its optimizers stay Horovod's, which averages their gradients."""
+    pytest.importorskip("tf_keras")
+    horovod(patched=True)
+    env = {**TRAINS, "TF_USE_LEGACY_KERAS": "1"}
+    job = run_job(OF_TF_KERAS.format(module=module), 2, str(tmp_path), env=env, timeout=100)
+    assert job.returncode == 0, job.describe()
+    one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert one == other
+
+
+OF_ANOTHER_BACKEND = """
+import keras, tensorflow as tf
+keras.backend.backend = tf.keras.backend.backend = lambda: "jax"
+import {module} as hvd
+hvd.init()
+print("rank", hvd.rank())
+"""
+
+
+@pytest.mark.parametrize("module", [STOCK, PLAIN])
+def test_another_backend_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
+    """It has no optimizer of ours. The rest of Horovod can be used."""
+    horovod(patched=True)
+    job = run_job(OF_ANOTHER_BACKEND.format(module=module), 1, timeout=100)
+    assert job.returncode == 0 and "rank 0" in job.stdout[0], job.describe()
+
+
 EARLY = """
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf

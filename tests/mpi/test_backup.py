@@ -233,6 +233,11 @@ def test_errors_of_a_fit(hvdata, comm, folder, several):
 
     raises_everywhere(comm, other, ValueError, "has restored another model than this one: .*Use the same model")
 
+    def other_on_rank_1():
+        return other() if comm.rank == 1 else fit(channel(hvdata, "known"), [backup()])
+
+    raises_everywhere(comm, other_on_rank_1, ValueError, r"^\[rank 1 on .*another model than this one")
+
     def arguments_differ():
         mine = hvdata.callbacks.BackupAndRestore(folder + "-steps", save_freq=2 + comm.rank)
         fit(channel(hvdata, "known"), [mine], epochs=1)

@@ -177,6 +177,116 @@ def test_sparse_gradients(hvdata, comm, graph):
             assert np.allclose(before, -mean) and np.allclose(middle, want) and np.allclose(after, -2 * mean), options
 
 
+@pytest.mark.parametrize("graph, options", [(False, {}), (True, {"groups": 1})], ids=["eager", "groups"])
+def test_gradients_of_several_dtypes(hvdata, comm, graph, options):
+    def run():
+        variables = [keras.Variable(np.zeros(2), dtype=dtype) for dtype in ("float32", "float64", "float32")]
+        optimizer = hvd.DistributedOptimizer(SGD(1.0), **options)
+        optimizer.build(variables)
+        apply = lambda grads: optimizer.apply(grads, variables)
+        grads = [tf.fill([2], tf.cast(hvd.rank() + index, one.dtype)) for index, one in enumerate(variables)]
+        (tf.function(apply) if graph else apply)(grads)
+        return [one.numpy().tolist() for one in variables]
+
+    mean = np.mean(np.arange(hvd.size()))
+    for values in results(comm, run):
+        assert np.allclose(values, [[-mean] * 2, [-mean - 1] * 2, [-mean - 2] * 2])
+
+
+class Halved(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that is not registered with Keras."""
+
+    def __call__(self, step):
+        return 0.5
+
+    def get_config(self):
+        return {}
+
+
+@pytest.mark.parametrize("rate", [Halved(), lambda: 0.5], ids=["schedule", "function"])
+def test_a_rate_that_a_configuration_does_not_have(hvdata, comm, rate):
+    def run():
+        given = SGD(rate, momentum=0.5)
+        made = hvd.DistributedOptimizer(given)
+        assert made.learning_rate == given.learning_rate == 0.5
+        assert len(made.variables) == len(given.variables)
+        config = made.get_config()["optimizer"]
+        assert config["class_name"] == "SGD" and config["config"]["momentum"] == 0.5
+        scaled = hvd.DistributedOptimizer(LossScale(SGD(rate)))
+        return scaled.learning_rate, applied(made, [[0.0]], [tf.constant([float(hvd.rank())])])[0].tolist()
+
+    for inner, values in results(comm, run):
+        assert inner == 0.5 and np.allclose(values, -0.5 * np.mean(np.arange(hvd.size())))
+
+
+several_optimizers = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
+)
+
+
+def one_for_each(make):
+    """A MultiOptimizer with an optimizer for v0, and another one for all other variables."""
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(make(1.0), {"v0": make(2.0)}))
+
+
+@several_optimizers
+def test_a_built_multi_optimizer_keeps_its_variables(hvdata, comm):
+    def run():
+        given = one_for_each(lambda rate: SGD(rate, momentum=0.5))
+        applied(given, [[0.0], [0.0]], [tf.constant([1.0]), tf.constant([1.0])])
+        made = hvd.DistributedOptimizer(given)
+        return [one.numpy() for one in made.variables], [one.numpy() for one in given.variables]
+
+    for mine, theirs in results(comm, run):
+        assert same(mine, theirs) and len(mine) == len(theirs) > 4
+
+
+@several_optimizers
+@pytest.mark.parametrize("inside", [True, False])
+def test_ranks_skip_the_same_steps_of_a_multi_optimizer(hvdata, comm, inside):
+    """One rank alone has an infinite gradient in the first step. Averaging is in each of the optimizers, or around."""
+
+    def run():
+        if inside:
+            optimizer = LossScale(one_for_each(lambda rate: hvd.DistributedOptimizer(SGD(rate))))
+        else:
+            optimizer = LossScale(hvd.DistributedOptimizer(one_for_each(SGD)))
+        variables = [keras.Variable(np.float32([0]), name=f"v{index}") for index in range(2)]
+        optimizer.build(variables)
+        step = tf.function(lambda *grads: optimizer.apply(grads, variables))
+        scale = optimizer.initial_scale
+        step(tf.constant([np.inf if hvd.rank() == hvd.size() - 1 else 1.0]), tf.constant([1.0]))
+        skipped = [float(one.numpy()[0]) for one in variables]
+        step(*[tf.constant([scale / 2 * hvd.rank()])] * 2)
+        return skipped, [float(one.numpy()[0]) for one in variables]
+
+    mean = np.mean(np.arange(hvd.size()))
+    for skipped, values in results(comm, run):
+        assert skipped == [0, 0] and np.allclose(values, [-2 * mean, -mean])
+
+
+def test_the_default_is_no_xla_on_a_machine_with_a_gpu(hvdata, comm, tmp_path, monkeypatch):
+    """Also for a model that was saved there without our optimizer."""
+    path = tmp_path / "model.keras"
+
+    def run():
+        hvd.DistributedOptimizer(plain())
+        alone = model_of(plain())
+        alone.save(path)
+        loaded = hvd.load_model(path)
+        fit_rows(loaded, 1)
+        compiled = [model_of(make()).jit_compile for make in (distributed(plain), scaled_inside(), scaled_outside())]
+        return alone.jit_compile, loaded.jit_compile, compiled
+
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [gpu])
+    monkeypatch.delenv("HOROVOD_ENABLE_XLA_OPS", raising=False)
+    for alone, loaded, compiled in results(comm, run):
+        assert alone and not loaded and compiled == [False] * 3
+    monkeypatch.setenv("HOROVOD_ENABLE_XLA_OPS", "1")
+    assert all(results(comm, lambda: model_of(distributed(plain)()).jit_compile))
+
+
 def test_passes_are_added_up(hvdata, comm):
     """Nothing changes before the last pass. A variable without a gradient stays."""
 

@@ -17,7 +17,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer of one rank, before the first step of fit(). Collective.
 
     If the model is not built before fit(), it has no weights then. So they are sent after the first step, as by
-    Horovod's own callback. Give the model an Input, or call it once, to have them before. Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
+    Horovod's own callback. Give the model an Input, or call it once, to have them before.
+
+    Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:

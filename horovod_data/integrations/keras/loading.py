@@ -39,7 +39,9 @@ def load_model(
         return model
     with keras.saving.custom_object_scope(custom):
         optimizer = keras.saving.serialize_keras_object(DistributedOptimizer(plain, compression=compression))
-        model.compile_from_config({**model.get_compile_config(), "optimizer": optimizer})
+        # A model saved on a machine with a GPU has jit_compile=True, if compile() chose it.
+        changed = {"optimizer": optimizer, "jit_compile": "auto"}
+        model.compile_from_config({**model.get_compile_config(), **changed})
     if not averages(model.optimizer):
         to_do = "Compile it with DistributedOptimizer(model.optimizer) yourself"
         raise explained(ValueError, "load_model() can't compile a model whose class has a compile() of its own", to_do)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -82,7 +83,7 @@ def DistributedOptimizer(
       average_aggregated_gradients: divides that sum by backward_passes_per_step.
       num_groups: the old name of groups.
       groups: the number of collectives for the dense gradients. None: one for each gradient, which Horovod fuses. So
-        they begin while other gradients are computed.
+        they begin while other gradients are computed. Gradients of different dtypes never share a collective.
       process_set: only hvd.global_process_set is possible.
       scale_local_gradients: is for local variables, which this optimizer does not have. It has no effect.
 
@@ -90,7 +91,7 @@ def DistributedOptimizer(
       TypeError: `optimizer` is no optimizer of Keras 3.
       ValueError: an argument has another value, or `optimizer` averages gradients already.
       RuntimeError, at the first step: the model is compiled with jit_compile=True. XLA has Horovod's collectives only
-        on GPUs, with HOROVOD_ENABLE_XLA_OPS=1.
+        on GPUs, with HOROVOD_ENABLE_XLA_OPS=1. Without this variable jit_compile="auto", the default, means no XLA.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         what = f"DistributedOptimizer() was given {type(optimizer).__module__}.{type(optimizer).__name__}"
@@ -119,13 +120,26 @@ def DistributedOptimizer(
         groups=groups,
     )
     _skip_steps_together()
+    _no_xla_by_default()
     kind: Any = type(optimizer)
     return _averaging_class(kind).made_of(optimizer, options)
 
 
 def averages(optimizer: Any) -> bool:
-    """Says whether an optimizer, or the one inside of a LossScaleOptimizer, averages gradients over all ranks."""
-    return isinstance(optimizer, _Averaging) or isinstance(getattr(optimizer, "inner_optimizer", None), _Averaging)
+    """Says whether an optimizer, or one inside of it, averages gradients over all ranks."""
+    return any(isinstance(part, _Averaging) for part in _parts(optimizer))
+
+
+def _parts(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and the optimizers inside of a LossScaleOptimizer and a MultiOptimizer."""
+    yield optimizer
+    for part in _inside(optimizer):
+        yield from _parts(part)
+
+
+def _inside(optimizer: Any) -> list[Any]:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return list(getattr(optimizer, "optimizers", ())) if inner is None else [inner]
 
 
 def copy_state(given: Any, made: Any) -> None:
@@ -138,8 +152,8 @@ def copy_state(given: Any, made: Any) -> None:
             made.build(given._trainable_variables)
         for variable, value in zip(made._variables, given._variables):
             variable.assign(value)
-    if hasattr(given, "inner_optimizer"):
-        copy_state(given.inner_optimizer, made.inner_optimizer)
+    for part, copy in zip(_inside(given), _inside(made)):
+        copy_state(part, copy)
 
 
 def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
@@ -147,6 +161,26 @@ def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
         if value is known or value == known:
             return name
     raise explained(ValueError, f"{argument} must be one of Horovod's {' and '.join(names)}, not {value!r}")
+
+
+@contextlib.contextmanager
+def _numbers_as_rates(optimizer: Any) -> Iterator[list[Any]]:
+    """Replaces learning rates that are functions by a number, for a time. Gives the rate of each part, or None.
+
+    Keras can't make such a rate again from a configuration: it refuses lambdas and schedules that are not registered.
+    """
+    parts = list(_parts(optimizer))
+    rates = [getattr(part, "_learning_rate", None) for part in parts]
+    rates = [rate if callable(rate) and not isinstance(rate, keras.Variable) else None for rate in rates]
+    try:
+        for part, rate in zip(parts, rates):
+            if rate is not None:
+                vars(part)["_learning_rate"] = 0.5
+        yield rates
+    finally:
+        for part, rate in zip(parts, rates):
+            if rate is not None:
+                vars(part)["_learning_rate"] = rate
 
 
 @keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
@@ -159,14 +193,19 @@ class _Averaging(_Base):
 
     @classmethod
     def made_of(cls, optimizer: Any, options: _Options) -> Any:
-        made = super().from_config(optimizer.get_config())
+        with _numbers_as_rates(optimizer) as rates:
+            made = super().from_config(optimizer.get_config())
+        for part, rate in zip(_parts(made), rates):
+            if rate is not None:
+                part.learning_rate = rate
         made._options = options
         made._prefix = ""
         copy_state(optimizer, made)
         return made
 
     def get_config(self) -> dict[str, Any]:
-        plain = self._plain.from_config(super().get_config())
+        plain = self._plain.__new__(self._plain)  # from_config() can't make each learning rate again
+        vars(plain).update(vars(self))
         return {"optimizer": keras.saving.serialize_keras_object(plain), **dataclasses.asdict(self._options)}
 
     @classmethod
@@ -220,10 +259,7 @@ class _Averaging(_Base):
 
     def _averaged(self, grads: list[Any], indices: list[Any]) -> list[Any]:
         """The gradients over all ranks. Collective."""
-        if (
-            private.is_compiled_by_xla(tf.compat.v1.get_default_graph())
-            and os.environ.get("HOROVOD_ENABLE_XLA_OPS") != "1"
-        ):
+        if private.is_compiled_by_xla(tf.compat.v1.get_default_graph()) and not _xla_has_collectives():
             what = "jit_compile=True: XLA can't compile Horovod's collectives"
             to_do = "Call compile(jit_compile=False). On GPUs HOROVOD_ENABLE_XLA_OPS=1 is another way"
             raise explained(RuntimeError, what, to_do)
@@ -250,16 +286,19 @@ def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[
     if options.op == "average":
         factor = options.gradient_predivide_factor
         how.update(prescale_factor=1.0 / factor, postscale_factor=factor)
-    names = list(grads)
     if options.groups is None and not tf.executing_eagerly():
-        for name in names:
-            yield name, hvd.allreduce(grads[name], name=name, **how)
+        for name, grad in grads.items():
+            yield name, hvd.allreduce(grad, name=name, **how)
         return
+    of_dtype: dict[Any, list[str]] = {}
+    for name, grad in grads.items():
+        of_dtype.setdefault(grad.dtype, []).append(name)
     # One after another, because outside of graphs each collective waits for the ranks.
-    size = -(-len(names) // (options.groups or 1)) or 1
-    for start in range(0, len(names), size):
-        group = names[start : start + size]
-        yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
+    size = -(-len(grads) // (options.groups or 1))
+    for names in of_dtype.values():
+        for start in range(0, len(names), size):
+            group = names[start : start + size]
+            yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
 
 
 def _averaged_slices(grad: Any, name: str, options: _Options) -> Any:
@@ -290,9 +329,29 @@ def _skip_steps_together() -> None:
 
     def check_finite(self: Any, grads: Any) -> Any:
         finite = here(self, grads)
-        if not isinstance(self.inner_optimizer, _Averaging):
+        averaging = next((part for part in _parts(self.inner_optimizer) if isinstance(part, _Averaging)), None)
+        if averaging is None:
             return finite
-        name = f"{self.inner_optimizer.prefix()}.finite"
+        name = f"{averaging.prefix()}.finite"
         return hvd.allreduce(tf.cast(finite, tf.int32), op=hvd.Min, name=name, ignore_name_scope=True) > 0
 
     kind.check_finite = check_finite
+
+
+@functools.lru_cache(maxsize=None)
+def _no_xla_by_default() -> None:
+    """Makes jit_compile="auto" mean no XLA for models with our optimizers. Keras means XLA on a machine with a GPU."""
+    kind: Any = keras.Model
+    here: Optional[Callable[..., bool]] = getattr(kind, "_resolve_auto_jit_compile", None)
+    if here is None:
+        return
+
+    def resolve(self: Any) -> bool:
+        refused = averages(getattr(self, "optimizer", None)) and not _xla_has_collectives()
+        return not refused and here(self)
+
+    kind._resolve_auto_jit_compile = resolve
+
+
+def _xla_has_collectives() -> bool:
+    return os.environ.get("HOROVOD_ENABLE_XLA_OPS") == "1"
