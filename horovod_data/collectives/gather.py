@@ -34,7 +34,7 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
         ...].
 
     Raises:
-      The errors of scatter(). If the arguments of one rank are wrong, all other ranks get its error.
+      As scatter(): if the arguments of one rank are wrong, all other ranks get its error.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
     """
 
