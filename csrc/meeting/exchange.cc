@@ -176,9 +176,9 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
                parts = std::move(parts)]() mutable { collected(number, std::move(parts)); });
 }
 
-void Exchange::Finish(const Key& key, Outcome outcome, Exchanged exchanged) {
+void Exchange::Finish(const Key& key, const Outcome& outcome, Exchanged exchanged) {
   const auto found = calls_.find(key);
-  Answer(key, std::move(found->second.callback), std::move(outcome), std::move(exchanged));
+  Answer(key, std::move(found->second.callback), outcome, std::move(exchanged));
   FreeAfterUnlock(std::move(found->second.parts));
   FreeAfterUnlock(std::move(found->second.given));
   calls_.erase(found);

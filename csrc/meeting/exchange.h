@@ -106,7 +106,7 @@ class Exchange {
   void Begin(const std::string& name, Call made, const Share* part) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
-  void Finish(const Key& key, Outcome outcome, Exchanged exchanged = {}) REQUIRES(mu_);
+  void Finish(const Key& key, const Outcome& outcome, Exchanged exchanged = {}) REQUIRES(mu_);
   void EndWaitsForDeparted() REQUIRES(mu_);
   void AnswerWhoDeparted(int member, int trainer) REQUIRES(mu_);
 
