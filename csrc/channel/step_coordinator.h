@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinates readers that each have their own trainers (one per host). Readers send a step when all readers
-// have it. All readers end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
+// Coordinates readers that each have their own trainers (one per host). They send a step when all readers have it,
+// and end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
 #pragma once
 
 #include <cstdint>
