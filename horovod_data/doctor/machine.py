@@ -27,7 +27,7 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """`usable`: cores for this process. `present`: cores of the machine. `quota`: the container's time limit, in cores."""
+    """`usable`: cores for this process. `present`: cores of the machine. `quota`: its container's limit, in cores."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", processor time of {quota:g}" if quota else "")
     if quota is not None and quota < usable:
         why = f"The container gets the processor time of {quota:g} cores, but TensorFlow starts threads for {usable}"
