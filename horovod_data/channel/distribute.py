@@ -205,7 +205,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it keeps its first dataset"
         to_do = (
-            "That is right if both are the same, as if an input_fn is called again. For a new dataset use another name"
+            "That is right if they are equal, as when an input_fn is called again. For another dataset use another name"
         )
         say(explain(f"{what}, and the one given now is ignored", to_do))
     return channel
