@@ -25,14 +25,19 @@ if _typing.TYPE_CHECKING:
     from .collectives.gather import gather
     from .collectives.predict import predict
     from .collectives.scatter import scatter
+    from .elements.composites import Ragged, Sparse
     from .ending.shutdown import shutdown
     from .job.roles import is_reader, is_trainer, num_readers, rank, size
+    from .loading.loader import Loader, loader
     from .observe.report.report import report
     from .observe.stats import stats
     from .pipeline.even_batches import even_batches
     from .start import init
 
 __all__ = [
+    "Loader",
+    "Ragged",
+    "Sparse",
     "__version__",
     "audit",
     "callbacks",
@@ -43,6 +48,7 @@ __all__ = [
     "init",
     "is_reader",
     "is_trainer",
+    "loader",
     "num_readers",
     "predict",
     "rank",
@@ -61,8 +67,10 @@ _HOMES = {
     "collectives.gather": ("gather",),
     "collectives.predict": ("predict",),
     "collectives.scatter": ("scatter",),
+    "elements.composites": ("Ragged", "Sparse"),
     "ending.shutdown": ("shutdown",),
     "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
+    "loading.loader": ("Loader", "loader"),
     "observe.report.report": ("report",),
     "observe.stats": ("stats",),
     "pipeline.even_batches": ("even_batches",),

@@ -23,6 +23,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "engine/c_api.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "transport/check.h"
@@ -31,36 +32,10 @@
 namespace hvdata {
 namespace {
 
-constexpr int kPending = -1;
-
-thread_local std::string last_error;
 thread_local std::string last_result;
 // The contributions of all ranks. It is separate from last_result, because a Python signal handler may call stats()
 // before Python reads it.
 thread_local std::string last_of_all;
-
-int Report(int code) { return code; }
-int Report(const Outcome& outcome) {
-  last_error = outcome.Text();
-  return outcome.code;
-}
-
-// Returns what `body` reports: a code, an Outcome, or nothing. An exception that leaves a C function would end the
-// process.
-template <typename Body>
-int Run(Body body) try {
-  if constexpr (std::is_void_v<decltype(body())>)
-    return body(), kOk;
-  else
-    return Report(body());
-} catch (const std::exception& thrown) {
-  try {
-    return Report(Explained(thrown));
-  } catch (const std::exception&) {  // no memory for the text
-    last_error.clear();
-    return kResourceExhausted;
-  }
-}
 
 // Returns the text that `body` makes, or null after an error.
 template <typename Body>
@@ -72,20 +47,6 @@ std::map<std::string, double> Numbers(const char* const* names, const double* va
   std::map<std::string, double> numbers;
   for (int i = 0; i < n; ++i) numbers[names[i]] = values[i];
   return numbers;
-}
-
-// Calls `body` with this process's engine, as Run. Does nothing without an engine.
-template <typename Body>
-int WithEngine(Body body) {
-  const std::shared_ptr<Engine> engine = Engine::Current();
-  return engine ? Run([&] { return body(*engine); }) : kOk;
-}
-
-// Does the same, but returns an error if no engine runs.
-template <typename Body>
-int WithRunning(Body body) {
-  if (Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());
-  return WithEngine(body);
 }
 
 // Returns the text that `body` makes. It is empty if there is no engine.

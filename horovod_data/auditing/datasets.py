@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..channel import elements
+from ..channel import tensors
+from ..elements import nests
 from ..errors import explained
 from ..native import tensorflow_private as private
 from .iterables import Audit
@@ -40,7 +41,7 @@ class AuditedDataset(private.UnaryDataset, Audit):
 
 def check_spec(spec: Any) -> None:
     """Raises TypeError if a component of the elements has no bytes."""
-    for name, leaf in elements.leaves(spec):
+    for name, leaf in nests.leaves(spec):
         tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
             what = f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf})"
@@ -56,7 +57,7 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     def record(iteration: Any, *flat: Any) -> None:
         of = component_of(spec, key) if named else spec
         element = tf.nest.pack_sequence_as(of, list(flat), expand_composites=True)
-        if not named and (callable(key) or elements.has_composites(spec)):
+        if not named and (callable(key) or tensors.has_composites(spec)):
             element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
         recorder.record(int(iteration), element, of="key" if named else "element")
         if steps >= 0 and recorder.steps == steps:

@@ -5,32 +5,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
-import tensorflow as tf
-
+from ..elements import dtypes, nests, specs
 from ..ending import signals
 from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
 from ..observe.progress import watch
-from . import elements, reader_thread
+from . import reader_thread
 from .agreement import Said, check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
-from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
-from .shard.parts import PartSummary, check_parts
-from .specs import from_json, to_json
-
-_INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
+from .reading import EMPTY, INFINITE, UNKNOWN, Reading, steps_of
+from .shard.summary import PartSummary, check_parts
 
 # The names of channels whose elements are one rank's batches (batch="per_rank").
 per_rank: set[str] = set()
 # The names of channels that have filler rows and no `weigh`. Keras counts filler rows in its losses. MetricAverage
 # corrects these counts.
 filled: set[str] = set()
-
-DatasetFn = Optional[Callable[..., tf.data.Dataset]]
-DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
 
 
 @dataclasses.dataclass
@@ -40,14 +33,33 @@ class Channel:
     number: int
     label: str
     options: Options
-    spec: Any  # the spec of the reader's elements
+    spec: Any  # the spec of the reader's elements (elements/specs.py)
     steps: int
     made_of: Optional[Callable[..., Any]] = None  # the dataset function of a channel that TF1 graphs share
     told: bool = False  # a log line has said that another dataset is ignored
 
+    def share_spec(self, job: state.Job) -> Any:
+        """The spec of this rank's shares as readers send them."""
+        options = self.options
+        trainers = len(job.layout.group_trainers(job.comm_rank))
+        static = options.schedule == "static"
+        return specs.share_spec(
+            self.spec, options.batch, options.remainder, static, options.has_costs, options.weighs, trainers
+        )
 
-def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
-    """Makes a channel. The caller becomes a user of the channel.
+    @property
+    def multiplies(self) -> bool:
+        """Says whether a share ((x, y, sample_weight), weight) becomes (x, y, sample_weight * weight)."""
+        exact = self.options.weigh is not None or self.options.remainder == "repeat"
+        return exact and specs.has_sample_weight(self.spec[0] if self.options.has_costs else self.spec)
+
+
+# Checks the argument of the call. On a reader it also makes the reader's side.
+Read = Callable[[state.Job], Optional[Reading]]
+
+
+def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signals.Held) -> Channel:
+    """Makes a channel. The caller becomes a user of the channel. `call`: the function that the program has called.
 
     Collective: all ranks make their channels in the same order. Every rank takes part in the agreement, also after its
     own work has failed. So all ranks raise the error of a failed rank.
@@ -61,15 +73,11 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     try:
         try:
             ctrl_c.open()
-            checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
-            if job.reader is not None:
-                readers, trainers = len(job.layout.readers), len(job.layout.trainers)
-                group_trainers = len(job.layout.group_trainers(job.comm_rank))
-                reading = Reading.make(dataset_or_fn, options, job.reader, readers, trainers, group_trainers)
+            reading = read(job)
         finally:
             ctrl_c.close()
         if reading is not None:
-            mine["spec"] = to_json(reading.spec)
+            mine["spec"] = EMPTY if reading.spec is EMPTY else specs.to_json(reading.spec)
             mine["count"], mine["steps"] = reading.count, reading.steps
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
@@ -81,7 +89,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
         if reading is not None and dealer is None:
             reading.close()
 
-    what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
+    what = f"{call}({'' if options.name is None else f'name={options.name!r}'})"
     made = False
     try:
         number, said = _exchanged(mine, what, failure)
@@ -149,7 +157,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     (filled.add if fills else filled.discard)(channel.label)
     bindings.channel_create(
         channel.label,
-        [_component(part) for part in elements.components_of_channel(channel.spec, options)],
+        [_component(part) for part in specs.components_of_channel(channel.spec, options.has_costs)],
         number=channel.number,
         batch=BATCH.index(options.batch),
         schedule=SCHEDULE.index(options.schedule),
@@ -163,20 +171,22 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
         verify=options.verify,
         divided=reading is not None and reading.part is not None,
         is_source=reading is not None,
-        elements=_UNKNOWN if reading is None else reading.count,
+        elements=UNKNOWN if reading is None else reading.count,
     )
 
 
-def _component(part: elements.Component) -> bindings.Component:
-    static = part.shape if part.says is None else part.says
-    shape = None if static.rank is None else static.as_list()
-    return bindings.Component(part.name, part.rule, part.dtype.as_datatype_enum, part.row_length, shape)
+def _component(part: specs.Component) -> bindings.Component:
+    return bindings.Component(part.name, part.rule, dtypes.number_of(part.dtype), part.row_length, part.static)
 
 
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
     """The spec that fits the elements of all readers."""
+    known = [specs.from_json(words["spec"]) for words in readers if words["spec"] != EMPTY]
+    if not known:
+        to_do = "Give it at least one element: the first one says what its elements are"
+        raise explained(ValueError, f"the source in {what} has no elements", to_do)
     try:
-        spec = elements.common_spec([from_json(words["spec"]) for words in readers])
+        spec = specs.common_spec(known)
     except ValueError as error:
         raise explained(
             ValueError,
@@ -184,7 +194,9 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
             "Let the dataset function return the same kind of dataset on every reader",
         ) from None
     # This reader knows the classes of its namedtuples. Other ranks do not.
-    return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
+    if reading is None or reading.spec is EMPTY:
+        return spec
+    return nests.filled(reading.spec, [leaf for _, leaf in nests.leaves(spec)])
 
 
 def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_rows: list[Optional[int]]) -> int:
@@ -193,25 +205,25 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
     `counts` has the number of each reader's elements. `with_rows` has Reading.steps of each reader.
     """
     if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # fewer elements may come
-        counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
+        counts = [count if count == INFINITE else UNKNOWN for count in counts]
 
     def steps(count: int, reader: int, with_rows: Optional[int]) -> int:
         return steps_of(count, spec, options, len(job.layout.group_trainers(reader)), with_rows)
 
     if len(set(job.layout.group)) == 1:
-        unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
+        unknown = UNKNOWN if UNKNOWN in counts else INFINITE
         known = [one for one in with_rows if one is not None]
         total = sum(known) if len(known) == len(with_rows) else None
         return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0], total)
     if options.schedule == "dynamic":  # each host has elements of its own
-        return _UNKNOWN
+        return UNKNOWN
     each = [steps(*one) for one in zip(counts, job.layout.readers, with_rows)]
-    finite = [one for one in each if one != _INFINITE]
-    if _UNKNOWN in each or not finite:
-        return _UNKNOWN if _UNKNOWN in each else _INFINITE
+    finite = [one for one in each if one != INFINITE]
+    if UNKNOWN in each or not finite:
+        return UNKNOWN if UNKNOWN in each else INFINITE
     if options.remainder == "drop":
         return min(finite)
-    return max(finite) if len(finite) == len(each) else _INFINITE
+    return max(finite) if len(finite) == len(each) else INFINITE
 
 
 def _warn_of_duplicates(

@@ -15,11 +15,15 @@ from ..ending import signals
 from ..errors import explain, explained, say
 from ..job import state
 from ..native import bindings
-from . import elements
-from .create import Channel, DatasetFn, DatasetOrFn, make
+from . import tensors
+from .create import Channel, make
 from .options import Options
-from .reader_dataset import checked_dataset_or_fn
+from .reader_dataset import checked_dataset_or_fn, read_dataset
+from .reading import Reading
 from .receiver import receive
+
+DatasetFn = Optional[Callable[..., tf.data.Dataset]]
+DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
 
 # For each name, the channels that were made in TF1 graphs. The k-th call for a name in any graph gets the k-th channel.
 # Example: an Estimator builds a new graph for each train() or evaluate(), and calls the same input_fn in it. Each such
@@ -150,11 +154,21 @@ def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[sign
     with contextlib.nullcontext(held) if held is not None else signals.Held() as ctrl_c:
         if not tf.executing_eagerly():
             return _shares(_channel_of_graph(job, options, dataset_or_fn, ctrl_c), job)
-        channel = make(job, options, dataset_or_fn, ctrl_c)
+        channel = _made(job, options, dataset_or_fn, ctrl_c)
         try:
             return _shares(channel, job)  # the dataset object keeps the channel in use
         finally:
             bindings.channel_unuse(channel.number)
+
+
+def _made(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
+    def read(job: state.Job) -> Optional[Reading]:
+        checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+        if job.reader is None:
+            return None
+        return read_dataset(dataset_or_fn, options, job.reader, *job.layout.sizes(job.comm_rank))
+
+    return make(job, options, "distribute_dataset", read, ctrl_c)
 
 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: Any) -> tf.data.Dataset:
@@ -181,7 +195,7 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: A
 def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
     graph = tf.compat.v1.get_default_graph()
     if options.name is None:
-        channel = make(job, options, dataset_or_fn, ctrl_c)
+        channel = _made(job, options, dataset_or_fn, ctrl_c)
         weakref.finalize(graph, bindings.channel_unuse, channel.number).atexit = False
         return channel
     name = options.name
@@ -189,7 +203,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     channels = _named.setdefault(name, [])
     given = None
     if asked[name] == len(channels):
-        channels.append(make(job, options, dataset_or_fn, ctrl_c))
+        channels.append(_made(job, options, dataset_or_fn, ctrl_c))
         channels[-1].made_of = None if isinstance(dataset_or_fn, tf.data.Dataset) else dataset_or_fn
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
@@ -213,8 +227,12 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
 
 def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:
     options = channel.options
-    spec = elements.share_spec(channel.spec, options, len(job.layout.group_trainers(job.comm_rank)))
     whole = options.remainder == "partial" and options.schedule == "static"
-    multiplies = options.weigh is not None or options.remainder == "repeat"
-    multiplies = multiplies and elements.has_sample_weight(channel.spec[0] if options.has_costs else channel.spec)
-    return receive(channel.number, channel.label, channel.steps, spec, whole, multiplies)
+    return receive(
+        channel.number,
+        channel.label,
+        channel.steps,
+        tensors.tf_spec(channel.share_spec(job)),
+        whole,
+        channel.multiplies,
+    )

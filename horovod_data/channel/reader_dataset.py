@@ -6,22 +6,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
+from ..elements import specs
+from ..elements.nests import leaves
 from ..errors import explained
 from ..job import state
 from ..native import loader
 from ..native import tensorflow_private as private
-from . import elements
+from . import tensors
 from .options import UNLESS_SHARDED, Options
+from .reading import INFINITE, UNKNOWN, Part, Reading, with_context
 from .receiver import ends_of_channels
 from .shard.fingerprint import fingerprint_of
 from .shard.parts import ReaderPart, part_of
-
-_INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,98 +35,62 @@ class _Rules:
     readers: int = 1
 
 
-@dataclasses.dataclass
-class Reading:
-    """The dataset that this process reads for a channel, or the function that makes one for every epoch."""
-
-    spec: Any  # of its elements
-    count: int  # of its elements, as tf.data counts
-    steps: Optional[int]  # global batches with at least one row for each trainer; None: unknown
-    fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
-    part: Optional[ReaderPart]  # with shard="auto"
-    # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
-    deal: Callable[[int, int, int], None]
-    close: Callable[[], None] = lambda: None  # frees the session in which deal() runs
-
-    @classmethod
-    def make(
-        cls, dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, group_trainers: int
-    ) -> "Reading":
-        """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
-        rules = _Rules(options, group_trainers, options.shard is not None and readers > 1, reader, readers)
-        anew = None
-        if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
-            variant = private.variant(dataset_or_fn)
-            if not private.is_eager(variant):
-                return cls._of_graph(dataset_or_fn, rules, variant.graph)
-            first = _prepared(dataset_or_fn, rules)
-        else:
-            function, wants = _with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
-            if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
-                rules = dataclasses.replace(rules, shard=False)
-            first = _prepared(_call(function, 1 if wants.epoch else None), rules)
-            if wants.epoch:
-                anew = functools.partial(_made_anew, function, rules, first.spec)
-        count = int(first.count.numpy())
-        if anew is not None and count != _INFINITE:
-            count = _UNKNOWN  # another epoch may have more or fewer
-        fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
-        with eagerly():
-            found = private.rows_of_batches(first.dataset if first.part is None else first.part.dataset)
-        steps = None
-        if found is not None:
-            batches, rows, last = found
-            steps = (batches if rows >= group_trainers else 0) + (last >= group_trainers)
-        return cls(first.spec, count, steps, fingerprint, first.part, _eager_deal(first, anew))
-
-    @classmethod
-    def _of_graph(cls, dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> "Reading":
-        """A dataset of a TF1 graph."""
-        if rules.shard:
-            to_do = "Pass a function that makes the dataset: it is called in eager mode"
-            raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
-        made = _prepared(dataset, rules, graph)
-        deal, close, length = _graph_deal(graph, private.variant(made.flat), made.count)
-        return cls(made.spec, length, None, None, None, deal, close)
+def read_dataset(
+    dataset_or_fn: Any, options: Options, reader: int, readers: int, trainers: int, group_trainers: int
+) -> Reading:
+    """Calls `dataset_or_fn` if it is a function. Checks what can be checked before the first element."""
+    if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
+        variant = private.variant(dataset_or_fn)
+        if not private.is_eager(variant):
+            return _of_graph(dataset_or_fn, _rules(options, reader, readers, group_trainers), variant.graph)
+        return read_made(dataset_or_fn, None, options, reader, readers, group_trainers)
+    function, wants = with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
+    first = called(function, 1 if wants.epoch else None)
+    if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
+        options = dataclasses.replace(options, shard=None)
+    return read_made(first, function if wants.epoch else None, options, reader, readers, group_trainers)
 
 
-class _Wants(NamedTuple):
-    """The arguments that a dataset function takes."""
+def read_made(
+    dataset: Any,
+    function: Optional[Callable[..., Any]],
+    options: Options,
+    reader: int,
+    readers: int,
+    group_trainers: int,
+) -> Reading:
+    """Reads a dataset. `function`: makes the datasets of later epochs, if each has its own."""
+    rules = _rules(options, reader, readers, group_trainers)
+    first = _prepared(dataset, rules)
+    anew = None
+    if function is not None:
+        anew = functools.partial(_made_anew, function, rules, first.spec)
+    count = int(first.count.numpy())
+    if anew is not None and count != INFINITE:
+        count = UNKNOWN  # another epoch may have more or fewer
+    fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
+    with eagerly():
+        found = private.rows_of_batches(first.dataset if first.part is None else first.part.dataset)
+    steps = None
+    if found is not None:
+        batches, rows, last = found
+        steps = (batches if rows >= group_trainers else 0) + (last >= group_trainers)
+    part = None if first.part is None else Part(first.part.summary, first.part.what)
+    return Reading(tensors.spec_of(first.spec), count, steps, fingerprint, part, _eager_deal(first, anew))
 
-    context: bool  # an InputContext
-    epoch: bool  # the epoch's number, passed by the name `epoch`; the function is then called for every epoch
+
+def _rules(options: Options, reader: int, readers: int, group_trainers: int) -> _Rules:
+    return _Rules(options, group_trainers, options.shard is not None and readers > 1, reader, readers)
 
 
-def _with_context(
-    function: Callable[..., Any], context: tf.distribute.InputContext
-) -> tuple[Callable[..., Any], _Wants]:
-    """The function with its InputContext, if it takes one, and the arguments that it takes."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin function without a signature
-        return function, _Wants(False, False)
-    if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-        what = (
-            "the dataset function's parameter `epoch` can be passed by its position only, and the number of the epoch"
-        )
-        raise explained(TypeError, f"{what} is passed by name", "Leave out the `/` behind it")
-    by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "epoch"
-    ]
-    if len(needed) > 1:
-        what = f"the dataset function needs the arguments {', '.join(p.name for p in needed)}"
-        to_do = "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"
-        raise explained(TypeError, what, to_do)
-    given = function.keywords if isinstance(function, functools.partial) else {}
-    epoch = "epoch" in by_name and "epoch" not in given
-    if not needed:
-        return function, _Wants(False, epoch)
-    if needed[0].kind is needed[0].KEYWORD_ONLY or (epoch and needed[0].name in by_name):
-        return functools.partial(function, **{needed[0].name: context}), _Wants(True, epoch)
-    return functools.partial(function, context), _Wants(True, epoch)
+def _of_graph(dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> Reading:
+    """A dataset of a TF1 graph."""
+    if rules.shard:
+        to_do = "Pass a function that makes the dataset: it is called in eager mode"
+        raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
+    made = _prepared(dataset, rules, graph)
+    deal, close, length = _graph_deal(graph, private.variant(made.flat), made.count)
+    return Reading(tensors.spec_of(made.spec), length, None, None, None, deal, close)
 
 
 @dataclasses.dataclass
@@ -161,18 +125,18 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     if part is not None and not part.divides_elements:
         dataset = own
     spec = dataset.element_spec
-    elements.check_types(spec)
+    tensors.check_types(spec)
     if rules.options.batch == "global":
-        elements.check_global(spec, rules.options.remainder, rules.group_trainers)
+        specs.check_global(tensors.spec_of(spec), rules.options.remainder, rules.group_trainers)
     with _mode(graph), tf.device("/CPU:0"):
         if rules.options.has_costs:
-            dataset = dataset.map(elements.with_costs(rules.options.weigh, spec))
-            elements.check_costs(dataset.element_spec)
-            dataset = dataset.map(elements.costs_as_floats)
+            dataset = dataset.map(tensors.with_costs(rules.options.weigh, spec))
+            tensors.check_costs(dataset.element_spec)
+            dataset = dataset.map(tensors.costs_as_floats)
             spec = dataset.element_spec
         flat = dataset
-        if elements.has_composites(spec):
-            flat = dataset.map(elements.take_apart)
+        if tensors.has_composites(spec):
+            flat = dataset.map(tensors.take_apart)
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(own), part)
 
 
@@ -181,7 +145,7 @@ def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: i
 
     With shard="auto" the readers do not compare their parts again, because no reader waits here for another one.
     """
-    made = _prepared(_call(function, number), rules)
+    made = _prepared(called(function, number), rules)
     if not _fits(made.spec, spec):
         raise explained(
             ValueError,
@@ -194,10 +158,10 @@ def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: i
 def _fits(spec: Any, known: Any) -> bool:
     """Says whether all elements of `spec` fit `known`."""
     try:
-        common = elements.common_spec([known, spec])
+        common = specs.common_spec([tensors.spec_of(known), tensors.spec_of(spec)])
     except ValueError:
         return False
-    return bool(tf.nest.flatten(common) == tf.nest.flatten(known))
+    return bool(leaves(common) == leaves(tensors.spec_of(known)))
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
@@ -212,14 +176,21 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
     raise explained(TypeError, f"dataset_or_fn is {what}", to_do)
 
 
-def _call(function: Callable[..., Any], epoch: Optional[int]) -> tf.data.Dataset:
+def called(function: Callable[..., Any], epoch: Optional[int]) -> tf.data.Dataset:
     """Calls a dataset function. `epoch` None: it does not take the number of the epoch."""
-    with _mode(None), tf.device("/CPU:0"), state.reads():
+    with mode_of_readers(), state.reads():
         dataset = function() if epoch is None else function(epoch=epoch)
         if not isinstance(dataset, tf.data.Dataset):
             what = f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"
             raise explained(TypeError, what)
         return dataset
+
+
+@contextlib.contextmanager
+def mode_of_readers() -> Iterator[None]:
+    """The context in which functions make datasets."""
+    with _mode(None), tf.device("/CPU:0"):
+        yield
 
 
 @contextlib.contextmanager
@@ -303,20 +274,3 @@ def _graph_deal(
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
     return deal, session.close, int(session.run(length))
-
-
-def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:
-    """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data.
-
-    `with_rows`: how many elements have at least one row for each trainer. None: unknown (Reading.steps).
-    """
-    if count < 0 or options.schedule == "dynamic":
-        return _INFINITE if count == _INFINITE else _UNKNOWN
-    if options.batch == "per_rank":
-        return count // trainers if options.remainder == "drop" else -(-count // trainers)
-    rows = [elements.rows_of(leaf) for _, leaf in elements.leaves(spec)]
-    if options.remainder != "drop" or any(rows):  # with "drop", a check has ensured that the ranks divide the rows
-        return count
-    if 0 in rows:
-        return 0
-    return _UNKNOWN if with_rows is None else with_rows  # a batch smaller than the number of ranks makes no step

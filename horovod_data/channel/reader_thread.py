@@ -15,13 +15,9 @@ from ..ending import exit_status, shutdown
 from ..errors import explain, explained, here, message_of, say, start_thread
 from ..job import state
 from ..native import bindings
-from .reader_dataset import Reading
+from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
-# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
-# UNIMPLEMENTED.
-_CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
-
 # The longest wait for a dealer thread. It is limited, because a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
 
@@ -95,7 +91,7 @@ def _code_of(error: BaseException) -> int:
             code = int(error.error_code)
             return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
-    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
+    return bindings.code_of(error)
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..native import bindings, loader
 from ..native import tensorflow_private as private
-from . import elements
+from . import tensors
 
 
 class _ReceiverDataset(private.DatasetSource):
@@ -19,7 +19,7 @@ class _ReceiverDataset(private.DatasetSource):
         self._spec = spec
         self.label = label
         self.whole = whole  # the ranks together get all rows, in order and without padding
-        parts = elements.components(spec)
+        parts = tensors.components(spec)
         session = bindings.session()
         with private.at_once(), tf.device("/CPU:0"):  # makes the op now, before the caller releases the channel
             variant = loader.load().ops.horovod_data_receiver(
@@ -56,13 +56,13 @@ def receive(channel: int, label: str, steps: int, spec: Any, whole: bool, multip
     `multiplies`: a share ((x, y, sample_weight), weight) becomes (x, y, sample_weight * weight).
     """
     dataset: tf.data.Dataset
-    if elements.has_composites(spec):
-        flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
-        dataset = _Typed(_ReceiverDataset(channel, label, steps, flat, whole).map(elements.put_together(spec)), spec)
+    if tensors.has_composites(spec):
+        flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in tensors.components(spec))
+        dataset = _Typed(_ReceiverDataset(channel, label, steps, flat, whole).map(tensors.put_together(spec)), spec)
     else:
         dataset = _ReceiverDataset(channel, label, steps, spec, whole)
     if multiplies:
-        dataset = _Typed(dataset.map(elements.times_weight), spec[0])
+        dataset = _Typed(dataset.map(tensors.times_weight), spec[0])
     settings = tf.data.Options()
     # Otherwise Keras and tf.distribute would shard this rank's shares once more.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -17,8 +17,7 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow as tf
 
 from ..channel import receiver
-from ..channel.create import DatasetOrFn
-from ..channel.distribute import distribute
+from ..channel.distribute import DatasetOrFn, distribute
 from ..channel.options import UNLESS_SHARDED, Options
 from ..ending import signals
 from ..errors import explained

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from ..channel.agreement import raised
-from ..channel.specs import from_json, to_json
+from ..channel.tensors import spec_of, tf_spec
+from ..elements import specs
 from ..errors import explained, words_of
 from ..job import state
 from .gather import gather
@@ -19,6 +20,10 @@ from .scatter import scatter
 
 _MOST_STEPS = 64
 _ENOUGH_BYTES = 8 << 20  # bytes of one gather, for all ranks together
+
+
+def _tf_spec(said: Any) -> Any:
+    return tf_spec(specs.from_json(said))
 
 
 def _rows_of_element(element: Any) -> int:
@@ -56,10 +61,10 @@ def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
     """
     parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
-        said = to_json(tf.nest.pack_sequence_as(made, parts))
+        said = specs.to_json(spec_of(tf.nest.pack_sequence_as(made, parts)))
         json.dumps(said)
-    except Exception:  # TypeError of to_json(), or an error that a class of the program raises
-        return to_json(parts)
+    except Exception:  # TypeError of spec_of(), or an error that a class of the program raises
+        return specs.to_json(spec_of(parts))
     return said
 
 
@@ -185,7 +190,7 @@ class Rounds:
         for rank, head in enumerate(heads):
             self._check_spec(rank, head["spec"])
         rest = [texts[1:].tolist() for texts in parts]
-        dtypes = [leaf.dtype for leaf in tf.nest.flatten(from_json(self._spec))] if self._spec else []
+        dtypes = [leaf.dtype for leaf in tf.nest.flatten(_tf_spec(self._spec))] if self._spec else []
         for i in range(steps[0]):
             for rank, head in enumerate(heads):
                 if head["rows"][i]:
@@ -206,7 +211,7 @@ class Rounds:
         if spec is not None and spec != self._spec:
             raise explained(
                 TypeError,
-                f"the ranks' outputs differ: {from_json(self._spec)} on one rank, {from_json(spec)} on rank {rank}",
+                f"the ranks' outputs differ: {_tf_spec(self._spec)} on one rank, {_tf_spec(spec)} on rank {rank}",
                 "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
                 self._where(),
             )
@@ -229,7 +234,7 @@ class Rounds:
         if not self._got:
             what = "predict() was given a dataset without rows"
             raise explained(ValueError, what, "Check whether the reader finds the data", self._where())
-        structure = from_json(self._spec) if outputs.structure is None else outputs.structure
+        structure = _tf_spec(self._spec) if outputs.structure is None else outputs.structure
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
 
     def _where(self) -> str:

@@ -46,6 +46,10 @@ class Layout:
         """
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
+    def sizes(self, rank: int) -> tuple[int, int, int]:
+        """The number of readers, of trainers, and of trainers in the group of `rank`."""
+        return len(self.readers), len(self.trainers), len(self.group_trainers(rank))
+
 
 def make_layout(
     hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None, embedded: bool = False

@@ -6,25 +6,34 @@ They raise errors. Long waits return to Python at times, for Ctrl-C.
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import ctypes as c
 import enum
 import functools
 import json
 import struct
 import threading
+import weakref
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Callable, NamedTuple, NoReturn, Optional, Protocol, Sequence
 
-from ..errors import explained, forked
+from ..errors import explained, forked, message_of, placed_error
 from . import loader
 
 # The length of one slice of a wait. The Python handler of a signal runs between two slices.
 SLICE_MS = 100
 _PENDING = -1
+_CANCELLED = 1
+_UNKNOWN = 2
 _RESOURCE_EXHAUSTED = 8
 
 # The Python class for an absl::StatusCode. All other codes become a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
+
+# The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
+# UNIMPLEMENTED.
+_CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
 
 class State(enum.IntEnum):
@@ -71,6 +80,30 @@ def _to(*kinds: Any) -> list[Any]:
     return [c.POINTER(kind) for kind in kinds]
 
 
+class Column(c.Structure):
+    """A tensor of a share or of a source's element: hvdata_column in csrc/engine/c_api_loader.cc."""
+
+    _fields_ = [
+        ("dtype", c.c_int32),
+        ("ndim", c.c_int32),
+        ("dims", c.POINTER(c_int64)),
+        ("data", c_void_p),
+        ("bytes", c_uint64),
+        ("owner", c_void_p),
+    ]
+
+
+_START = c.CFUNCTYPE(c_int, c_uint64)
+_START_FROM = c.CFUNCTYPE(c_int, c_void_p, c_size_t, c_uint64)
+_NEXT = c.CFUNCTYPE(c_int, c.POINTER(c.POINTER(Column)), c.POINTER(c_int))
+_SAVE = c.CFUNCTYPE(c_int, c.POINTER(c_void_p), c.POINTER(c_size_t))
+_CLOSE = c.CFUNCTYPE(None)
+
+
+class _Input(c.Structure):
+    _fields_ = [("start", _START), ("start_from", _START_FROM), ("next", _NEXT), ("save", _SAVE), ("close", _CLOSE)]
+
+
 _NUMBERS = [*_to(c_char_p, c.c_double), c_int]  # names, values and their number
 _OUT_BYTES = _to(c_void_p, c_size_t)  # a pointer and a length, because c_char_p would stop at the first NUL
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -105,6 +138,15 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
     "session": (c_uint64, []),
+    "last_place": (c_char_p, []),
+    "iterator_new": (c_int, [c_uint32, c_char_p, *_to(c_void_p)]),
+    "iterator_next": (c_int, [c_void_p, *_to(c.POINTER(Column), c_int)]),
+    "iterator_save": (c_int, [c_void_p, *_OUT_BYTES]),
+    "iterator_restore": (c_int, [c_void_p, c_char_p, c_size_t, *_to(c_int)]),
+    "iterator_drop": (None, [c_void_p]),
+    "release": (None, [c_void_p]),
+    "deal": (c_int, [c_uint32, c_uint64, c_int, c_int, *_to(_Input)]),
+    "input_failed": (None, [c_int, c_char_p]),
 }
 
 
@@ -414,3 +456,152 @@ def source_wait(channel: int) -> Optional[tuple[int, int]]:
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:
     """Reader: the epoch failed outside the deal op. Every trainer gets the error. `code` is an absl::StatusCode."""
     _check("source_fail", channel, epoch, code, message.encode(errors="backslashreplace"))  # it may quote a file's name
+
+
+# ---- Programs without TensorFlow: csrc/engine/c_api_loader.cc.
+
+
+def code_of(error: BaseException) -> int:
+    """The absl::StatusCode of an error of Python, as in TensorFlow's py_function."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
+
+
+def release(owner: int) -> None:
+    """Ends the use of a share's column, by its owner."""
+    _call("release", owner)
+
+
+def _raise_placed(code: int) -> NoReturn:
+    """Raises the error of the last call of an iterator. If the reader raised it in Python, it has the same class, if
+    that is a builtin one."""
+    message = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
+    where = (_call("last_place") or b"").decode(errors="replace")
+    name, colon, rest = message.partition(": ")
+    kind = getattr(builtins, name, None) if colon else None
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
+        with contextlib.suppress(TypeError):  # its constructor takes more than a text
+            raise placed_error(kind, rest, where)
+    raise placed_error(_EXCEPTIONS.get(code, RuntimeError), message, where)
+
+
+class ShareIterator:
+    """An iterator of a channel on a trainer, for its next epoch.
+
+    Raises:
+      RuntimeError: no engine runs, or the channel was released.
+    """
+
+    def __init__(self, channel: int, label: str):
+        made = c_void_p()
+        self._placed("iterator_new", channel, label.encode(), byref(made))
+        self._iterator = made
+        weakref.finalize(self, _call, "iterator_drop", made).atexit = False
+
+    @staticmethod
+    def _placed(name: str, *args: Any) -> None:
+        if code := _call(name, *args):
+            _raise_placed(code)
+
+    def next(self) -> Optional[list[Column]]:
+        """Waits for the next share. None: the epoch is over. Give each owner of a column to release() once.
+
+        The columns are valid until the next call.
+
+        Raises:
+          TimeoutError: the time limit has passed.
+          RuntimeError: the epoch failed, or was superseded; a process was lost; after shutdown(). Or a builtin class of
+            the error that the reader's source raised.
+        """
+        columns, count = c.POINTER(Column)(), c_int()
+        while code := _call("iterator_next", self._iterator, byref(columns), byref(count)):
+            if code != _CANCELLED or threading.current_thread() is not threading.main_thread():
+                _raise_placed(code)
+            # Ctrl-C in the main thread: Python has run its handler, which has raised nothing.
+        return None if count.value < 0 else columns[: count.value]
+
+    def save(self) -> bytes:
+        """The state of the epoch, for this rank. Waits for the readers."""
+        data, size = c_void_p(), c_size_t()
+        self._placed("iterator_save", self._iterator, byref(data), byref(size))
+        return c.string_at(data.value or 0, size.value)
+
+    def restore(self, state: bytes) -> bool:
+        """Makes the iterator resume from a state. Waits for the readers. Returns whether the epoch of the state was over."""
+        over = c_int()
+        self._placed("iterator_restore", self._iterator, state, len(state), byref(over))
+        return bool(over.value)
+
+
+class ColumnOfSource(Protocol):
+    """A column of a Python source's element (elements/columns.py)."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+class Source(Protocol):
+    """What deal() calls, on the thread that calls deal(). Any of these methods may raise."""
+
+    def start(self, number: int) -> None: ...
+    def start_from(self, state: bytes, number: int) -> None: ...
+    def next(self) -> Optional[Sequence[ColumnOfSource]]: ...
+    def save(self) -> Optional[bytes]: ...
+    def close(self) -> None: ...
+
+
+def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source) -> None:
+    """Reader: deals one epoch that source_wait() has returned. Returns when all trainers have ended it.
+
+    The trainers get the errors of `source`, with the names of their classes.
+
+    Args:
+      anew: the source was made for this epoch.
+      divides: all readers have this source, and each of them deals its part of the elements.
+    """
+    kept: list[Any] = []  # what C++ got from the last call
+
+    def guarded(call: Callable[[], None]) -> int:
+        kept.clear()
+        try:
+            call()
+        except BaseException as error:  # also sys.exit() in the program's code, which may not pass through C++
+            code = code_of(error)
+            text = f"{type(error).__name__}: {message_of(error)}"
+            _call("input_failed", code, text.encode(errors="backslashreplace"))
+            return code
+        return 0
+
+    def next_into(columns: Any, count: Any) -> None:
+        element = source.next()
+        count[0] = -1 if element is None else len(element)
+        if element:
+            sizes = [(c_int64 * len(one.dims))(*one.dims) for one in element]
+            given = (Column * len(element))(
+                *[Column(one.number, len(s), s, one.address, one.size, None) for one, s in zip(element, sizes)]
+            )
+            kept.extend([element, sizes, given])
+            columns[0] = c.cast(given, c.POINTER(Column))
+
+    def save_into(state: Any, size: Any) -> None:
+        saved = source.save()
+        if saved:
+            kept.append(saved)
+            state[0], size[0] = c.cast(c_char_p(saved), c_void_p).value, len(saved)
+
+    def start_from(state: Any, size: int, number: int) -> int:
+        return guarded(lambda: source.start_from(c.string_at(state, size), number))
+
+    functions = _Input(
+        _START(lambda number: guarded(lambda: source.start(number))),
+        _START_FROM(start_from),
+        _NEXT(lambda columns, count: guarded(lambda: next_into(columns, count))),
+        _SAVE(lambda state, size: guarded(lambda: save_into(state, size))),
+        _CLOSE(lambda: guarded(source.close) and None),
+    )
+    _check("deal", channel, epoch, anew, divides, byref(functions))

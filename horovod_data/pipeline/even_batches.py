@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from ..channel import elements
+from ..channel.tensors import check_types, components, has_composites, put_together, take_apart
+from ..elements import nests
 from ..errors import explained, whole
 from . import even_steps
 
@@ -135,8 +136,8 @@ class _Rows:
     """The stages for rows of one element_spec."""
 
     def __init__(self, spec: Any, cost: Callable[..., Any]):
-        elements.check_types(spec)
-        if any(elements.is_none(leaf) for leaf in tf.nest.flatten(spec)):
+        check_types(spec)
+        if any(nests.is_none(leaf) for leaf in tf.nest.flatten(spec)):
             what = "even_batches was given rows with None, which padded_batch() does not take"
             raise explained(TypeError, what, "Leave None out of the rows, and add it by map() behind even_batches")
         # A row of a ragged tensor is a plain tensor in functions of stages.
@@ -144,10 +145,10 @@ class _Rows:
             tf.TensorSpec(leaf.shape, leaf.dtype)
             if isinstance(leaf, tf.RaggedTensorSpec) and not leaf.ragged_rank
             else leaf
-            for _, leaf in elements.leaves(spec)
+            for _, leaf in nests.leaves(spec)
         ]
-        self._spec = elements.filled(spec, plain)
-        self._parts = elements.components(self._spec)
+        self._spec = nests.filled(spec, plain)
+        self._parts = components(self._spec)
         self._cost = cost
 
     def listed(self, *row: Any) -> tuple[tf.Tensor, ...]:
@@ -155,7 +156,7 @@ class _Rows:
         cost = _number(self._cost(*row))
         if cost.shape.rank:
             raise explained(ValueError, f"cost= returned a tensor of shape {cost.shape}", "Return one number for a row")
-        return (tf.reshape(tf.cast(cost, tf.float64), []), *map(_list_of_one, elements.take_apart(*row)))
+        return (tf.reshape(tf.cast(cost, tf.float64), []), *map(_list_of_one, take_apart(*row)))
 
     def none(self) -> tuple[tf.Tensor, ...]:
         """A window without rows, which stands for the end of the data."""
@@ -183,7 +184,7 @@ class _Rows:
 
     def batches(self, padded_shapes: Any, padding_values: Any) -> Callable[..., tf.data.Dataset]:
         """For Dataset.flat_map: the batches of a window."""
-        pads = padded_shapes is not None or padding_values is not None or not elements.has_composites(self._spec)
+        pads = padded_shapes is not None or padding_values is not None or not has_composites(self._spec)
 
         def batch(lists: tuple[tf.Tensor, ...], size: tf.Tensor) -> tf.data.Dataset:
             rows = tf.data.Dataset.from_tensor_slices(lists).map(self._unlisted)
@@ -204,7 +205,7 @@ class _Rows:
             )
             tensor.set_shape(part.shape)
             tensors.append(tensor)
-        return elements.put_together(self._spec)(*tensors)
+        return put_together(self._spec)(*tensors)
 
 
 def _number(returned: Any) -> tf.Tensor:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Optional
 
 import tensorflow as tf
 
@@ -22,6 +21,7 @@ from ...errors import explained
 from ...native import tensorflow_private as private
 from ..receiver import stages
 from .order import outline_of, unordered, varies
+from .summary import PartSummary
 
 # Stages that treat a part of the files as they treat all files. Each name is the name of a class without `Dataset`.
 _ALIKE = frozenset({
@@ -32,17 +32,6 @@ _ALIKE = frozenset({
 # Stages that AutoShard moves. It divides the list of files before such a stage runs, even if the stage comes first.
 _MOVED = frozenset({"Shuffle"})
 _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
-
-
-@dataclasses.dataclass(frozen=True)
-class PartSummary:
-    """A reader's message to all ranks. It describes the reader's part."""
-
-    kind: str  # "files" or "elements"
-    digest: str = ""  # digest of the files' names, in the order in which the files are divided
-    names: str = ""  # digest of the same names, sorted
-    kinds: str = ""  # digest of the stages
-    seeds: str = ""  # digest of their seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,32 +86,6 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     if differ:
         what += "; the values of elements aren't compared, because a function in the pipeline draws random numbers"
     return ReaderPart(dataset.shard(readers, reader), PartSummary("elements", kinds=kinds, seeds=seeds), what, differ)
-
-
-def check_parts(
-    parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
-) -> None:
-    """Raises ValueError, on every rank, if the readers' parts don't make up one whole.
-
-    Each list has one entry for each reader.
-    """
-    first = parts[0]
-    for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
-        files = part is not None and part.kind == "files"
-        unknown = None in (fingerprint, fingerprints[0])
-        if part == first and (part is None or files or unknown or fingerprint == fingerprints[0]):
-            continue
-        differ = "have different ones"
-        to_do = "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, where "
-        to_do += "the dataset function shards"
-        if part is not None and first is not None and part.kind == first.kind:
-            if files and part.names == first.names:
-                differ, to_do = "have its files in different orders", "Sort the list of files"
-            elif not files and part.kinds == first.kinds and part.seeds != first.seeds:
-                differ = "have different seeds in it"
-                to_do = "Give shuffle() and its like a seed, and tf.random.set_seed() the same on all readers"
-        both = f'shard="auto" in {what} divides one pipeline between the readers, but {names[0]} and {name} {differ}'
-        raise explained(ValueError, f"{both}: rows would come twice or not at all", to_do, where="")
 
 
 def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int) -> tuple[tuple[bytes, ...], str]:

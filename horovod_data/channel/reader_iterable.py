@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader's side of a channel whose source is a Python iterable: its iterators, their states, and its elements."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from ..elements import columns, specs
+from ..elements.nests import leaves
+from ..errors import explained
+from ..native import bindings
+from .options import Options
+from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
+from .shard.summary import PartSummary
+
+# How a state is had and restored: the object that has the methods, and their names. The first that both exist are used.
+_STATES = (
+    ("source", "state_dict", "load_state_dict"),
+    ("iterator", "state_dict", "load_state_dict"),
+    ("iterator", "get_state", "set_state"),
+    ("source", "get_state", "set_state"),
+)
+
+
+def read_iterable(
+    source: Any,
+    function: Optional[Callable[..., Any]],
+    options: Options,
+    reader: int,
+    readers: int,
+    group_trainers: int,
+) -> Reading:
+    """Reads an iterable. Gets its first element, which shows what its elements are. Epoch 1 delivers that element.
+
+    `function`: makes the iterables of later epochs, if each has its own.
+    """
+    first = Iterables(source, options.weigh if options.has_costs else None)
+    spec = first.peek()
+    if spec is not EMPTY and options.batch == "global":
+        specs.check_global(spec[0] if options.has_costs else spec, options.remainder, group_trainers)
+    divides = options.shard is not None and readers > 1
+    part = None
+    if divides:
+        what = f"reads everything and delivers one element in {readers} (the source is a Python iterable)"
+        part = Part(PartSummary("elements", kinds="iterable"), what)
+    count = UNKNOWN if function is not None else first.count
+    if divides and count >= 0:
+        count = (count - reader + readers - 1) // readers
+    held = [first]
+
+    def deal(channel: int, epoch: int, number: int) -> None:
+        if function is None or (number == 1 and held):
+            iterables = held[0]
+        else:
+            iterables = first.of_another_epoch(function(number), number)
+        if function is not None:
+            held.clear()
+        bindings.deal(channel, epoch, anew=function is not None, divides=divides, source=iterables)
+
+    return Reading(spec, count, None, None, part, deal, first.forget)
+
+
+class Iterables:
+    """The iterators of one iterable. One of them is used at a time. It is what bindings.deal() asks for elements.
+
+    `costs`: the function that gives the cost of each row of an element.
+    """
+
+    def __init__(self, source: Any, costs: Optional[Callable[..., Any]], spec: Any = EMPTY):
+        self._source = source
+        self._costs = costs
+        self._spec = spec
+        self._iterator: Optional[Iterator[Any]] = None
+        self._peeked: list[Any] = []  # the first element of an iterator of which nothing was asked yet
+        self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
+        self._yielded: Optional[int] = 0  # by this iterator; None: it was restored
+        self._kept: Any = None  # what the columns of the last element refer to
+        self._begun = False  # the source is an iterator itself, and was read
+        self.count = _length(source)
+
+    def peek(self) -> Any:
+        """The spec of the elements, after the first one was made. EMPTY: there is none."""
+        self._iterator = self._iter()
+        self._fresh = True
+        for element in self._iterator:
+            self._peeked = [element]
+            self._spec = columns.spec_of(self._with_costs(element))
+            if self._costs is not None:
+                _check_costs(self._spec)
+            break
+        return self._spec
+
+    def of_another_epoch(self, source: Any, number: int) -> Iterables:
+        """The iterables of the source that the program's function has made for epoch `number`."""
+        check_iterable(source, f"the function made for epoch={number} ")
+        return Iterables(source, self._costs, self._spec)
+
+    def forget(self) -> None:
+        """Frees the source."""
+        self._source = self._iterator = self._kept = None
+        self._peeked = []
+
+    # ---- What bindings.deal() calls, on the dealer's thread.
+
+    def start(self, number: int) -> None:
+        """Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0."""
+        if self._fresh:
+            self._fresh = False
+            return
+        self._peeked = []
+        self._iterator = self._iter()
+        self._yielded = 0
+
+    def start_from(self, state: bytes, number: int) -> None:
+        """Makes an iterator from a state of save()."""
+        saved = pickle.loads(state)
+        iterator = self._iterator if self._fresh and self._iterator is not None else self._iter(seeks=True)
+        self._fresh, self._peeked, self._yielded = False, [], None
+        for whose, _, load in self._states(iterator):
+            getattr(self._source if whose == "source" else iterator, load)(saved)
+            self._iterator = self._iter(seeks=True) if whose == "source" else iterator
+            return
+        what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
+        raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
+
+    def next(self) -> Optional[list[columns.Column]]:
+        """The columns of the next element. None: there is none. They are valid until the next call."""
+        self._kept = None
+        assert self._iterator is not None
+        if self._peeked:
+            element = self._peeked.pop()
+        else:
+            try:
+                element = next(self._iterator)
+            except StopIteration:
+                self._check_length(True)
+                return None
+        if self._yielded is not None:
+            self._yielded += 1
+            self._check_length(False)
+        if self._spec is EMPTY:  # this reader's first source had no element, but those of other readers
+            self._spec = columns.spec_of(self._with_costs(element))
+        self._kept = columns.columns_of(self._spec, self._with_costs(element))
+        return self._kept
+
+    def save(self) -> Optional[bytes]:
+        """The state behind the last element of next(). None: the source has none, or it was asked for an element since."""
+        if self._peeked:
+            return None
+        for whose, get, _ in self._states(self._iterator):
+            return pickle.dumps(getattr(self._source if whose == "source" else self._iterator, get)())
+        return None
+
+    def close(self) -> None:
+        """The epoch is over."""
+        self._iterator = self._kept = None
+        self._peeked, self._fresh = [], False
+
+    # ----
+
+    def _states(self, iterator: Any) -> Iterator[tuple[str, str, str]]:
+        for whose, get, load in _STATES:
+            owner = self._source if whose == "source" else iterator
+            if hasattr(owner, get) and hasattr(owner, load):
+                yield whose, get, load
+
+    def _iter(self, seeks: bool = False) -> Iterator[Any]:
+        """A new iterator. `seeks`: it will be restored, so it may be one that was used before."""
+        iterator = iter(self._source)
+        if iterator is self._source and not seeks:
+            if self._begun:
+                what = f"the source is an iterator ({type(iterator).__name__}), which can be read once, and this is another epoch"
+                to_do = "Pass a function that makes one, or an iterable, such as a list or a DataLoader"
+                raise explained(ValueError, what, to_do, where="")
+            self._begun = True
+        return iterator
+
+    def _with_costs(self, element: Any) -> Any:
+        if self._costs is None:
+            return element
+        costs = np.asarray(self._costs(*element) if type(element) is tuple else self._costs(element))
+        if costs.dtype.kind in "biuf":
+            costs = costs.astype(np.float32)
+        return element, costs
+
+    def _check_length(self, ended: bool) -> None:
+        if self._yielded is None or self.count < 0:
+            return
+        if self._yielded > self.count or (ended and self._yielded < self.count):
+            found = f"{self._yielded}" if ended else f"element {self._yielded}"
+            what = f"the source's len() is {self.count}, but it yielded {found}{' elements' if ended else ''}"
+            raise explained(ValueError, what, "Let len() raise a TypeError if the number is not known", where="")
+
+
+def check_iterable(source: Any, whose: str = "") -> None:
+    """Raises TypeError unless elements can be had of it."""
+    if not isinstance(source, (str, bytes, dict)) and (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+        return
+    what = f"{whose}a {type(source).__name__}, not an iterable of batches"
+    to_do = "Use a tf.data.Dataset, a DataLoader, a list, or a function that returns one"
+    raise explained(TypeError, what if whose else f"source is {what}", to_do)
+
+
+def _length(source: Any) -> int:
+    """The number of elements, as tf.data counts. The length of a DataLoader over an IterableDataset is an estimate."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and isinstance(getattr(source, "dataset", None), data.IterableDataset):
+        return UNKNOWN
+    try:
+        return len(source)
+    except TypeError:
+        return UNKNOWN
+    except OverflowError:  # len() takes no more than sys.maxsize
+        return INFINITE
+
+
+def _check_costs(spec: Any) -> None:
+    """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
+    element, costs = spec
+    if costs.dtype != "float32":
+        what = f"weigh= returned an array of {costs.dtype}, and no numbers"
+        raise explained(ValueError, what, "Let it return a vector with the cost of each row", where="")
+    first = leaves(element)[0][1]
+    if costs.rank != min(first.rank, 1):
+        what = f"weigh= returned costs with {costs.rank} axes for an element whose first component has {first.rank}"
+        to_do = "Let it return a vector with the cost of each row" if first.rank else "Let it return a number"
+        raise explained(ValueError, what, to_do, where="")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes arrays and torch tensors of the columns of a share, over the memory in which the share arrived.
+
+The memory may be shared with other processes, so nobody may write into it. It stays in use as long as some array refers
+to it, also after shutdown().
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence
+
+import numpy as np
+
+from ..errors import explained
+from . import dtypes, specs
+from .composites import Ragged, Sparse
+from .nests import filled, leaves
+
+TO = ("numpy", "torch")
+
+
+class Given(Protocol):
+    """A column as the C++ core gives it (csrc/engine/c_api_loader.cc). Texts are in the form of csrc/wire/strings.h."""
+
+    dtype: int
+    ndim: int
+    dims: Any
+    data: Optional[int]
+    bytes: int
+    owner: Optional[int]
+
+
+class _Memory:
+    """The memory of one column, in the form from which numpy makes an array without a copy."""
+
+    __slots__ = ("__array_interface__", "_owner", "_release")
+
+    def __init__(self, interface: dict[str, Any], owner: int, release: Callable[[int], None]):
+        self.__array_interface__ = interface
+        self._owner = owner
+        self._release = release  # a module's name may be gone when Python ends
+
+    def __del__(self) -> None:
+        self._release(self._owner)
+
+
+class Maker(NamedTuple):
+    """Makes elements of shares.
+
+    Attributes:
+      spec: of a share.
+      to: "numpy" or "torch".
+      writable: copies each array, so that the program may write into it.
+      release: ends the use of a column, by its owner.
+    """
+
+    spec: Any
+    to: str
+    writable: bool
+    release: Callable[[int], None]
+
+    def element(self, columns: Sequence[Given]) -> Any:
+        """The element of a share's columns."""
+        parts = iter([self._array(column) for column in columns])
+        made: list[Any] = []
+        for _, leaf in leaves(self.spec):
+            if isinstance(leaf, specs.SparseSpec):
+                made.append(Sparse(next(parts), next(parts), next(parts)))
+            elif isinstance(leaf, specs.RaggedSpec) and leaf.ragged_rank:
+                made.append(Ragged(next(parts), [next(parts) for _ in range(leaf.ragged_rank)]))
+            elif leaf.dtype == dtypes.TEXT:
+                made.append(self._texts(next(parts), getattr(leaf, "text", False)))
+            else:
+                made.append(next(parts))
+        return filled(self.spec, made)
+
+    def _array(self, column: Given) -> Any:
+        shape = tuple(column.dims[: column.ndim])
+        name = dtypes.NAMES[column.dtype]
+        if name == dtypes.TEXT:
+            return _decoded(column, shape, self.release)
+        read_only = self.to == "numpy"  # torch has no read-only tensors, and warns of such an array
+        bits = np.dtype(dtypes.bits_of(name))
+        array = np.empty(shape, bits)
+        if column.bytes and column.owner:
+            interface = {"version": 3, "shape": shape, "typestr": bits.str, "data": (column.data, read_only)}
+            array = np.asarray(_Memory(interface, column.owner, self.release))
+        elif read_only:
+            array.flags.writeable = False
+        if self.writable and column.bytes:
+            array = array.copy()
+        if self.to == "torch":
+            return _as_torch(array, name)
+        dtype = dtypes.numpy_of(name)
+        return array if dtype == bits else array.view(dtype)
+
+    def _texts(self, texts: Any, as_str: bool) -> Any:
+        """Texts as an array of objects, for torch as (lists of) texts."""
+        if as_str:
+            decode = np.frompyfunc(lambda text: text.decode("utf-8", "surrogateescape"), 1, 1)
+            texts = np.asarray(decode(texts), object) if texts.size else texts
+        return texts.tolist() if self.to == "torch" else texts
+
+
+def _decoded(column: Given, shape: tuple[int, ...], release: Callable[[int], None]) -> Any:
+    """The texts of a column, as an array of bytes objects."""
+    encoded = ctypes.string_at(column.data or 0, column.bytes) if column.bytes else b""
+    if column.owner:
+        release(column.owner)
+    texts = np.empty(shape, object)
+    flat = texts.reshape(-1)
+    at = 8 * flat.size
+    for i, length in enumerate(np.frombuffer(encoded, "<u8", flat.size).tolist()):
+        flat[i] = encoded[at : at + length]
+        at += length
+    return texts
+
+
+def _as_torch(array: Any, name: str) -> Any:
+    torch = sys.modules["torch"]
+    dtype = getattr(torch, name)
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def check(to: Any, writable: Any) -> None:
+    """Raises ValueError, TypeError or ImportError if arrays can't be made this way."""
+    if not isinstance(to, str) or to not in TO:
+        to_do = "Use 'numpy' or 'torch'; distribute_dataset() gives a tf.data.Dataset"
+        raise explained(ValueError, f"to={to!r} is not known", to_do)
+    if not isinstance(writable, bool):
+        raise explained(TypeError, f"writable must be True or False, not {writable!r}")
+    if to == "torch" and "torch" not in sys.modules:
+        try:
+            importlib.import_module("torch")
+        except ImportError as error:
+            what = f'to="torch" needs PyTorch, which can\'t be imported ({error})'
+            raise explained(ImportError, what, 'Install it, or use to="numpy"') from error
+
+
+def check_spec(spec: Any, to: str) -> None:
+    """Raises TypeError or ImportError if there is no array, or torch tensor, for a component."""
+    for name, leaf in leaves(spec):
+        if leaf.dtype == dtypes.TEXT:
+            continue
+        if to == "numpy":
+            dtypes.numpy_of(leaf.dtype)
+        elif not isinstance(getattr(sys.modules["torch"], leaf.dtype, None), sys.modules["torch"].dtype):
+            what = f"torch has no type for component {name}, {leaf.dtype}"
+            raise explained(TypeError, what, 'Convert it on the reader, or use to="numpy"')
+
+
+def times_weight(element: Any, weight: Any) -> Any:
+    """(x, y, sample_weight) and a weight for each row become (x, y, sample_weight * weight)."""
+    x, y, own = element
+    weight = weight.reshape(tuple(weight.shape) + (1,) * (own.ndim - 1))
+    return x, y, own * (weight.astype(own.dtype) if isinstance(own, np.ndarray) else weight.to(own.dtype))

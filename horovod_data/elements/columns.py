@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes columns of the elements that a Python source yields, and finds the spec of its first element.
+
+A column is the address of the items of an array. The C++ core copies them before it asks for the next element.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from typing import Any, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from ..errors import explained
+from . import dtypes, specs
+from .composites import Ragged, Sparse
+from .nests import check_keys, filled, leaves, matched
+
+_TEXTS = (str, bytes)
+_PLAIN = (bool, int, float, complex, str, bytes, np.generic)
+
+
+class Column(NamedTuple):
+    """The items of one tensor. `kept` keeps them alive.
+
+    Texts are in the form of csrc/wire/strings.h: all lengths as uint64, then all bytes.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    address: int
+    size: int  # in bytes
+    kept: Any
+    text: Optional[bool] = None  # of texts: True: they are str, False: bytes, None: there are none
+
+    @property
+    def number(self) -> int:
+        """TensorFlow's number of the type."""
+        return dtypes.number_of(self.dtype)
+
+
+def spec_of(element: Any) -> Any:
+    """The spec of a source's elements, as far as its first element shows it. The sizes of axes are unknown.
+
+    Raises:
+      TypeError: a component can't be sent to another rank. The text says which, and what to do.
+    """
+    check_keys(element, "the source's")
+    shape_of = _structure(element)
+    return filled(shape_of, [_leaf_spec(name, leaf) for name, leaf in leaves(shape_of)])
+
+
+def columns_of(spec: Any, element: Any) -> list[Column]:
+    """The columns of an element of this spec, in the order of specs.components(spec).
+
+    Raises:
+      TypeError: the element has another structure, or a component of another type or number of axes.
+    """
+    found: list[Column] = []
+    for (name, leaf), value in zip(leaves(spec), matched(spec, element)):
+        columns = [_column(name, part) for part in _parts_of(value)]
+        wanted = specs.components(leaf)
+        same = len(columns) == len(wanted) and _is_composite(value) == specs.is_composite(leaf)
+        for column, part in zip(columns, wanted):
+            same = same and column.dtype == part.dtype and (part.shape is None or len(part.shape) == len(column.dims))
+            same = same and (column.text is None or not isinstance(leaf, specs.DenseSpec) or column.text == leaf.text)
+        if not same:
+            now = _leaf_spec(name, value)
+            what = f"component {name} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
+            raise explained(TypeError, what, "Let all elements have the same types and numbers of axes", where="")
+        found += columns
+    return found
+
+
+def _shown(leaf: specs.LeafSpec) -> str:
+    kind = "str" if getattr(leaf, "text", False) else "bytes" if leaf.dtype == dtypes.TEXT else leaf.dtype
+    return f"{leaf.kind}{kind} with {leaf.rank} axes"
+
+
+def _structure(element: Any) -> Any:
+    """The nest of the element. A list of numbers or texts is a leaf. So its leaves are objects that are no nests."""
+    if element is None or isinstance(element, list) and _is_plain(element):
+        return None if element is None else _Leaf(element)
+    if isinstance(element, dict):
+        kind = collections.OrderedDict if isinstance(element, collections.OrderedDict) else dict
+        return kind((key, _structure(part)) for key, part in element.items())
+    if isinstance(element, (list, tuple)):
+        parts = list(map(_structure, element))
+        if hasattr(element, "_fields"):
+            return type(element)(*parts)
+        return parts if isinstance(element, list) else tuple(parts)
+    return _Leaf(element)
+
+
+class _Leaf:
+    """Hides a value from the functions that walk through nests."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def _is_plain(value: Any) -> bool:
+    """Says whether a list has numbers or texts only, or lists of them."""
+    return bool(value) and all(_is_plain(one) if type(one) is list else isinstance(one, _PLAIN) for one in value)
+
+
+def _is_composite(value: Any) -> bool:
+    return isinstance(value, (Ragged, Sparse))
+
+
+def _parts_of(value: Any) -> Sequence[Any]:
+    if isinstance(value, Ragged):
+        return [value.values, *value.row_splits]
+    if isinstance(value, Sparse):
+        return [value.indices, value.values, value.dense_shape]
+    return [value]
+
+
+def _leaf_spec(name: str, leaf: Any) -> specs.LeafSpec:
+    value = leaf.value if isinstance(leaf, _Leaf) else leaf
+    columns = [_column(name, part) for part in _parts_of(value)]
+    if isinstance(value, Ragged):
+        values, *splits = columns
+        kinds = {split.dtype for split in splits}
+        if len(kinds) > 1 or not kinds <= {"int64", "int32"} or any(len(split.dims) != 1 for split in splits):
+            what = f"component {name} is an hvdata.Ragged whose row_splits are no vectors of int64 or of int32"
+            raise explained(TypeError, what, 'Make them with numpy.array(..., "int64")', where="")
+        shape = (None,) * (len(splits) + len(values.dims))
+        return specs.RaggedSpec(shape, values.dtype, len(splits), splits[0].dtype)
+    if isinstance(value, Sparse):
+        indices, values, dense_shape = columns
+        sizes = [len(column.dims) for column in columns]
+        if (indices.dtype, dense_shape.dtype) != ("int64", "int64") or sizes != [2, 1, 1]:
+            what = f"component {name} is an hvdata.Sparse with indices or a dense_shape that are not int64, or of other axes"
+            raise explained(
+                TypeError, what, "Pass indices [entries, axes], values [entries], dense_shape [axes]", where=""
+            )
+        return specs.SparseSpec((None,) * dense_shape.dims[0], values.dtype)
+    return specs.DenseSpec((None,) * len(columns[0].dims), columns[0].dtype, text=bool(columns[0].text))
+
+
+def _column(name: str, value: Any) -> Column:
+    """The column of an array, a torch tensor, a number, a text, or a list of them."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _column_of_torch(name, value, torch)
+    if isinstance(value, list):
+        return _column_of_list(name, value)
+    if isinstance(value, _TEXTS):
+        return _column_of_texts((), [value])
+    numbers = isinstance(value, (*_PLAIN, np.ndarray))
+    if not numbers and not hasattr(value, "__array__"):
+        what = f"component {name} is a {type(value).__name__}, which can't be sent to another rank"
+        to_do = "Elements may hold arrays, tensors, numbers, texts and lists of them, in dicts, lists and tuples"
+        raise explained(TypeError, what, to_do, where="")
+    return _column_of_array(name, np.asarray(value))
+
+
+def _column_of_list(name: str, value: list[Any]) -> Column:
+    try:
+        return _column_of_array(name, np.asarray(value))
+    except ValueError:  # numpy can't make an array of it
+        what = f"component {name} is a list of lists of different lengths"
+        raise explained(TypeError, what, "Pad them, or make an hvdata.Ragged of them", where="") from None
+
+
+def _column_of_array(name: str, array: Any) -> Column:
+    if array.dtype.kind in "SUO":
+        items = array.ravel().tolist()
+        if not all(isinstance(item, _TEXTS) for item in items):
+            other = next(type(item).__name__ for item in items if not isinstance(item, _TEXTS))
+            what = f"component {name} is an array of objects, and one of them is a {other}"
+            raise explained(TypeError, what, "Use an array of numbers, or of str or bytes", where="")
+        return _column_of_texts(array.shape, items)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    dtype = array.dtype.name
+    if dtype not in dtypes.NAMES.values():
+        what = f"component {name} is an array of {dtype}, which can't be sent to another rank"
+        raise explained(TypeError, what, "Convert it to numbers of another type", where="")
+    if not array.flags.c_contiguous:
+        array = array.copy(order="C")
+    return Column(dtype, array.shape, array.__array_interface__["data"][0], array.nbytes, array)
+
+
+def _column_of_texts(dims: tuple[int, ...], items: list[Any]) -> Column:
+    kinds = {isinstance(item, str) for item in items}
+    encoded = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in items]
+    lengths = np.fromiter(map(len, encoded), "<u8", len(encoded)).tobytes()
+    memory = np.frombuffer(b"".join([lengths, *encoded]), np.uint8)
+    address = memory.__array_interface__["data"][0]
+    return Column(dtypes.TEXT, dims, address, memory.nbytes, memory, kinds == {True} if kinds else None)
+
+
+def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:
+    if tensor.device.type != "cpu":
+        what = f"component {name} is a tensor on {tensor.device}"
+        raise explained(TypeError, what, "Let the source yield tensors on the CPU: use .cpu()", where="")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or dtype not in dtypes.NAMES.values():
+        kind = dtype if tensor.layout == torch.strided else str(tensor.layout)
+        what = f"component {name} is a tensor of {kind}, which can't be sent to another rank"
+        raise explained(TypeError, what, "Convert it to a dense tensor of another type", where="")
+    tensor = tensor.detach().contiguous()
+    if tensor.is_conj() or tensor.is_neg():  # views that are computed when they are read
+        tensor = tensor.resolve_conj().resolve_neg()
+    return Column(dtype, tuple(tensor.shape), tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)

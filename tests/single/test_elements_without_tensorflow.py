@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs, columns and arrays of horovod_data/elements, which know no TensorFlow, beside TensorFlow's own."""
+
+import collections
+import ctypes
+import gc
+import json
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from horovod_data.channel import tensors as of_tensorflow
+from horovod_data.elements import arrays, columns, dtypes, nests, specs
+from horovod_data.elements.composites import Ragged, Sparse
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+class Column(ctypes.Structure):
+    """As the C API gives it."""
+
+    _fields_ = [("dtype", ctypes.c_int32), ("ndim", ctypes.c_int32), ("dims", ctypes.POINTER(ctypes.c_int64)),
+                ("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("owner", ctypes.c_void_p)]  # fmt: skip
+
+
+def delivered(spec, element, to="numpy", writable=False):
+    """The element behind a way through columns, and the owners that were released, in order."""
+    released = []
+    given = []
+    for number, column in enumerate(columns.columns_of(spec, element), 1):
+        dims = (ctypes.c_int64 * len(column.dims))(*column.dims)
+        one = Column(dtypes.number_of(column.dtype), len(dims), dims, column.address, column.size, number if column.size else None)
+        one.kept = column.kept
+        given.append(one)
+    maker = arrays.Maker(specs.from_json(json.loads(json.dumps(specs.to_json(spec)))), to, writable, released.append)
+    made = maker.element(given)
+    made_of = [one.kept for one in given]
+    return made, released, made_of
+
+
+def same(one, other):
+    for (name, a), (name_too, b) in zip(nests.leaves(one), nests.leaves(other)):
+        assert name == name_too
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes() or a.tolist() == b.tolist(), name
+
+
+def test_numbers_of_types_are_tensorflows():
+    for number, name in dtypes.NAMES.items():
+        if hasattr(tf.dtypes, name):
+            assert tf.as_dtype(name).as_datatype_enum == number, name
+    ours = set(dtypes.NAMES.values())
+    theirs = {one.name for one in vars(tf.dtypes).values() if isinstance(one, tf.DType)}
+    assert theirs - ours == {"resource", "variant"}
+
+
+@pytest.mark.parametrize("name", sorted(set(dtypes.NAMES.values()) - {dtypes.TEXT}))
+def test_numpy_forms_have_the_size_of_tensorflows(name):
+    if hasattr(tf.dtypes, name) and hasattr(ml_dtypes, name) or dtypes.bits_of(name) == name:
+        assert dtypes.numpy_of(name).itemsize == tf.as_dtype(name).size
+        assert np.dtype(dtypes.bits_of(name)).itemsize == tf.as_dtype(name).size
+
+
+ELEMENT = {
+    "z": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "a": (np.array([True, False]), None, [np.int8(3), np.array(2.5)]),
+    "pair": Pair("Grüße", np.array([b"one", b"", b"\0two\xff"], object)),
+    "texts": ["x", "yy"],
+    "numbers": [1, 2, 3],
+    "rows": [[1, 2], [3, 4]],
+    "b": np.ones([2, 3], ml_dtypes.bfloat16),
+    "empty": np.zeros([0, 4], np.complex64),
+}
+
+
+def test_an_element_comes_through_as_it_was():
+    spec = columns.spec_of(ELEMENT)
+    made, released, _ = delivered(spec, ELEMENT)
+    assert list(made) == list(ELEMENT) and made["a"][1] is None and type(made["a"][2]) is list
+    assert made["pair"].first.tolist() == "Grüße" and made["pair"]._fields == ("first", "second")
+    assert made["pair"].second.dtype == object and made["pair"].second.tolist() == [b"one", b"", b"\0two\xff"]
+    assert made["texts"].tolist() == ["x", "yy"] and made["rows"].tolist() == [[1, 2], [3, 4]]
+    assert made["numbers"].dtype == np.int64 and made["b"].dtype == ml_dtypes.bfloat16
+    assert made["a"][2][0].dtype == np.int8 and made["a"][2][1].shape == ()
+    same(made["z"], ELEMENT["z"])
+    same(made["empty"], ELEMENT["empty"])
+    texts = 3
+    assert len(released) == texts, "texts are copied"
+    del made
+    gc.collect()
+    assert len(released) == len(set(released)) == len(specs.components(spec)) - 1, "an empty array has no memory"
+
+
+def test_arrays_are_views_that_keep_the_memory():
+    element = {"x": np.arange(12.0).reshape(3, 4)}
+    made, released, (kept,) = delivered(columns.spec_of(element), element)
+    assert np.shares_memory(made["x"], element["x"]) and not made["x"].flags.writeable
+    with pytest.raises(ValueError):
+        made["x"].flags.writeable = True
+    row = made["x"][1:2]
+    del made
+    gc.collect()
+    assert not released and row.tolist() == [[4, 5, 6, 7]]
+    del row
+    gc.collect()
+    assert released == [1]
+    made, released, _ = delivered(columns.spec_of(element), element, writable=True)
+    made["x"][0, 0] = 7
+    assert element["x"][0, 0] == 0 and released == [1]
+
+
+def test_ragged_and_sparse():
+    ragged = Ragged(np.arange(5.0), [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
+    sparse = Sparse(np.array([[0, 1], [2, 0]]), np.array(["a", "b"]), np.array([3, 2]))
+    element = (ragged, {"s": sparse})
+    spec = columns.spec_of(element)
+    assert spec[0].ragged_rank == 2 and len(spec[0].shape) == 3 and spec[1]["s"].rank == 2
+    made, *_ = delivered(spec, element)
+    assert [[row.tolist() for row in rows] for rows in made[0].rows()] == [[[0, 1]], [[], [2, 3, 4]]] and len(
+        made[0]
+    ) == 2
+    assert (
+        made[1]["s"].values.tolist() == [b"a", b"b"]
+        and made[1]["s"].indices.dtype == np.int64
+        and len(made[1]["s"]) == 3
+    )
+    same_splits = Ragged(np.arange(5.0), (np.array([0, 5], np.int32),))
+    assert columns.spec_of(same_splits).splits == "int32"
+    with pytest.raises(TypeError, match="row_splits are no vectors"):
+        columns.spec_of(Ragged(np.arange(5.0), [np.array([0.0, 5.0])]))
+    with pytest.raises(TypeError, match="row_splits of hvdata.Ragged is"):
+        Ragged(np.arange(5.0), np.array([0, 5]))
+    with pytest.raises(TypeError, match="hvdata.Sparse with indices"):
+        columns.spec_of(Sparse(np.array([0, 1]), np.array([1.0]), np.array([3])))
+
+
+@pytest.mark.parametrize("element, text", [
+    ({"x": object()}, r"component \['x'\] is a object, which can't be sent"),
+    (({1, 2},), r"component \[0\] is a set"),
+    (np.array(["2020-01-01"], "datetime64[D]"), r"component the element is an array of datetime64\[D\]"),
+    (np.zeros(2, [("a", "i4")]), "is an array of void"),
+    (np.array([b"a", 3], object), "an array of objects, and one of them is a int"),
+    ([[1, 2], [3]], "a list of lists of different lengths.*hvdata.Ragged"),
+    ({("a",): 1}, r"a dict with the key \('a',\), a tuple"),
+    ({"a": 1, 2: 1}, "strings and numbers as keys"),
+])  # fmt: skip
+def test_what_can_not_be_sent(element, text):
+    with pytest.raises(TypeError, match=text):
+        columns.spec_of(element)
+
+
+@pytest.mark.parametrize("first, later, text", [
+    ({"x": 1}, {"y": 1}, r"the element is a dict of 'y', but in the first element it was a dict of 'x'"),
+    ((1, {"a": 2}), (1, {"a": None, "b": 2}), r"component \[1\] is a dict of 'a', 'b'"),
+    ((1, 2), (1, 2, 3), "the element is a tuple of 3, but in the first element it was a tuple of 2"),
+    ((1, 2), [1, 2], "the element is a list, but in the first element it was a tuple"),
+    ((None, 2), (1, 2), r"component \[0\] is a int, but in the first element it was None"),
+    ({"x": np.float32([1])}, {"x": np.float64([1])}, r"component \['x'\] is float64 with 1 axes, but .* float32 with 1 axes"),
+    (np.zeros([2, 2]), np.zeros([2]), "is float64 with 1 axes, but in the first element it was float64 with 2 axes"),
+    ("text", b"text", "the element is bytes with 0 axes, but in the first element it was str with 0 axes"),
+    (np.zeros(2), Ragged(np.zeros(2), [np.array([0, 2])]), "is ragged float64 with 2 axes"),
+])  # fmt: skip
+def test_later_elements_are_as_the_first(first, later, text):
+    spec = columns.spec_of(first)
+    columns.columns_of(spec, first)
+    with pytest.raises(TypeError, match=text):
+        columns.columns_of(spec, later)
+
+
+def test_sizes_may_change_and_texts_may_be_missing():
+    spec = columns.spec_of({"x": np.zeros([2, 3]), "t": ["a"]})
+    made, *_ = delivered(spec, {"x": np.zeros([5, 1]), "t": np.array([], object)})
+    assert made["x"].shape == (5, 1) and made["t"].shape == (0,)
+
+
+def test_arrays_of_other_orders_are_copied():
+    element = (np.arange(6).reshape(2, 3).T, np.arange(3, dtype=">i4"), np.arange(10)[::3])
+    made, *_ = delivered(columns.spec_of(element), element)
+    assert [one.tolist() for one in made] == [one.tolist() for one in element] and made[1].dtype == np.int32
+
+
+def test_torch_tensors_over_the_same_memory():
+    torch = pytest.importorskip("torch")
+    element = {
+        "x": torch.arange(6, dtype=torch.float32).reshape(2, 3).T,
+        "b": torch.ones(2, dtype=torch.bfloat16),
+        "t": ["a", b"\xff"],
+        "grad": torch.ones(2, requires_grad=True),
+        "ragged": Ragged(torch.arange(3), [torch.tensor([0, 1, 3])]),
+    }
+    element["t"] = ["a", "b"]
+    spec = columns.spec_of(element)
+    made, released, kept = delivered(spec, element, to="torch")
+    assert torch.equal(made["x"], element["x"]) and torch.equal(made["b"], element["b"])
+    assert made["t"] == ["a", "b"] and not made["grad"].requires_grad
+    assert [row.tolist() for row in made["ragged"].rows()] == [[0], [1, 2]]
+    assert made["b"].data_ptr() == element["b"].data_ptr() and len(released) == 1
+    with pytest.raises(TypeError, match="on meta.*use .cpu()"):
+        columns.spec_of(torch.ones(2, device="meta"))
+    with pytest.raises(TypeError, match="torch.sparse_coo"):
+        columns.spec_of(torch.ones(2).to_sparse())
+
+
+def test_the_program_learns_what_it_lacks(monkeypatch):
+    with pytest.raises(ValueError, match="to='jax' is not known.*distribute_dataset"):
+        arrays.check("jax", False)
+    with pytest.raises(TypeError, match="writable must be True or False, not 1"):
+        arrays.check("numpy", 1)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtypes.numpy_of.cache_clear()
+    with pytest.raises(ImportError, match="numpy has no bfloat16 without ml_dtypes"):
+        arrays.check_spec(specs.DenseSpec((), "bfloat16"), "numpy")
+    dtypes.numpy_of.cache_clear()
+    if "torch" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "torch", None)
+        monkeypatch.delitem(sys.modules, "torch")
+        monkeypatch.setattr(sys, "path", [])
+        monkeypatch.setattr(sys, "path_importer_cache", {})
+        with pytest.raises(ImportError, match='to="torch" needs PyTorch'):
+            arrays.check("torch", False)
+
+
+SPECS = [
+    tf.TensorSpec([None, 3], tf.float32, "image"),
+    tf.TensorSpec(None, tf.string),
+    tf.SparseTensorSpec([4, None], tf.int64),
+    tf.RaggedTensorSpec([6, None, 3], tf.float32, 1),
+    tf.RaggedTensorSpec([6, 2, None], tf.float32, 2, tf.int32),
+    tf.RaggedTensorSpec(None, tf.float32, 1, flat_values_spec=tf.TensorSpec([None, 7], tf.float32)),
+    tf.RaggedTensorSpec([None], tf.float32, 0),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_specs_of_tensorflow_there_and_back(spec):
+    ours = of_tensorflow.spec_of(spec)
+    assert of_tensorflow.tf_spec(specs.from_json(json.loads(json.dumps(specs.to_json(ours))))) == spec
+
+
+def test_nests_there_and_back():
+    spec = collections.OrderedDict(b=tf.TensorSpec([1]), a=Pair(None, [tf.TensorSpec([2]), (tf.TensorSpec([]),)]))
+    ours = specs.from_json(json.loads(json.dumps(specs.to_json(of_tensorflow.spec_of(spec)))))
+    assert type(ours) is collections.OrderedDict and list(ours) == ["b", "a"] and ours["a"]._fields == Pair._fields
+    assert type(ours["a"]).__name__ == "Pair" and type(ours["a"].second) is list
+    names = [name for name, _ in nests.leaves(ours)]
+    assert names == [name for name, _ in nests.leaves(spec)] == ["['a'].second[0]", "['a'].second[1][0]", "['b']"]
+    flat = [leaf.shape for _, leaf in nests.leaves(ours)]
+    assert flat == [tuple(leaf.shape.as_list()) for leaf in tf.nest.flatten(spec) if leaf is not None]
+
+
+@pytest.mark.parametrize("one", SPECS, ids=str)
+@pytest.mark.parametrize(
+    "other", [*SPECS, tf.TensorSpec([2, 3], tf.float32), tf.SparseTensorSpec([4, 1], tf.int64)], ids=str
+)
+def test_common_specs_are_tensorflows(one, other):
+    if one == SPECS[0] and other != one:  # names may differ
+        one = tf.TensorSpec(one.shape, one.dtype)
+    if other == SPECS[0]:
+        other = tf.TensorSpec(other.shape, other.dtype, getattr(one, "name", None))
+    theirs = one.most_specific_common_supertype([other])
+    try:
+        ours = of_tensorflow.tf_spec(specs.common_spec([of_tensorflow.spec_of(one), of_tensorflow.spec_of(other)]))
+    except ValueError as error:
+        ours = None
+        assert "for reader 0 the element is" in str(error)
+    assert ours == theirs
