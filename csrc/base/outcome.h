@@ -59,4 +59,12 @@ struct Outcome {
   Outcome At(const Place& where) const { return ok() || place.known() ? *this : Outcome(code, message, where); }
 };
 
+inline Outcome InvalidArgument(std::string message) { return {kInvalidArgument, std::move(message)}; }
+
+// Returns from the function if the call has failed.
+#define HVDATA_RETURN_IF_ERROR(call)                                    \
+  do {                                                                  \
+    if (::hvdata::Outcome failed = (call); !failed.ok()) return failed; \
+  } while (false)
+
 }  // namespace hvdata

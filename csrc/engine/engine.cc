@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/mpi_process.h"
+#include "engine/sweep.h"
+#include "rows/bundle.h"
 #include "transport/check.h"
 
 namespace hvdata {
@@ -58,11 +60,6 @@ Outcome ShutDownOutcome() {
       kFailedPrecondition,
       "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
       "read; a process can't join again"};
-}
-
-Hooks& TheHooks() {
-  static Hooks hooks;
-  return hooks;
 }
 
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
@@ -152,7 +149,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
 
 Post::Ways Engine::MakeWays() {
   return {
-      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, TheHooks().make_destination,
+      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, LandShare,
       [this](int member, Header header, BundlePtr bundle) { Dispatch(member, std::move(header), std::move(bundle)); },
       [this](const std::string& what) { Broken(what); }};
 }
@@ -277,7 +274,7 @@ void Engine::Tick() {
   agreements_->Tick();
   exchange_->Tick();
   if (timeline_) timeline_->Tick([this] { NoteUnderWay(kPiece); });
-  TheHooks().sweep();
+  sweep_tensors();
   {
     MutexLock lock(&mu_);
     if (stopped_ && post_->arena()) post_->arena()->Retire();  // frees what trainers have given back since

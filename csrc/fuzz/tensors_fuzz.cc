@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares that come in become tensors (ops/bundle.h): a component is refused, or is a tensor of just these bytes.
+// Shares that come in become tensors (rows/bundle.h, ops/tensors.h): a component is refused, or is a tensor of just these bytes.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -8,16 +8,9 @@
 
 #include "fuzz/fuzz.h"
 #include "mail/share.h"
-#include "ops/bundle.h"
+#include "ops/tensors.h"
 
 namespace hvdata {
-
-// bundle.cc needs only this of the engine.
-Hooks& TheHooks() {
-  static Hooks hooks;
-  return hooks;
-}
-
 namespace {
 
 constexpr uint64_t kMostBytes = 1 << 16;  // a lack of memory is not tested here
@@ -59,7 +52,7 @@ void Try(Decisions from) {
     const auto there = std::make_shared<std::string>(payloads[i]);
     found[i] = {there->data(), from.Choice(8) > 0 ? there->size() : there->size() / 2, there};
   }
-  Destination destination = TheHooks().make_destination(components, std::move(found));
+  Destination destination = LandShare(components, std::move(found));
   if (destination.places.empty()) return;  // this ends the job; or there are no components
   FUZZ_EXPECT(destination.places.size() == components.size());
   for (size_t i = 0; i < components.size(); ++i) {  // as the receiving thread does

@@ -38,6 +38,13 @@ void CountPlaces(const Header& header) {
 
 }  // namespace
 
+Block AllocateIn(const std::shared_ptr<Arena>& arena, uint64_t bytes, Arena::For purpose) {
+  char* const memory = arena->Allocate(bytes, purpose);
+  if (memory == nullptr) return {};
+  const auto free = [arena](const void* data) { arena->Free(static_cast<const char*>(data)); };
+  return {memory, bytes, std::shared_ptr<const void>(static_cast<const void*>(memory), free)};
+}
+
 Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)) {
   by_member_.resize(world->members.size());
@@ -138,13 +145,9 @@ void Post::SendHere(Header header, const Share* share) {
 bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || LinkTo(member) != nullptr); }
 
 Block Post::Allocate(uint64_t bytes) {
-  char* const memory = arena()->Allocate(bytes, Arena::For::kCopy);
-  if (memory == nullptr) {
-    LogFull(bytes);
-    return {};
-  }
-  const auto free = [arena = links_->arena](const void* data) { arena->Free(static_cast<const char*>(data)); };
-  return {memory, bytes, std::shared_ptr<const void>(static_cast<const void*>(memory), free)};
+  Block block = AllocateIn(arena(), bytes, Arena::For::kCopy);
+  if (block.data == nullptr) LogFull(bytes);
+  return block;
 }
 
 Block Post::AllocateShared(int member, uint64_t bytes) {

@@ -27,6 +27,9 @@
 
 namespace hvdata {
 
+// Memory in shared memory. No data: the arena has no room.
+Block AllocateIn(const std::shared_ptr<Arena>& arena, uint64_t bytes, Arena::For purpose);
+
 class Post : public Inbox {
  public:
   struct Ways {

@@ -14,7 +14,7 @@
 
 namespace hvdata {
 
-// The tensors of a share. Only ops/bundle.h knows their type.
+// The columns of a share. Only rows/bundle.h knows their type.
 using BundlePtr = std::shared_ptr<void>;
 
 // Bytes that stay valid and unchanged while `owner` lives.
@@ -38,15 +38,8 @@ struct Destination {
 };
 
 // Allocates memory for an incoming share. found[i] is the place of component i, if it came in the arena. Otherwise it
-// is empty.
+// is empty. The owner is a BundlePtr.
 using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
-
-// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow. Set by ops/ when the library is loaded.
-struct Hooks {
-  MakeDestination make_destination = nullptr;  // the owner is a BundlePtr
-  void (*sweep)() = [] {};                     // frees unused tensors; called about every 100 ms
-};
-Hooks& TheHooks();
 
 // What comes by MPI. The communication thread calls these functions. They don't block, and run no user code.
 class Inbox {

@@ -12,9 +12,9 @@
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "meeting/exchange.h"
-#include "ops/bundle.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"
+#include "ops/tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/errors.h"
@@ -67,10 +67,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
   // Sets the outputs after the call has ended without an error. Except: End() sets the last output, "call".
   virtual absl::Status Finish(OpCall* call) const = 0;
 
-  static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, const tensorflow::Tensor& rows) {
+  static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, Column rows) {
     const int member = call.world().trainers[static_cast<size_t>(trainer)];
     const bool here = member == call.world().self;
-    return MakeShare({rows}, {here, !here, member}, &call.engine->post());
+    return MakeShare({std::move(rows)}, {here, !here, member}, &call.engine->post());
   }
 
   // The status as an outcome. An error gets the place of the call.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/exchange_op.h"
-#include "ops/take_rows.h"
+#include "rows/take_rows.h"
 
 namespace hvdata {
 namespace {
@@ -24,7 +24,10 @@ class GatherOp : public ExchangeOp {
     const Tensor& part = call->ctx->input(0);
     if (part.dims() == 0) return absl::InvalidArgumentError("a scalar has no rows to gather");
     std::shared_ptr<const Share> share;
-    TF_RETURN_IF_ERROR(Caught([&] { return share = ShareFor(*call, root_, part), absl::OkStatus(); }));
+    TF_RETURN_IF_ERROR(Caught([&] {
+      share = ShareFor(*call, root_, ColumnOf(part, call->engine->post().arena().get()));
+      return absl::OkStatus();
+    }));
     call->engine->exchange().Gather(
         call->name, root_, *share,
         [call](uint64_t number, const std::vector<BundlePtr>& bundles) {
@@ -56,34 +59,35 @@ class GatherOp : public ExchangeOp {
  private:
   static absl::Status Join(OpCall* call, const std::vector<BundlePtr>& bundles) {
     const World& world = call->world();
-    Tensors parts;
+    Columns parts;
     Tensor rows(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(bundles.size())}));
     for (size_t t = 0; t < bundles.size(); ++t) {
-      std::vector<Tensor> tensors;
-      TF_RETURN_IF_ERROR(TakeTensors(bundles[t], &tensors));
-      if (tensors.size() != 1 || tensors[0].dims() == 0) {
+      Columns part;
+      TF_RETURN_IF_ERROR(ToStatus(TakeColumns(bundles[t], &part)));
+      if (part.size() != 1 || part[0].dims.empty())
         return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
-      }
-      const Tensor& first = parts.empty() ? tensors[0] : parts[0];
-      TensorShape wanted = first.shape();
-      const bool has_shape = wanted.SetDimWithStatus(0, tensors[0].dim_size(0)).ok() && tensors[0].shape() == wanted;
-      if (!has_shape || tensors[0].dtype() != first.dtype()) {
+      const Column& first = parts.empty() ? part[0] : parts[0];
+      std::vector<int64_t> wanted = first.dims;
+      wanted[0] = part[0].dims[0];
+      if (part[0].dims != wanted || part[0].dtype != first.dtype) {
         return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +
-                                          world.TrainerName(0) + ", " + Described(tensors[0]) + " on " +
+                                          world.TrainerName(0) + ", " + Described(part[0]) + " on " +
                                           world.TrainerName(static_cast<int>(t)) +
                                           ". All must have one dtype, and one shape but for axis 0");
       }
-      rows.flat<int64_t>()(static_cast<int64_t>(t)) = tensors[0].dim_size(0);
-      parts.push_back(std::move(tensors[0]));
+      rows.flat<int64_t>()(static_cast<int64_t>(t)) = wanted[0];
+      parts.push_back(std::move(part[0]));
     }
     call->rows = rows;
     // An error means that this rank has no memory for the rows of all parts, or that they are too many.
-    return JoinRows(parts, &call->value);
+    Column whole;
+    TF_RETURN_IF_ERROR(ToStatus(JoinRows(parts, &whole)));
+    whole.ours = true;
+    call->value = TensorOf(whole);
+    return absl::OkStatus();
   }
 
-  static std::string Described(const Tensor& part) {
-    return tensorflow::DataTypeString(part.dtype()) + " " + part.shape().DebugString();
-  }
+  static std::string Described(const Column& part) { return DtypeName(part.dtype) + " " + ShapeText(part.dims); }
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataGather").Device(tensorflow::DEVICE_CPU), GatherOp);

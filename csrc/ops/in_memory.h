@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -36,23 +35,7 @@ inline void Assign(std::string_view text, tensorflow::tstring* to) {
   to->assign(text.data(), text.size());
 }
 
-// Copies `count` elements of `from`, starting at element `at`, to `to`, starting at element `place`. Both have the same
-// dtype.
-inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to,
-                         int64_t place) {
-  if (count == 0) return;
-  if (from.dtype() == tensorflow::DT_STRING) {
-    const auto* strings = static_cast<const tensorflow::tstring*>(from.data()) + at;
-    auto* copies = static_cast<tensorflow::tstring*>(to.data()) + place;
-    for (int64_t i = 0; i < count; ++i) Assign(strings[i], &copies[i]);
-    return;
-  }
-  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
-  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
-              static_cast<size_t>(count * size));
-}
-
-// The approximate size of a tensor when it is sent. It includes the bytes of strings, which TensorFlow does not count.
+// The approximate size of a tensor when it is saved. It includes the bytes of strings, which TensorFlow does not count.
 inline uint64_t BytesOf(const tensorflow::Tensor& tensor) {
   uint64_t bytes = tensor.TotalBytes();
   if (tensor.dtype() != tensorflow::DT_STRING) return bytes;

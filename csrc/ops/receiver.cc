@@ -9,12 +9,13 @@
 #include "base/exceptions.h"
 #include "base/mutex.h"
 #include "base/world.h"
+#include "deal/checkpoint_state.h"
 #include "engine/engine.h"
-#include "ops/bundle.h"
-#include "ops/fingerprints.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"
-#include "ops/weights.h"
+#include "ops/tensors.h"
+#include "rows/fingerprints.h"
+#include "rows/weights.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
@@ -203,14 +204,14 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       Outcome Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
-        Outcome outcome = ToOutcome(TakeTensors(arrival.bundle, out));
+        Outcome outcome = TakeTensors(arrival.bundle, out);
         if (outcome.ok()) outcome = Check(*out);
         if (outcome.ok() && sink()->config().verify) {
           if (!fingerprints_) fingerprints_.emplace(sink()->config());
-          outcome = sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
+          outcome = sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(ColumnsOf(*out), arrival.rows));
         }
         if (outcome.ok() && sink()->config().weighed)
-          out->back() = WeightsOf(out->back(), sink()->trainers(), arrival.cost);
+          out->back() = TensorOf(WeightsOf(ColumnOf(out->back()), sink()->trainers(), arrival.cost));
         return outcome;
       }
 

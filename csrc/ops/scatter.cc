@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/exchange_op.h"
 #include "plan/plan.h"
+#include "rows/take_rows.h"
 
 namespace hvdata {
 namespace {
@@ -28,7 +29,7 @@ class ScatterOp : public ExchangeOp {
 
   absl::Status Finish(OpCall* call) const override {
     std::vector<Tensor> part;
-    TF_RETURN_IF_ERROR(TakeTensors(call->result.bundle, &part));
+    TF_RETURN_IF_ERROR(ToStatus(TakeTensors(call->result.bundle, &part)));
     if (part.size() != 1) return absl::InternalError("a part came with other than one tensor");
     if (part[0].dtype() != dtype_) {
       return absl::InvalidArgumentError("dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
@@ -62,11 +63,12 @@ class ScatterOp : public ExchangeOp {
                                         std::to_string(rows) + " rows of the tensor" +
                                         (odd ? "" : "; their sum is " + std::to_string(sum)));
     }
+    const Column column = ColumnOf(value, call.engine->post().arena().get());
     int64_t begin = 0;
     for (int t = 0; t < n; ++t) {
-      const int64_t end = begin + counts[static_cast<size_t>(t)];
-      parts->push_back(ShareFor(call, t, value.Slice(begin, end)));
-      begin = end;
+      const int64_t count = counts[static_cast<size_t>(t)];
+      parts->push_back(ShareFor(call, t, View(column, begin, count)));
+      begin += count;
     }
     return absl::OkStatus();
   }

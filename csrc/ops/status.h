@@ -21,9 +21,6 @@
 
 namespace hvdata {
 
-// The largest iterator state that fits into a protobuf message, less 1 MiB for the rest of the message.
-constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
-
 inline absl::Status ToStatus(const Outcome& outcome) {
   absl::Status status(static_cast<absl::StatusCode>(outcome.code), outcome.Text());
   // For message_of() in horovod_data/errors.py.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dealer of ops/deal.cc over a made-up source of global batches.
+// The dealer of deal/dealer.cc over a made-up source of global batches.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,10 @@
 
 #include "channel/source.h"
 #include "engine/engine.h"
+#include "rows/bundle.h"
+#include "rows/take_rows.h"
 #include "tests/scale_process.h"
 #include "tests/scale_rows.h"
-#include "tests/scale_shares.h"
 
 namespace hvdata {
 
@@ -77,8 +78,10 @@ class MadeUpDealer {
     const auto shares = static_cast<size_t>(world.group_trainer_count());
     const size_t rows = static_cast<size_t>(per_share_), share_bytes = rows * rows_->bytes();
     const auto reader = static_cast<uint64_t>(world.me().reader);
-    const Bytes element = NewElement(&engine_->post(), shares * share_bytes);
-    char* const memory = const_cast<char*>(element.data);
+    constexpr int kUint8 = 4;
+    const Column element = New(kUint8, {static_cast<int64_t>(shares * rows), static_cast<int64_t>(rows_->bytes())},
+                               engine_->post().arena());
+    char* const memory = element.make<char>();
     const double begun = ThreadSeconds();
     for (size_t i = 0; i < shares * rows; ++i) {
       rows_->Make(channel_, reader, epoch, number * shares * rows + i, memory + i * rows_->bytes());
@@ -86,7 +89,7 @@ class MadeUpDealer {
     SourceNanoseconds() += static_cast<uint64_t>(1e9 * (ThreadSeconds() - begun));
     Step step;
     step.first = number;
-    step.elements.push_back(std::make_shared<Bytes>(element));
+    step.elements.push_back(std::make_shared<Bundle>(Bundle{{element}, false, ""}));
     const bool verify = source.config().verify;
     proof::Element all;
     for (size_t t = 0; t < shares; ++t) {
@@ -102,8 +105,8 @@ class MadeUpDealer {
       if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
         data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);
       }
-      const std::vector<int64_t> dims{per_share_, static_cast<int64_t>(rows_->bytes())};
-      const auto share = ShareOfBytes({data, share_bytes, element.owner}, dims, member, &engine_->post(), world.self);
+      const auto share = MakeShare({View(element, static_cast<int64_t>(t) * per_share_, per_share_)},
+                                   {member == world.self, member != world.self, member}, &engine_->post());
       share->rows = rows;
       share->hash = hash.hash;
       step.shares.push_back(share);

@@ -26,7 +26,6 @@
 #include "tests/scale_plain_mpi.h"
 #include "tests/scale_process.h"
 #include "tests/scale_rows.h"
-#include "tests/scale_shares.h"
 
 namespace hvdata {
 namespace {
@@ -171,7 +170,6 @@ class Process {
   }
 
   bool Start() {
-    TheHooks().make_destination = LandBytes;
     EngineSettings settings;
     settings.stall_seconds = 30;
     settings.timeout_seconds = 240;
@@ -250,9 +248,10 @@ class Process {
   // Every row is to be what the source makes for this rank in this step.
   Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
-    const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
     const auto rows = static_cast<size_t>(options_["rows"]);
-    if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
+    Columns share;
+    const Outcome taken = TakeColumns(arrival.bundle, &share);
+    if (!taken.ok() || share.size() != 1 || share[0].memory.size != rows * rows_.bytes()) {
       return {kInternal, "the share has not the size that it has to have",
               sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
     }
@@ -265,7 +264,7 @@ class Process {
     for (size_t i = 0; i < rows; ++i) {
       const uint64_t row = ((iterator.taken.n - 1) * lanes + lane) * rows + i;
       rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
-      prints.push_back(rows_.FingerprintOf(bytes->data + i * rows_.bytes()));
+      prints.push_back(rows_.FingerprintOf(share[0].memory.data + i * rows_.bytes()));
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
       outcome = {kDataLoss,

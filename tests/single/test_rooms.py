@@ -17,8 +17,10 @@ BELOW = {
     "timeline": {"base", "wire", "mail"},
     "channel": {"base", "plan", "wire", "proof", "mail", "timeline"},
     "meeting": {"base", "wire", "mail"},
-    "engine": {"base", "wire", "mail", "timeline", "channel", "meeting", "transport"},
-    "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "meeting", "engine"},
+    "rows": {"base", "plan", "wire", "arena", "proof", "mail", "channel"},
+    "deal": {"base", "plan", "wire", "proof", "mail", "channel", "rows"},
+    "engine": {"base", "wire", "mail", "timeline", "channel", "meeting", "rows", "transport"},
+    "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "meeting", "rows", "deal", "engine"},
 }
 AROUND = {"tests", "fuzz"}  # use any of them
 

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/checkpoint.h"
+#include "deal/checkpoint.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/world.h"
-#include "ops/bundle.h"
-#include "ops/in_memory.h"
-#include "ops/status.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/profiler/lib/traceme.h"
-#include "tensorflow/core/profiler/lib/traceme_encode.h"
+#include "rows/bundle.h"
+#include "wire/header.h"
 
 namespace hvdata {
 namespace {
@@ -25,13 +22,13 @@ std::string Gib(uint64_t bytes) {
   return text;
 }
 
-absl::Status Damaged(const char* how) {
-  return absl::DataLossError(std::string("a checkpoint of this channel is damaged: ") + how + ". Restore another one");
+Outcome Damaged(const char* how) {
+  return {kDataLoss, std::string("a checkpoint of this channel is damaged: ") + how + ". Restore another one"};
 }
 
-absl::Status OtherElements(const std::string& how) {
-  return absl::InvalidArgumentError("a checkpoint of other elements was restored into this channel: " + how +
-                                    ". Restore it into a channel of the same pipeline");
+Outcome OtherElements(const std::string& how) {
+  return InvalidArgument("a checkpoint of other elements was restored into this channel: " + how +
+                         ". Restore it into a channel of the same pipeline");
 }
 
 plan::Holding HoldingOf(const CheckpointState& state) {
@@ -65,28 +62,29 @@ Place Checkpoint::Where() const {
 void Checkpoint::AnswerSaves() {
   const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
   const bool one_for_all = source_->config().schedule != plan::Schedule::kDynamic;
-  absl::Status status;
+  Outcome outcome;
   std::string text;
   for (size_t i = 0; i < requests.size(); ++i) {
     const bool first = i == 0 || !one_for_all, last = i + 1 == requests.size() || !one_for_all;
-    if (first) status = Caught([&] { return StateFor(static_cast<int>(requests[i].trainer), &text); });
-    source_->AnswerSave(requests[i], ToOutcome(status), last ? std::move(text) : text);
+    if (first) outcome = Guarded([&] { return StateFor(static_cast<int>(requests[i].trainer), &text); });
+    source_->AnswerSave(requests[i], outcome, last ? std::move(text) : text);
   }
 }
 
-absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
-  if (!input_->started()) {
-    return absl::FailedPreconditionError(
-        "this epoch has no input to save: save before its first element is asked for, or when its end has been seen");
+Outcome Checkpoint::StateFor(int trainer, std::string* text) {
+  if (!input_->pipeline()->started()) {
+    return {
+        kFailedPrecondition,
+        "this epoch has no input to save: save before its first element is asked for, or when its end has been seen"};
   }
   if (source_->config().schedule != plan::Schedule::kDynamic) {
     State state;
-    TF_RETURN_IF_ERROR(Capture(&state));
+    HVDATA_RETURN_IF_ERROR(Capture(&state));
     return Encoded(&state, trainer, text);
   }
   if (saved_.empty() || saved_.count(trainer) > 0) {
     saved_.clear();
-    TF_RETURN_IF_ERROR(Capture(&snapshot_));
+    HVDATA_RETURN_IF_ERROR(Capture(&snapshot_));
     snapshot_.snapshot = RandomNumber();
     snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
   }
@@ -95,62 +93,52 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
 }
 
 // Encodes the state, with the elements that the trainer has taken since it was made.
-absl::Status Checkpoint::Encoded(State* state, int trainer, std::string* text) const {
+Outcome Checkpoint::Encoded(State* state, int trainer, std::string* text) const {
   const size_t of_all = state->taken_since.size();
   const std::vector<uint64_t> taken = source_->Epoch()->TakenSince(trainer);
   state->taken_since.insert(state->taken_since.end(), taken.begin(), taken.end());
   *text = state->Encode();
   state->taken_since.resize(of_all);
-  if (text->size() <= kMostState) return absl::OkStatus();
+  if (text->size() <= kMostState) return {};
   const uint64_t size = text->size();  // only this size includes tensors within tensors
   text->clear();
   return TooLarge(0, size);
 }
 
-absl::Status Checkpoint::Capture(State* state) {
-  const tsl::profiler::TraceMe trace(
-      [&] { return tsl::profiler::TraceMeEncode("HorovodDataSaveState", {{"channel", source_->config().name}}); });
+Outcome Checkpoint::Capture(State* state) {
+  const auto traced = input_->pipeline()->Traced("HorovodDataSaveState", source_->config().name);
   *state = State();
   state->epoch_id = epoch_id_;
   state->trainers = static_cast<uint64_t>(source_->world().group_trainer_count());
   state->mode = Mode();
   state->pulled = input_->pulled();
-  state->number = input_->number();
+  state->number = input_->pipeline()->number();
   state->fingerprint = input_->fingerprint();
   state->model = model;
-  std::vector<std::unique_ptr<tensorflow::VariantTensorData>> input;
-  const absl::Status saved = input_->Save(&input);
-  if (!saved.ok()) {
-    state->replay = true;
-    if (!std::exchange(logged_replay_, true)) {
-      Log(Where(), "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
-                       "): a restore will run it again from its front and pass over what was delivered");
-    }
-  }
   for (const auto& [number, bundle] : source_->Epoch()->UntakenElements()) {
-    state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
+    state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->columns);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
   if (source_->config().verify) state->mark = source_->Epoch()->Mark(state->From()).Encode();
-  // Sizes are added up before anything is encoded, as far as possible. They are a lower bound, because buffers may hold
-  // compressed elements.
+  // Sizes are added up before anything is encoded, as far as possible.
   uint64_t of_input = 0, of_elements = 0;
-  for (const auto& part : input) {
-    for (const tensorflow::Tensor& tensor : part->tensors()) of_input += BytesOf(tensor);
+  for (const auto& [number, columns] : state->elements) {
+    for (const Column& column : columns) of_elements += BytesOf(column);
   }
-  for (const auto& [number, tensors] : state->elements) {
-    for (const tensorflow::Tensor& tensor : tensors) of_elements += BytesOf(tensor);
+  const uint64_t most = kMostState - std::min(of_elements, kMostState);
+  const Outcome saved = input_->pipeline()->Save(most, &state->iterator, &of_input);
+  if (!saved.ok()) {
+    state->replay = true;
+    if (!std::exchange(logged_replay_, true)) {
+      Log(Where(), "the input can't be saved (" + saved.message.substr(0, 200) +
+                       "): a restore will run it again from its front and pass over what was delivered");
+    }
   }
-  if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
-  for (auto& part : input) {
-    if (!part->SerializeToString(&state->iterator.emplace_back())) return TooLarge(kMostState, of_elements);
-    part.reset();
-  }
-  return absl::OkStatus();
+  return of_input + of_elements > kMostState ? TooLarge(of_input, of_elements) : Outcome();
 }
 
-absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
-  return absl::InvalidArgumentError(
+Outcome Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
+  return InvalidArgument(
       "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
       Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
       Gib(of_input) +
@@ -173,21 +161,21 @@ void Checkpoint::KeepFinalStates() {
 
 // ---- Resuming.
 
-absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, uint64_t due,
-                                plan::Resumption* resumption, proof::Past* past) {
+Outcome Checkpoint::Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
+                           proof::Past* past) {
   State state;
   std::set<uint64_t> taken;
-  TF_RETURN_IF_ERROR(ReadStates(restored, resumption, &state, &taken));
-  if (resumption->over) return absl::OkStatus();
-  if (!resumption->has_state) return input_->Start(due);
-  TF_RETURN_IF_ERROR(CheckState(state));
+  HVDATA_RETURN_IF_ERROR(ReadStates(restored, resumption, &state, &taken));
+  if (resumption->over) return {};
+  if (!resumption->has_state) return input_->pipeline()->Start(due);
+  HVDATA_RETURN_IF_ERROR(CheckState(state));
   past->verified = proof::Bookmark::Is(state.mark);
   if (past->verified && !proof::Bookmark::Decode(state.mark, &past->mark)) return Damaged("its account is unreadable");
   epoch_id_ = state.epoch_id;
   model = std::move(state.model);
-  TF_RETURN_IF_ERROR(state.replay ? Replay(state)
-                                  : input_->StartFrom(state.iterator, state.number, state.pulled,
-                                                      [this](auto& element) { return CheckElement(element); }));
+  HVDATA_RETURN_IF_ERROR(state.replay ? Replay(state)
+                                      : input_->StartFrom(state.iterator, state.number, state.pulled,
+                                                          [this](auto& element) { return CheckElement(element); }));
   for (const auto& [number, element] : state.elements) {
     if (past->verified) AddToAccount(number, element, &past->mark);
   }
@@ -197,8 +185,8 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, ui
 
 // Of all states, only the state that the epoch resumes from is kept. `taken`: the elements that trainers have taken
 // since it was made.
-absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption,
-                                    State* state, std::set<uint64_t>* taken) const {
+Outcome Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
+                               std::set<uint64_t>* taken) const {
   std::vector<plan::Restored> all;
   bool found = false;
   for (const auto& [trainer, of_trainer] : restored) {
@@ -213,8 +201,8 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
       State its;
       if (!State::Decode(of_trainer.state, &its)) return Damaged("a reader's state is unreadable");
       if (its.mode != Mode()) {
-        return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + its.mode +
-                                          " was restored into one with " + Mode());
+        return InvalidArgument("a checkpoint of a channel with batch, schedule = " + its.mode +
+                               " was restored into one with " + Mode());
       }
       one.epoch_id = its.epoch_id;
       one.snapshot = its.snapshot;
@@ -230,33 +218,35 @@ absl::Status Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored
   for (int t = 0; t < source_->world().group_trainer_count(); ++t)
     names.push_back(source_->world().GroupTrainerName(t));
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
-  return why.empty() ? absl::OkStatus() : absl::InvalidArgumentError(why);
+  return why.empty() ? Outcome() : InvalidArgument(why);
 }
 
-absl::Status Checkpoint::Replay(const State& state) {
+Outcome Checkpoint::Replay(const State& state) {
   Log(Where(),
       "runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
-  absl::Status status = input_->Start(state.number);
-  Tensors element;
-  for (bool end = false; status.ok() && !end && input_->pulled() < state.pulled;) {
-    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
-                                 : input_->Next(&element, &end);
+  Outcome outcome = input_->pipeline()->Start(state.number);
+  Columns element;
+  for (bool end = false; outcome.ok() && !end && input_->pulled() < state.pulled;) {
+    outcome = input_->pipeline()->cancelled() ? Outcome(kCancelled, "the input was cancelled while it ran again")
+                                              : input_->Next(&element, &end);
   }
   const char* const checks = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
   const bool same = input_->fingerprint() == state.fingerprint || (checks != nullptr && std::string(checks) == "0");
-  if (!status.ok() || (input_->pulled() == state.pulled && same)) return status;
-  return absl::DataLossError(
+  if (!outcome.ok() || (input_->pulled() == state.pulled && same)) return outcome;
+  return {
+      kDataLoss,
       "the input can't be restored: its state could not be saved, so it was run again, and the first " +
-      std::to_string(state.pulled) +
-      " elements are not those that it yielded before the checkpoint was saved; to go on "
-      "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
-      "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only values "
-      "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
+          std::to_string(state.pulled) +
+          " elements are not those that it yielded before the checkpoint was saved; to go on "
+          "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
+          "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only "
+          "values "
+          "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0"};
 }
 
 // Adds an element that was delivered after the state's account had been made. If the element was not dealt at that
 // time, the account has an empty place for it.
-void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const {
+void Checkpoint::AddToAccount(uint64_t number, const Columns& element, proof::Bookmark* account) const {
   const uint64_t at = number - account->first;
   if (number < account->first || at > account->ahead.size()) return;
   if (at == account->ahead.size()) account->ahead.emplace_back();
@@ -264,11 +254,11 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
 }
 
 // Divides the elements: some are dealt again, and the input must skip the other elements.
-absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
-                                 proof::Past* past) {
+Outcome Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
+                            proof::Past* past) {
   const plan::Holding holding = HoldingOf(state);
   plan::Remaining remaining = plan::Remain(holding, resumption, std::move(taken));
-  std::deque<std::pair<uint64_t, Tensors>> elements;
+  std::deque<std::pair<uint64_t, Columns>> elements;
   for (auto& element : state.elements) {
     if (remaining.again.count(element.first) > 0) elements.push_back(std::move(element));
   }
@@ -282,61 +272,61 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
   if (!from) return Damaged("its account and its elements contradict each other");
   past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));
-  input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Tensors& element) {
+  input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Columns& element) {
     if (verified) source_->Epoch()->DeliveredBefore(number, prover_.HashElement(element).element);
   });
   past->from = *from;
-  return absl::OkStatus();
+  return {};
 }
 
 // ---- Checks that a state belongs to this channel.
 
-// Checks one tensor of an element, or of a share's model. The length of a share's first axis is unknown.
-absl::Status Checkpoint::CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                                     bool of_share) const {
+// Checks one column of an element, or of a share's model. The length of a share's first axis is unknown.
+Outcome Checkpoint::CheckColumn(size_t component, int32_t dtype, const std::vector<int64_t>& dims,
+                                bool of_share) const {
   const ChannelConfig& c = source_->config();
-  tensorflow::PartialTensorShape known;
-  if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
+  std::optional<std::vector<int64_t>> known = c.shapes[component];
+  if (known) {
     if (static_cast<EmptyRule>(c.empty_rules[component]) == EmptyRule::kDenseShape)
-      dims = {static_cast<int64_t>(dims->size())};
-    else if (of_share && !dims->empty())
-      dims->front() = -1;
-    known = tensorflow::PartialTensorShape(*dims);
+      known = {static_cast<int64_t>(known->size())};
+    else if (of_share && !known->empty())
+      known->front() = -1;
   }
-  const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);
-  if (dtype == here && known.IsCompatibleWith(shape)) return absl::OkStatus();
-  return OtherElements(c.component_names[component] + " was " + tensorflow::DataTypeString(dtype) + " of shape " +
-                       shape.DebugString() + " when it was saved, and is " + tensorflow::DataTypeString(here) +
-                       " of shape " + known.DebugString() + " here");
+  const auto fits = [](int64_t size, int64_t its) { return size < 0 || size == its; };
+  const bool same = !known || std::equal(known->begin(), known->end(), dims.begin(), dims.end(), fits);
+  if (dtype == c.dtypes[component] && same) return {};
+  return OtherElements(c.component_names[component] + " was " + DtypeName(dtype) + " of shape " + ShapeText(dims) +
+                       " when it was saved, and is " + DtypeName(c.dtypes[component]) + " of shape " +
+                       (known ? ShapeText(*known) : "<unknown>") + " here");
 }
 
-absl::Status Checkpoint::CheckElement(const Tensors& element) const {
+Outcome Checkpoint::CheckElement(const Columns& element) const {
   const size_t count = source_->config().dtypes.size();
   if (element.size() != count) {
     return OtherElements("they had " + std::to_string(element.size()) + " components when they were saved, and have " +
                          std::to_string(count) + " here");
   }
-  for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(CheckTensor(i, element[i].dtype(), element[i].shape(), false));
-  return absl::OkStatus();
+  for (size_t i = 0; i < count; ++i) HVDATA_RETURN_IF_ERROR(CheckColumn(i, element[i].dtype, element[i].dims, false));
+  return {};
 }
 
-absl::Status Checkpoint::CheckState(const State& state) const {
+Outcome Checkpoint::CheckState(const State& state) const {
   if (!HoldingOf(state).Sound()) return Damaged("its elements have numbers that no reader gives");
-  for (const auto& [number, element] : state.elements) TF_RETURN_IF_ERROR(CheckElement(element));
+  for (const auto& [number, element] : state.elements) HVDATA_RETURN_IF_ERROR(CheckElement(element));
   if (!state.model.empty() && state.model.size() != source_->config().dtypes.size())
     return Damaged("its model of a share has other components");
   for (size_t i = 0; i < state.model.size(); ++i) {
     const Cutter::Part& part = state.model[i];
-    tensorflow::TensorShape shape;
-    if (!tensorflow::TensorShape::BuildTensorShape(part.dims, &shape).ok())
+    int64_t count = 0;
+    if (part.dims.size() > wire::kMaxRank || !wire::CountElements(part.dims, &count))
       return Damaged("its model of a share has no shape");
-    TF_RETURN_IF_ERROR(CheckTensor(i, part.dtype, shape, true));
+    HVDATA_RETURN_IF_ERROR(CheckColumn(i, part.dtype, part.dims, true));
     const auto rule = static_cast<EmptyRule>(source_->config().empty_rules[i]);
     const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
-    if (values && (part.values.dtype() != part.dtype || part.values.shape() != shape))
+    if (values && (part.values.dtype != part.dtype || part.values.dims != part.dims))
       return Damaged("its model of a share has other values");
   }
-  return absl::OkStatus();
+  return {};
 }
 
 }  // namespace hvdata

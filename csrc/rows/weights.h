@@ -8,21 +8,20 @@
 #include <cstdint>
 #include <optional>
 
-#include "absl/status/status.h"
-#include "ops/leaves.h"
-#include "tensorflow/core/framework/tensor.h"
+#include "base/outcome.h"
+#include "rows/column.h"
 
 namespace hvdata {
 
 // An error if `costs` is not one finite float32 of 0 or more for each of `rows` rows. An element without rows has a
 // single cost, without an axis.
-absl::Status CheckCosts(const tensorflow::Tensor& costs, std::optional<int64_t> rows);
+Outcome CheckCosts(const Column& costs, std::optional<int64_t> rows);
 
 // The sum of a share's costs.
-double SumOfCosts(const Tensors& share);
+double SumOfCosts(const Columns& share);
 
 // The weights of a share with these costs, for `trainers` trainers whose rows of the step cost `total` together. A step
 // whose rows all cost 0 has weights of 0.
-tensorflow::Tensor WeightsOf(const tensorflow::Tensor& costs, int trainers, double total);
+Column WeightsOf(const Column& costs, int trainers, double total);
 
 }  // namespace hvdata

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An element is a list of tensors. Several of them may form one ragged or sparse tensor. Such a group, or a single
-// dense tensor, is a leaf.
+// An element is a list of columns. Several of them may form one ragged or sparse tensor. Such a group, or a single
+// dense column, is a leaf.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "channel/channel_config.h"
-#include "tensorflow/core/framework/tensor.h"
+#include "rows/column.h"
 
 namespace hvdata {
-
-using Tensors = std::vector<tensorflow::Tensor>;
 
 // The contents of a component in a share without an element (the last step of per-rank batches). Ragged and sparse
 // tensors have several components, and some of them still have values without rows.
@@ -34,6 +32,6 @@ struct Leaf {
 std::vector<Leaf> LeavesOf(const ChannelConfig& config);
 
 // The size of axis 0. Nothing if the leaf is a scalar, or if its parts form no valid tensor.
-std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* components);
+std::optional<int64_t> RowsOf(const Leaf& leaf, const Column* components);
 
 }  // namespace hvdata

@@ -1,75 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/fingerprints.h"
+#include "rows/fingerprints.h"
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
+
+#include "wire/codec.h"
 
 namespace hvdata {
 
 using proof::Fingerprint;
 using proof::Hash;
-using tensorflow::Tensor;
-using tensorflow::tstring;
 
 namespace {
 
-// Hashes elements [begin, end) of a tensor, in row-major order.
-Fingerprint HashElements(const Tensor& tensor, int64_t begin, int64_t end, Fingerprint seed) {
-  if (tensor.dtype() == tensorflow::DT_STRING) {
-    const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
-    for (int64_t i = begin; i < end; ++i) seed = Hash(strings[i].data(), strings[i].size(), seed + 1);
+// Hashes items [begin, end) of a column.
+Fingerprint HashItems(const Column& column, int64_t begin, int64_t end, Fingerprint seed) {
+  if (column.texts()) {
+    const auto* texts = column.as<std::string_view>();
+    for (int64_t i = begin; i < end; ++i) seed = Hash(texts[i].data(), texts[i].size(), seed + 1);
     return seed;
   }
-  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(tensor.dtype()));
-  return Hash(static_cast<const char*>(tensor.data()) + begin * size, static_cast<size_t>((end - begin) * size), seed);
+  const auto size = static_cast<int64_t>(ItemBytes(column.dtype));
+  return Hash(column.memory.data + begin * size, static_cast<size_t>((end - begin) * size), seed);
 }
 
 // Hashes the parts that all rows of a component have in common: its type, and its shape from axis `from` on.
-Fingerprint HashSpec(const Tensor& tensor, int from, Fingerprint seed) {
-  const auto dtype = static_cast<int64_t>(tensor.dtype());
+Fingerprint HashSpec(const Column& column, size_t from, Fingerprint seed) {
+  const int64_t dtype = column.dtype;
   seed = Hash(&dtype, sizeof(dtype), seed);
-  for (int d = from; d < tensor.dims(); ++d) {
-    const int64_t size = tensor.dim_size(d);
-    seed = Hash(&size, sizeof(size), seed);
-  }
+  for (size_t d = from; d < column.dims.size(); ++d) seed = Hash(&column.dims[d], sizeof(int64_t), seed);
   return seed;
 }
 
+// The number of items in a row.
+int64_t StrideOf(const Column& column) { return column.dims[0] > 0 ? column.count() / column.dims[0] : 0; }
+
 // Each of these functions adds a leaf to the hashes of rows `first`, `first` + 1, ...
-void AddDense(const Tensor& tensor, int64_t first, std::vector<Fingerprint>* rows) {
-  const Fingerprint spec = HashSpec(tensor, 1, 0);
-  const int64_t stride = tensor.dim_size(0) > 0 ? tensor.NumElements() / tensor.dim_size(0) : 0;
-  const auto bytes = static_cast<size_t>(stride * tensorflow::DataTypeSize(tensor.dtype()));
-  const auto* data = static_cast<const char*>(tensor.data()) + static_cast<size_t>(first) * bytes;
-  const bool strings = tensor.dtype() == tensorflow::DT_STRING;
+void AddDense(const Column& column, int64_t first, std::vector<Fingerprint>* rows) {
+  const Fingerprint spec = HashSpec(column, 1, 0);
+  const int64_t stride = StrideOf(column);
+  const size_t bytes = static_cast<size_t>(stride) * ItemBytes(column.dtype);
+  const auto* data = column.memory.data + static_cast<size_t>(first) * bytes;
+  const bool texts = column.texts();
   for (size_t i = 0; i < rows->size(); ++i) {
     Fingerprint& row = (*rows)[i];
     const int64_t at = (first + static_cast<int64_t>(i)) * stride;
-    if (strings)
-      row = HashElements(tensor, at, at + stride, row ^ spec);
+    if (texts)
+      row = HashItems(column, at, at + stride, row ^ spec);
     else
       row = Hash(data + i * bytes, bytes, row ^ spec);
   }
 }
 
-int64_t At(const Tensor& splits, int64_t i) {
-  return splits.dtype() == tensorflow::DT_INT32 ? splits.flat<int32_t>()(i) : splits.flat<int64_t>()(i);
+int64_t At(const Column& splits, int64_t i) {
+  return splits.dtype == kInt32 ? splits.as<int32_t>()[i] : splits.as<int64_t>()[i];
 }
 
 // Parts: values, then the splits from the outermost to the innermost. Splits may point outside of the values, because
 // on a trainer they come from another process.
-void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fingerprint>* rows) {
-  const Tensor& values = parts[0];
+void AddRagged(const Column* parts, size_t count, int64_t first, std::vector<Fingerprint>* rows) {
+  const Column& values = parts[0];
   const Fingerprint spec = HashSpec(values, 1, 0);
-  const int64_t stride = values.dim_size(0) > 0 ? values.NumElements() / values.dim_size(0) : 0;
+  const int64_t stride = StrideOf(values);
   for (size_t i = 0; i < rows->size(); ++i) {
     Fingerprint row = (*rows)[i] ^ spec;
     auto begin = first + static_cast<int64_t>(i), end = begin + 1;
     for (size_t level = 1; level < count; ++level) {
-      const Tensor& splits = parts[level];
-      const int64_t most = splits.NumElements() - 1;
+      const Column& splits = parts[level];
+      const int64_t most = splits.count() - 1;
       begin = std::clamp<int64_t>(begin, 0, most), end = std::clamp<int64_t>(end, begin, most);
       for (int64_t k = begin; k < end; ++k) {
         const int64_t length = At(splits, k + 1) - At(splits, k);
@@ -77,30 +79,28 @@ void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fin
       }
       begin = At(splits, begin), end = At(splits, end);
     }
-    begin = std::clamp<int64_t>(begin, 0, values.dim_size(0)),
-    end = std::clamp<int64_t>(end, begin, values.dim_size(0));
-    (*rows)[i] = HashElements(values, begin * stride, end * stride, row);
+    begin = std::clamp<int64_t>(begin, 0, values.dims[0]), end = std::clamp<int64_t>(end, begin, values.dims[0]);
+    (*rows)[i] = HashItems(values, begin * stride, end * stride, row);
   }
 }
 
 // Parts: indices, values, dense shape.
-void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* rows) {
-  const auto indices = parts[0].matrix<int64_t>();
-  const auto shape = parts[2].flat<int64_t>();
-  const auto rank = static_cast<size_t>(shape.size());
-  const Fingerprint spec = Hash(shape.data() + 1, (rank - 1) * sizeof(int64_t), HashSpec(parts[1], 1, 0));
+void AddSparse(const Column* parts, int64_t first, std::vector<Fingerprint>* rows) {
+  const auto rank = static_cast<size_t>(parts[2].count());
+  const Fingerprint spec = Hash(parts[2].as<int64_t>() + 1, (rank - 1) * sizeof(int64_t), HashSpec(parts[1], 1, 0));
   for (Fingerprint& row : *rows) row = Hash(nullptr, 0, row ^ spec);
-  for (int64_t k = 0; k < std::min(parts[0].dim_size(0), parts[1].NumElements()); ++k) {
-    const int64_t row = indices(k, 0) - first;
+  for (int64_t k = 0; k < std::min(parts[0].dims[0], parts[1].count()); ++k) {
+    const int64_t* const place = parts[0].as<int64_t>() + static_cast<size_t>(k) * rank;
+    const int64_t row = *place - first;
     if (row < 0 || row >= static_cast<int64_t>(rows->size())) continue;
     Fingerprint& of = (*rows)[static_cast<size_t>(row)];
-    of = Hash(&indices(k, 0) + 1, (rank - 1) * sizeof(int64_t), of);
-    of = HashElements(parts[1], k, k + 1, of);
+    of = Hash(place + 1, (rank - 1) * sizeof(int64_t), of);
+    of = HashItems(parts[1], k, k + 1, of);
   }
 }
 
-void AddLeaf(const Leaf& leaf, const Tensor* element, int64_t first, std::vector<Fingerprint>* rows) {
-  const Tensor* parts = element + leaf.first;
+void AddLeaf(const Leaf& leaf, const Column* element, int64_t first, std::vector<Fingerprint>* rows) {
+  const Column* parts = element + leaf.first;
   if (leaf.kind == Leaf::kDense)
     AddDense(*parts, first, rows);
   else if (leaf.kind == Leaf::kRagged)
@@ -113,10 +113,54 @@ void AddLeaf(const Leaf& leaf, const Tensor* element, int64_t first, std::vector
 // vector of hashed features may have 2^30 rows, and nearly all are empty.
 constexpr int64_t kSparsePiece = 1 << 22;
 
+// TensorFlow's Hash64. Checkpoints of all versions hold its results.
+uint64_t Murmur(const char* data, size_t size, uint64_t seed) {
+  constexpr uint64_t kFactor = 0xc6a4a7935bd1e995;
+  constexpr int kShift = 47;
+  uint64_t hash = seed ^ (size * kFactor);
+  for (; size >= sizeof(uint64_t); data += sizeof(uint64_t), size -= sizeof(uint64_t)) {
+    uint64_t word = wire::LoadLittleEndian<uint64_t>(data) * kFactor;
+    word ^= word >> kShift;
+    hash = (hash ^ (word * kFactor)) * kFactor;
+  }
+  uint64_t rest = 0;
+  for (size_t i = size; i-- > 0;) rest = rest << 8 | static_cast<unsigned char>(data[i]);
+  if (size > 0) hash = (hash ^ rest) * kFactor;
+  hash = (hash ^ hash >> kShift) * kFactor;
+  return hash ^ hash >> kShift;
+}
+
 }  // namespace
 
-Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
-  return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
+Fingerprint HashWhole(const Column& column, Fingerprint seed) {
+  return HashItems(column, 0, column.count(), HashSpec(column, 0, seed));
+}
+
+uint64_t HashSamples(const Columns& element, uint64_t seed) {
+  constexpr size_t kSamples = 64;
+  for (const Column& column : element) {
+    for (const int64_t& size : column.dims) seed = Murmur(reinterpret_cast<const char*>(&size), sizeof(size), seed);
+    if (column.texts()) {
+      const auto count = static_cast<size_t>(column.count()), samples = std::min(count, kSamples);
+      for (size_t i = 0; i < samples; ++i) {
+        const std::string_view text = column.as<std::string_view>()[i * count / samples];
+        seed = Murmur(text.data(), std::min<size_t>(text.size(), 1024), seed + text.size());
+      }
+      continue;
+    }
+    const auto& [data, size, owner] = column.memory;
+    if (size <= kSamples * sizeof(uint64_t)) {
+      if (size > 0) seed = Murmur(data, size, seed);
+      continue;
+    }
+    char samples[kSamples * sizeof(uint64_t)];
+    for (size_t i = 0; i < kSamples; ++i) {
+      const size_t at = (size - sizeof(uint64_t)) * i / (kSamples - 1);
+      std::memcpy(samples + i * sizeof(uint64_t), data + at, sizeof(uint64_t));
+    }
+    seed = Murmur(samples, sizeof(samples), seed);
+  }
+  return seed;
 }
 
 Fingerprints::Fingerprints(const ChannelConfig& config) : leaves_(LeavesOf(config)), width_(config.empty_rules.size()) {
@@ -125,7 +169,7 @@ Fingerprints::Fingerprints(const ChannelConfig& config) : leaves_(LeavesOf(confi
   if (sparse) piece_ = kSparsePiece;
 }
 
-size_t Fingerprints::Count(const Tensor* first) const {
+size_t Fingerprints::Count(const Column* first) const {
   std::optional<int64_t> rows;
   for (const Leaf& leaf : leaves_) {
     const std::optional<int64_t> its = RowsOf(leaf, first);
@@ -135,7 +179,7 @@ size_t Fingerprints::Count(const Tensor* first) const {
   return rows ? static_cast<size_t>(*rows) : 1;
 }
 
-std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
+std::vector<proof::Digest> Fingerprints::Rows(const Column* first, const std::vector<plan::Rows>& parts) const {
   std::vector<proof::Digest> prints(parts.size());
   const auto count = static_cast<int64_t>(Count(first));
   const bool one =
@@ -157,7 +201,7 @@ std::vector<proof::Digest> Fingerprints::Rows(const Tensor* first, const std::ve
   return prints;
 }
 
-proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Tensors& share) const {
+proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Columns& share) const {
   const auto data = static_cast<int64_t>(rows.rows), all = static_cast<int64_t>(Count(share.data()));
   const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0];
   const std::array<uint64_t, 6> known{rows.rows, rows.order, rows.sum, rest.rows, rest.order, rest.sum};
@@ -168,14 +212,14 @@ proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Tensor
   return made;
 }
 
-proof::ShareHash Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
+proof::ShareHash Fingerprints::Arrived(const Columns& share, uint64_t rows) const {
   const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
   return HashShare(Rows(share.data(), {{0, data, 0}})[0], share);
 }
 
 // ---- Prover.
 
-Prover::Rows Prover::HashElement(const Tensors& element) const {
+Prover::Rows Prover::HashElement(const Columns& element) const {
   Rows rows;
   if (!config_.verify) return rows;
   const auto count = static_cast<int64_t>(Count(element));
@@ -190,7 +234,7 @@ Prover::Rows Prover::HashElement(const Tensors& element) const {
   return rows;
 }
 
-proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
+proof::StepHashes Prover::HashStep(const std::vector<Rows>& elements, const std::vector<Columns>& shares) const {
   proof::StepHashes hashes;
   if (!config_.verify) return hashes;
   std::vector<proof::Digest> rows;
@@ -212,7 +256,7 @@ std::vector<proof::Element> Prover::NotDealt(const std::vector<Rows>& elements) 
   return without_step;
 }
 
-std::vector<uint64_t> Prover::RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const {
+std::vector<uint64_t> Prover::RowsOfShares(const std::vector<Columns>& elements, size_t shares) const {
   std::vector<uint64_t> rows(shares);
   for (size_t i = 0; i < shares && !elements.empty(); ++i) {
     if (config_.batch == plan::Batch::kPerRank) {

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "channel/source.h"
-#include "ops/checkpoint_state.h"
-#include "ops/cut.h"
-#include "ops/fingerprints.h"
-#include "ops/input.h"
+#include "deal/checkpoint_state.h"
+#include "deal/input.h"
 #include "plan/resumption.h"
+#include "rows/cut.h"
+#include "rows/fingerprints.h"
 
 namespace hvdata {
 
@@ -33,10 +33,10 @@ class Checkpoint {
   void KeepFinalStates();
 
   // Starts the input from the states that trainers restored. Without such a state it starts the input at its front, as
-  // iterator number `due` (ops/input.h). If the epoch is over, it does not start the input. `past`: the account of a
+  // iterator number `due` (Pipeline::Start). If the epoch is over, it does not start the input. `past`: the account of a
   // verified channel.
-  absl::Status Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
-                      proof::Past* past);
+  Outcome Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
+                 proof::Past* past);
 
   // The model of the last step's first share, for channels that may need fillers. The dealer sets it. It is part of the
   // state.
@@ -48,21 +48,20 @@ class Checkpoint {
   std::string Mode() const;
   Place Where() const;
 
-  absl::Status StateFor(int trainer, std::string* text);
-  absl::Status Capture(State* state);
-  absl::Status Encoded(State* state, int trainer, std::string* text) const;
-  absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
+  Outcome StateFor(int trainer, std::string* text);
+  Outcome Capture(State* state);
+  Outcome Encoded(State* state, int trainer, std::string* text) const;
+  Outcome TooLarge(uint64_t of_input, uint64_t of_elements) const;
 
-  absl::Status ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
-                          std::set<uint64_t>* taken) const;
-  absl::Status Replay(const State& state);
-  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
-  void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;
+  Outcome ReadStates(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption, State* state,
+                     std::set<uint64_t>* taken) const;
+  Outcome Replay(const State& state);
+  Outcome PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
+  void AddToAccount(uint64_t number, const Columns& element, proof::Bookmark* account) const;
 
-  absl::Status CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
-                           bool of_share) const;
-  absl::Status CheckElement(const Tensors& element) const;
-  absl::Status CheckState(const State& state) const;
+  Outcome CheckColumn(size_t component, int32_t dtype, const std::vector<int64_t>& dims, bool of_share) const;
+  Outcome CheckElement(const Columns& element) const;
+  Outcome CheckState(const State& state) const;
 
   Source* const source_;
   Input* const input_;

@@ -10,9 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cut.h"
+#include "rows/cut.h"
 
 namespace hvdata {
+
+// The largest state of an iterator that fits into a protobuf message, less 1 MiB for the rest of the message.
+constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
 
 struct CheckpointState {
   uint64_t epoch_id = 0;  // differs between epochs, also of different runs
@@ -20,11 +23,11 @@ struct CheckpointState {
   uint64_t trainers = 0;
   std::string mode;                   // batch and schedule
   uint64_t pulled = 0;                // elements that the input iterator has yielded
-  bool replay = false;                // TensorFlow can't save the iterator: a restore runs it again from its front
+  bool replay = false;                // the iterator can't be saved: a restore runs it again from its front
   uint64_t number = 0;                // of the iterator, among the iterators of its dataset
   uint64_t fingerprint = 0;           // of the elements that the iterator has yielded
   std::vector<std::string> iterator;  // its own state
-  std::deque<std::pair<uint64_t, Tensors>> elements;  // with their numbers: elements that some trainer had not taken
+  std::deque<std::pair<uint64_t, Columns>> elements;  // with their numbers: elements that some trainer had not taken
   std::vector<uint64_t> taken_since;  // dynamic: taken by this trainer, or by any trainer before an earlier restore
   Cutter::Model model;
   std::string mark;  // verified channels: a proof::Bookmark

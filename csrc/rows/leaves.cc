@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/leaves.h"
+#include "rows/leaves.h"
 
 #include <algorithm>
 
 namespace hvdata {
-
-using tensorflow::Tensor;
 
 std::vector<Leaf> LeavesOf(const ChannelConfig& config) {
   const size_t width = config.empty_rules.size();
@@ -22,19 +20,17 @@ std::vector<Leaf> LeavesOf(const ChannelConfig& config) {
   return leaves;
 }
 
-std::optional<int64_t> RowsOf(const Leaf& leaf, const Tensor* components) {
-  const Tensor* parts = components + leaf.first;
+std::optional<int64_t> RowsOf(const Leaf& leaf, const Column* components) {
+  const Column* parts = components + leaf.first;
   if (leaf.kind == Leaf::kRagged) {
-    const bool whole = parts[0].dims() > 0 && std::all_of(parts + 1, parts + leaf.parts, [](const Tensor& splits) {
-                         return splits.NumElements() > 0;
-                       });
-    if (whole) return parts[1].NumElements() - 1;
+    const bool whole = !parts[0].dims.empty() && std::all_of(parts + 1, parts + leaf.parts,
+                                                             [](const Column& splits) { return splits.count() > 0; });
+    if (whole) return parts[1].count() - 1;
   } else if (leaf.kind == Leaf::kSparse) {
-    const bool whole =
-        parts[0].dims() == 2 && parts[2].NumElements() > 0 && parts[0].dim_size(1) == parts[2].NumElements();
-    if (whole) return parts[2].flat<int64_t>()(0);
-  } else if (parts[0].dims() > 0) {
-    return parts[0].dim_size(0);
+    const bool whole = parts[0].dims.size() == 2 && parts[2].count() > 0 && parts[0].dims[1] == parts[2].count();
+    if (whole) return *parts[2].as<int64_t>();
+  } else if (!parts[0].dims.empty()) {
+    return parts[0].dims[0];
   }
   return std::nullopt;
 }

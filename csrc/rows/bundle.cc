@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rows/bundle.h"
+
+#include <cstdint>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "base/exceptions.h"
+#include "base/log.h"
+#include "rows/receive_memory.h"
+#include "wire/strings.h"
+
+namespace hvdata {
+namespace {
+
+// Encodes texts. The result is in shared memory if it is not sent inline.
+Block Encoded(const Column& column, int member, Post* post) {
+  const auto* const texts = column.as<std::string_view>();
+  const std::vector<std::string_view> views(texts, texts + column.count());
+  const uint64_t bytes = wire::EncodedSize(views);
+  Block block = post->AllocateShared(member, bytes);
+  if (block.data == nullptr) block = NewBlock(bytes);
+  wire::EncodeStringsTo(views, const_cast<char*>(block.data));
+  return block;
+}
+
+// Adds a column for one component to *bundle. Returns the address for the payload, or null if it needs none.
+char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
+  const bool texts = c.dtype == kText, in_arena = c.where == wire::Where::kArena;
+  const std::string wrong =
+      wire::WhatIsWrong(c, ItemBytes(c.dtype), texts, found.data ? static_cast<int64_t>(found.size) : -1);
+  if (!wrong.empty()) {
+    bundle->error =
+        "a header announced component " + std::to_string(bundle->columns.size()) + " of a share with " + wrong;
+  }
+  // A wrong inline component is received nevertheless, because correct components may follow it.
+  const bool needed = wrong.empty() || c.where == wire::Where::kInline;
+  Column column{c.dtype, c.dims, in_arena ? std::move(found) : NewReceiveBlock(needed ? c.bytes : 0)};
+  column.ours = !in_arena;
+  bundle->columns.push_back(std::move(column));
+  return const_cast<char*>(bundle->columns.back().memory.data);
+}
+
+}  // namespace
+
+std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post) {
+  auto share = std::make_shared<Share>();
+  for (const Column& column : columns) share->bytes += BytesOf(column);
+  if (receivers.here) {
+    auto bundle = std::make_shared<Bundle>();
+    for (const Column& column : columns) bundle->columns.push_back(Aligned(column));
+    share->bundle = std::move(bundle);
+  }
+  if (!receivers.there) return share;
+  for (Column& column : columns) {
+    wire::Component c;
+    c.dtype = column.dtype;
+    c.encoding = column.texts() ? wire::Encoding::kStrings : wire::Encoding::kRaw;
+    c.dims = std::move(column.dims);
+    share->blocks.push_back(column.texts() ? Encoded(column, receivers.member, post) : std::move(column.memory));
+    c.bytes = share->blocks.back().size;
+    share->components.push_back(std::move(c));
+  }
+  post->MoveToArena(receivers.member, &share->blocks);
+  return share;
+}
+
+void SettleColumns(Columns* columns, int member, int parts, Post* post) {
+  if (post->arena() == nullptr) return;
+  std::vector<Block> blocks;
+  for (const Column& column : *columns) {
+    const bool stays = column.texts() || column.kept;
+    blocks.push_back({column.memory.data, stays ? 0 : column.memory.size, nullptr});
+  }
+  post->MoveToArena(member, &blocks, parts);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].owner) (*columns)[i].memory = std::move(blocks[i]);
+  }
+}
+
+// Runs on threads that must not wait. The header came from another process, so all of it is checked. A destination
+// without places means that the packet can't be received. That ends the job.
+Destination LandShare(const std::vector<wire::Component>& components, std::vector<Block> found) {
+  auto bundle = std::make_shared<Bundle>();
+  bundle->landed = true;
+  Destination destination;
+  for (size_t i = 0; i < components.size(); ++i) {
+    const wire::Component& c = components[i];
+    try {
+      destination.places.push_back(PlaceFor(c, std::move(found[i]), bundle.get()));
+    } catch (const std::bad_alloc& error) {
+      (void)Explained(error);  // frees the memory that is set aside for texts
+      Log("there is no memory for the " + std::to_string(c.bytes) + " bytes of component " + std::to_string(i) +
+          " of a share that comes in. Use smaller batches or a smaller prefetch, or give this process more memory");
+      return {};
+    }
+    if (!bundle->error.empty() && c.where == wire::Where::kMessage) {
+      Log(bundle->error);
+      return {};
+    }
+  }
+  destination.owner = std::move(bundle);
+  return destination;
+}
+
+Outcome TakeColumns(const BundlePtr& bundle_ptr, Columns* columns) {
+  const auto* bundle = static_cast<const Bundle*>(bundle_ptr.get());
+  if (bundle == nullptr) return {kInternal, "a share came without its tensors"};
+  if (!bundle->error.empty()) return {kInternal, bundle->error};
+  *columns = bundle->columns;
+  for (size_t i = 0; bundle->landed && i < columns->size(); ++i) {
+    Column& column = (*columns)[i];
+    if (!column.texts()) {
+      const char* const data = column.memory.data;
+      column = Aligned(std::move(column));
+      column.ours = column.ours || column.memory.data != data;
+      continue;
+    }
+    int64_t count = 0;
+    std::vector<std::string_view> texts;
+    const std::string_view bytes(column.memory.data, column.memory.size);
+    if (!wire::CountElements(column.dims, &count) || !wire::DecodeStrings(bytes, static_cast<size_t>(count), &texts)) {
+      return {kInternal, "component " + std::to_string(i) + " of a share is not a tensor of strings"};
+    }
+    column = Texts(std::move(column.dims), std::move(texts), std::move(column.memory.owner));
+  }
+  return {};
+}
+
+}  // namespace hvdata

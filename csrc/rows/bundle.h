@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes shares of columns on the reader, and columns of received memory on the trainer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/outcome.h"
+#include "mail/post.h"
+#include "mail/share.h"
+#include "rows/column.h"
+
+namespace hvdata {
+
+// A BundlePtr points to this.
+struct Bundle {
+  Columns columns;
+  bool landed =
+      false;  // it came from another process. Its texts are encoded, because the receiving thread must not decode
+  std::string error;  // the defect of the header
+};
+
+// The trainers of a share. `here`: the trainer of this process, which gets the columns themselves. `there`: a trainer
+// in another process, which gets blocks that point into the columns' memory. Texts are encoded for it.
+struct Receivers {
+  static constexpr int kAnybody = -1;
+  bool here = false, there = false;
+  int member = kAnybody;  // `there`: that trainer
+};
+std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post);
+
+// Copies an element's columns into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the
+// originals. Except: texts, and columns that the pipeline keeps. MakeShare copies only those of their shares that need
+// it. A column that only we hold is copied here, because one share of it would keep all of its memory.
+void SettleColumns(Columns* columns, int member, int parts, Post* post);
+
+// Allocates memory for an incoming share (mail/share.h).
+Destination LandShare(const std::vector<wire::Component>& components, std::vector<Block> found);
+
+// Gives the columns of a bundle, ready for use. They also stay in the bundle. A checkpoint, or a dynamic lane that
+// closes, may need a bundle of our own process again.
+Outcome TakeColumns(const BundlePtr& bundle, Columns* columns);
+
+}  // namespace hvdata

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A column is a tensor without TensorFlow. An element of a pipeline is a list of columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arena/arena.h"
+#include "mail/share.h"
+
+namespace hvdata {
+
+// Types of items. The numbers are TensorFlow's, also those of the types without a name here.
+enum Dtype : int32_t { kFloat = 1, kInt32 = 3, kText = 7, kInt64 = 9 };
+
+// The size of an item in memory; 0: there is no such type, or its items can't be sent.
+size_t ItemBytes(int32_t dtype);
+// True for floating-point and complex numbers.
+bool IsInexact(int32_t dtype);
+// TensorFlow's name of the type: "float", "int64", ...
+std::string DtypeName(int32_t dtype);
+
+// Items of one type in row-major order. Copies of a column share its memory.
+struct Column {
+  int32_t dtype = kFloat;
+  std::vector<int64_t> dims;
+  // The items. The items of texts are std::string_views, whose bytes the owner keeps, too. So a text is never copied
+  // with its column.
+  Block memory;
+  bool kept = false;  // the pipeline keeps this memory until its end. So a copy would free nothing
+  bool ours = false;  // nobody else reads this memory. So TensorFlow may write into it
+
+  bool texts() const { return dtype == kText; }
+  int64_t count() const { return memory.size == 0 ? 0 : static_cast<int64_t>(memory.size / ItemBytes(dtype)); }
+  template <typename T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(memory.data);
+  }
+  // Only for the maker of the column, before others share it.
+  template <typename T>
+  T* make() const {
+    return const_cast<T*>(as<T>());
+  }
+};
+
+using Columns = std::vector<Column>;
+using ArenaPtr = std::shared_ptr<Arena>;
+
+// Smaller memory is copied into the header's message, which costs less than to share it.
+constexpr size_t kLeastShared = 16 << 10;
+// TensorFlow aborts on tensors that are not aligned to so many bytes.
+constexpr size_t kAlignment = 64;
+
+// Memory of this process. std::bad_alloc: there is none.
+Block NewBlock(uint64_t bytes);
+// A new column. Texts are empty, other items are not set. Large ones lie in `arena`, if it is not null and has room.
+// std::bad_alloc: there is no memory, or no tensor can have these dims.
+Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena = nullptr);
+Column Zeros(int32_t dtype, std::vector<int64_t> dims);
+Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);
+
+// Copies `count` items of `from`, starting at item `at`, to `to`, starting at item `place`. Both have the same type.
+void CopyItems(const Column& from, int64_t at, int64_t count, const Column& to, int64_t place);
+// Must follow CopyItems() for texts: `to` keeps the memory of their bytes.
+void Keep(const Column& from, Column* to);
+Column Copy(const Column& column, const ArenaPtr& arena = nullptr);
+// The column itself, if its memory is aligned. Otherwise a copy.
+Column Aligned(Column column);
+
+// The approximate size of a column when it is sent.
+uint64_t BytesOf(const Column& column);
+
+// "[2,3]". A negative size is unknown, and shown as "?".
+std::string ShapeText(const std::vector<int64_t>& dims);
+
+}  // namespace hvdata

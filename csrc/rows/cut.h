@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts elements into shares, by the arithmetic of plan/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/outcome.h"
+#include "channel/channel_config.h"
+#include "plan/plan.h"
+#include "rows/leaves.h"
+
+namespace hvdata {
+
+class Cutter {
+ public:
+  // `ranks`: the trainers' ranks, in the order of their shares. `arena`: for those columns of a share that are no
+  // views of the element (rows/take_rows.h).
+  Cutter(const ChannelConfig& config, std::vector<int> ranks, ArenaPtr arena)
+      : config_(config),
+        leaves_(LeavesOf(config)),
+        ranks_(std::move(ranks)),
+        trainers_(static_cast<int>(ranks_.size())),
+        arena_(std::move(arena)) {}
+
+  // Makes the shares of one step: N shares of a global batch, or of 1 to N per-rank batches; with schedule="dynamic" one
+  // share of one per-rank batch. Without shares the elements make no step. `*dropped`: rows, or batches, that no trainer
+  // gets.
+  Outcome Cut(const std::vector<Columns>& elements, std::vector<Columns>* shares, int64_t* dropped) const;
+
+  // Checks the costs of an element's rows, if the channel has any (rows/weights.h).
+  Outcome CheckCostsOf(const Columns& element) const;
+
+  // Makes a share of one per-rank batch.
+  Outcome CutOne(const Columns& element, Columns* share) const;
+
+  // CutEmpty needs this of each component of a share, without the weight.
+  struct Part {
+    int32_t dtype = kFloat;
+    std::vector<int64_t> dims;
+    Column values = {kFloat, {0}, {}};  // kRowSplits and kDenseShape only
+  };
+  using Model = std::vector<Part>;
+  Model ModelOf(const Columns& share) const;
+  // The model before the first element, as far as the spec contains it.
+  Model ModelOfSpec() const;
+  // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
+  Outcome CutFiller(const Columns& element, int trainer, Columns* share) const;
+  // The same without any element. Not for remainder="repeat", which copies one.
+  Outcome CutEmpty(const Model& model, int trainer, Columns* share) const;
+
+ private:
+  Outcome CutGlobal(const Columns& element, std::vector<Columns>* shares, int64_t* dropped) const;
+  Outcome CutGroup(const std::vector<Columns>& elements, std::vector<Columns>* shares, int64_t* dropped) const;
+  Outcome OneAxis(const Columns& element, int64_t* rows) const;
+  Outcome CutLeaf(const Leaf& leaf, const Columns& element, const std::vector<plan::Rows>& parts,
+                  std::vector<Columns>* shares) const;
+  Outcome AddWeight(bool padding, Columns* share) const;
+  void ClearCosts(int64_t from, Columns* share) const;
+  Outcome Repeat(const Columns& element, int64_t rows, Columns* share) const;
+
+  const ChannelConfig& config_;
+  const std::vector<Leaf> leaves_;
+  const std::vector<int> ranks_;
+  const int trainers_;
+  const ArenaPtr arena_;
+};
+
+}  // namespace hvdata

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rows/take_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "base/counters.h"
+#include "wire/header.h"
+
+namespace hvdata {
+
+using plan::Rows;
+
+namespace {
+
+// Takes the splits of one level. *rows becomes the range of rows on the next lower level, which has `below` rows.
+template <typename T>
+bool TakeSplits(const Column& whole, int64_t below, int64_t length, Rows* rows, const Column& part) {
+  const T* from = whole.as<T>() + rows->begin;
+  T* to = part.make<T>();
+  for (int64_t i = 0; i <= rows->count; ++i) {
+    if (from[i] < (i == 0 ? 0 : from[i - 1]) || static_cast<int64_t>(from[i]) > below) return false;
+    to[i] = static_cast<T>(from[i] - from[0]);
+  }
+  length = std::max<int64_t>(length, 0);
+  for (int64_t i = 1; i <= rows->padding; ++i) to[rows->count + i] = static_cast<T>(to[rows->count] + i * length);
+  *rows = {from[0], from[rows->count] - from[0], rows->padding * length};
+  return true;
+}
+
+}  // namespace
+
+Column View(const Column& whole, int64_t begin, int64_t count) {
+  Column part = whole;
+  if (count == whole.dims[0]) return part;
+  const size_t row = whole.memory.size / static_cast<size_t>(whole.dims[0]);
+  part.dims[0] = count;
+  part.memory.data += static_cast<size_t>(begin) * row;
+  part.memory.size = static_cast<size_t>(count) * row;
+  return part;
+}
+
+Column TakeRows(const Column& whole, const Rows& rows, const ArenaPtr& arena) {
+  Column part = View(whole, rows.begin, rows.count);
+  if (rows.padding == 0) return part;
+  std::vector<int64_t> dims = whole.dims;
+  dims[0] = rows.count + rows.padding;
+  Column padded = New(whole.dtype, std::move(dims), arena);
+  CopyItems(part, 0, part.count(), padded, 0);
+  Keep(part, &padded);
+  if (whole.texts()) return padded;
+  const size_t bytes = part.memory.size, missing = padded.memory.size - bytes;
+  if (missing > 0) std::memset(padded.make<char>() + bytes, 0, missing);
+  Add(&Count().padded, bytes);
+  return padded;
+}
+
+Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths, const Rows& rows,
+                       const ArenaPtr& arena, Columns* share) {
+  const size_t values = share->size();
+  share->emplace_back();
+  Rows at = rows;
+  for (size_t level = 1; level < count; ++level) {
+    const Column& whole = parts[level];
+    const int64_t below = level + 1 < count ? parts[level + 1].count() - 1 : parts[0].dims[0];
+    Column part = New(whole.dtype, {at.count + at.padding + 1}, arena);
+    const bool fits = whole.dtype == kInt32 ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
+                                            : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
+    if (!fits) return InvalidArgument("it is a ragged tensor whose row splits don't fit its values");
+    share->push_back(std::move(part));
+  }
+  (*share)[values] = TakeRows(parts[0], at, arena);
+  return {};
+}
+
+Outcome JoinRows(const Columns& parts, Column* whole) {
+  int64_t rows = 0, place = 0, count = 0;
+  bool fits = true;  // rows without bytes may have any number
+  for (const Column& part : parts) fits = !__builtin_add_overflow(rows, part.dims[0], &rows) && fits;
+  std::vector<int64_t> dims = parts[0].dims;
+  dims[0] = rows;
+  if (!fits || !wire::CountElements(dims, &count))
+    return InvalidArgument("the ranks have more rows than a tensor can have. Gather fewer at a time");
+  Column joined = New(parts[0].dtype, std::move(dims));
+  for (const Column& part : parts) {
+    CopyItems(part, 0, part.count(), joined, place);
+    Keep(part, &joined);
+    place += part.count();
+  }
+  *whole = std::move(joined);
+  return {};
+}
+
+Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share) {
+  const auto join = [&](size_t part) { return JoinRows({(*share)[part], more[part]}, &(*share)[part]); };
+  const auto shift = [&](size_t part, int64_t from, int64_t stride, int64_t by) {
+    const Column& its = (*share)[part];
+    for (int64_t i = from; i < its.count(); i += stride) {
+      if (its.dtype == kInt32)
+        its.make<int32_t>()[i] += static_cast<int32_t>(by);
+      else
+        its.make<int64_t>()[i] += by;
+    }
+  };
+  const int64_t rows = *RowsOf(leaf, share->data());
+  if (leaf.kind == Leaf::kSparse) {  // indices, values, dense shape
+    const int64_t entries = (*share)[leaf.first].count(), rank = (*share)[leaf.first].dims[1];
+    const int64_t added = *RowsOf(leaf, more.data());
+    HVDATA_RETURN_IF_ERROR(join(leaf.first));
+    shift(leaf.first, entries, rank, rows);
+    (*share)[leaf.first + 2] = Copy((*share)[leaf.first + 2]);
+    *(*share)[leaf.first + 2].make<int64_t>() = rows + added;
+    return join(leaf.first + 1);
+  }
+  // From the outermost splits to the innermost: what they divide is not joined yet. The values are the first part.
+  for (size_t part = leaf.first + 1; part < leaf.first + leaf.parts; ++part) {
+    const int64_t before = (*share)[part].count();
+    const int64_t below =
+        part + 1 < leaf.first + leaf.parts ? (*share)[part + 1].count() - 1 : (*share)[leaf.first].dims[0];
+    HVDATA_RETURN_IF_ERROR(JoinRows({(*share)[part], View(more[part], 1, more[part].count() - 1)}, &(*share)[part]));
+    shift(part, before, 1, below);
+  }
+  return join(leaf.first);
+}
+
+SparseRows::SparseRows(const Column* parts, const ArenaPtr& arena)
+    : arena_(arena), indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {
+  const int64_t entries = indices_.dims[0], rank = indices_.dims[1];
+  bool sorted = true;
+  for (int64_t k = 1; k < entries && sorted; ++k) sorted = RowAt(k - 1) <= RowAt(k);
+  if (sorted || values_.count() != entries) return;
+  std::vector<int64_t> order(static_cast<size_t>(entries));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int64_t a, int64_t b) { return RowAt(a) < RowAt(b); });
+  Column indices = New(indices_.dtype, indices_.dims, arena), values = New(values_.dtype, values_.dims, arena);
+  for (int64_t k = 0; k < entries; ++k) {
+    CopyItems(indices_, order[static_cast<size_t>(k)] * rank, rank, indices, k * rank);
+    CopyItems(values_, order[static_cast<size_t>(k)], 1, values, k);
+  }
+  Keep(values_, &values);
+  indices_ = std::move(indices), values_ = std::move(values);
+}
+
+int64_t SparseRows::RowAt(int64_t entry) const { return indices_.as<int64_t>()[entry * indices_.dims[1]]; }
+
+// The first entry in this row or a later row.
+int64_t SparseRows::EntryOf(int64_t row) const {
+  int64_t from = 0, to = indices_.dims[0];
+  while (from < to) {
+    const int64_t middle = from + (to - from) / 2;
+    if (RowAt(middle) < row)
+      from = middle + 1;
+    else
+      to = middle;
+  }
+  return from;
+}
+
+Outcome SparseRows::Check() const {
+  const int64_t entries = indices_.dims[0], rows = *shape_.as<int64_t>();
+  if (values_.dims.size() != 1 || values_.count() != entries) {
+    return InvalidArgument("it is a sparse tensor of " + std::to_string(values_.count()) + " values at " +
+                           std::to_string(entries) + " places");
+  }
+  for (const int64_t entry : {int64_t{0}, entries - 1}) {
+    if (entries == 0 || (RowAt(entry) >= 0 && RowAt(entry) < rows)) continue;
+    return InvalidArgument("it is a sparse tensor with a value in row " + std::to_string(RowAt(entry)) + ", of " +
+                           std::to_string(rows) + " rows");
+  }
+  return {};
+}
+
+void SparseRows::Take(const Rows& rows, Columns* share) const {
+  const int64_t begin = EntryOf(rows.begin), end = EntryOf(rows.begin + rows.count), rank = indices_.dims[1];
+  Column indices = New(indices_.dtype, {end - begin, rank}, arena_);
+  CopyItems(indices_, begin * rank, (end - begin) * rank, indices, 0);
+  auto* first = indices.make<int64_t>();
+  for (int64_t k = 0; k < end - begin; ++k) first[k * rank] -= rows.begin;
+  Column shape = Copy(shape_);
+  *shape.make<int64_t>() = rows.count + rows.padding;
+  share->insert(share->end(), {std::move(indices), View(values_, begin, end - begin), std::move(shape)});
+}
+
+}  // namespace hvdata

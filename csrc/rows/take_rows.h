@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes one trainer's rows of a leaf, and adds padding after them. Dense rows are views of the batch's memory. So are
+// the values of ragged and sparse rows, if they lie one after the other. All other columns are made in `arena`
+// (rows/column.h). std::bad_alloc: there is no memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/outcome.h"
+#include "plan/plan.h"
+#include "rows/leaves.h"
+
+namespace hvdata {
+
+// Rows [begin, begin + count) of a column, in the same memory.
+Column View(const Column& whole, int64_t begin, int64_t count);
+
+Column TakeRows(const Column& whole, const plan::Rows& rows, const ArenaPtr& arena);
+
+// `parts`: of a ragged leaf that has RowsOf(). `lengths`: for each part, the fixed length of the rows of its splits;
+// -1: any length. A row of padding has this length, or 0. Appends `count` parts to the share.
+Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths, const plan::Rows& rows,
+                       const ArenaPtr& arena, Columns* share);
+
+// Joins the rows of all parts, in order. They can be joined, and there is at least one part.
+Outcome JoinRows(const Columns& parts, Column* whole);
+
+// Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.
+Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share);
+
+// Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order. Shares have them sorted by row.
+class SparseRows {
+ public:
+  SparseRows(const Column* parts, const ArenaPtr& arena);
+  Outcome Check() const;  // every entry is in a row
+  void Take(const plan::Rows& rows, Columns* share) const;
+
+ private:
+  int64_t RowAt(int64_t entry) const;
+  int64_t EntryOf(int64_t row) const;
+
+  const ArenaPtr arena_;
+  Column indices_, values_;
+  const Column shape_;
+};
+
+}  // namespace hvdata
