@@ -6,6 +6,8 @@
 // A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
 // thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
 // the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
+#include "engine/c_api.h"
+
 #include <mpi.h>
 
 #include <algorithm>
@@ -23,7 +25,6 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "engine/c_api.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "transport/check.h"

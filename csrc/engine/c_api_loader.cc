@@ -128,8 +128,9 @@ Outcome Give(Columns columns, hvdata_iterator* iterator) {
   iterator->given.clear();
   for (Column& column : iterator->columns) {
     using Owner = std::shared_ptr<const void>;
-    hvdata_column given{column.dtype, static_cast<int32_t>(column.dims.size()), column.dims.data(),
-                        column.memory.data, column.memory.size, nullptr};
+    hvdata_column given{column.dtype,       static_cast<int32_t>(column.dims.size()),
+                        column.dims.data(), column.memory.data,
+                        column.memory.size, nullptr};
     iterator->given.push_back(given);
     if (given.bytes > 0) iterator->given.back().owner = new Owner(std::exchange(column.memory.owner, nullptr));
   }
@@ -306,12 +307,13 @@ void hvdata_release(void* owner) {
 int hvdata_deal(uint32_t channel, uint64_t epoch, int anew, int divides, const hvdata_input* input) {
   return WithRunning([&](Engine& engine) {
     const std::shared_ptr<Source> source = engine.channels().FindSource(channel);
-    if (!source) return Report(Outcome(kFailedPrecondition, "channel " + std::to_string(channel) + " is not read here"));
+    if (!source)
+      return Report(Outcome(kFailedPrecondition, "channel " + std::to_string(channel) + " is not read here"));
     Division division;
     division.divides = divides != 0;
     const auto make = [&] { return std::make_unique<CallbackPipeline>(input, engine.post().arena()); };
-    const Outcome thrown = Guarded(
-        [&] { return DealEpoch(source.get(), &engine.post(), make, epoch, anew != 0, division), Outcome(); });
+    const Outcome thrown =
+        Guarded([&] { return DealEpoch(source.get(), &engine.post(), make, epoch, anew != 0, division), Outcome(); });
     if (!thrown.ok()) {  // the epoch is half dealt, and only an abort ends the wait of its trainers
       Log(engine.world().Here(), thrown.message);
       Abort(1);

@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "base/exceptions.h"
-#include "base/mutex.h"
-#include "base/world.h"
 #include "deal/checkpoint_state.h"
 #include "engine/engine.h"
+#include "engine/share_iterator.h"
 #include "ops/in_memory.h"
 #include "ops/status.h"
 #include "ops/tensors.h"
-#include "rows/fingerprints.h"
-#include "rows/weights.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
@@ -57,17 +54,13 @@ absl::Status WithPlace(const std::string& channel, Call call) {
 
 // Begins a use of the channel, which the dataset object ends. `*sink`: null on a dedicated reader. Its dataset can be
 // made, but not iterated.
-Outcome UseChannel(const Arguments& arguments, const std::shared_ptr<Engine>& engine, std::shared_ptr<Sink>* sink) {
-  if (!engine || Engine::State() != EngineState::kRunning) return Engine::NotRunning();
-  if (static_cast<int64_t>(engine->session()) != arguments.session) {
+Outcome BeginUse(const Arguments& arguments, const std::shared_ptr<Engine>& engine, std::shared_ptr<Sink>* sink) {
+  if (engine && static_cast<int64_t>(engine->session()) != arguments.session) {
     return {kFailedPrecondition,
             "the dataset of channel '" + arguments.channel_name +
                 "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run"};
   }
-  *sink = engine->channels().Use(static_cast<uint32_t>(arguments.channel));
-  if (!*sink && engine->world().me().trains())
-    return {kFailedPrecondition, "channel '" + arguments.channel_name + "' has been released on this rank"};
-  return {};
+  return UseChannel(static_cast<uint32_t>(arguments.channel), arguments.channel_name, sink);
 }
 
 class ReceiverOp : public DatasetOpKernel {
@@ -90,7 +83,7 @@ class ReceiverOp : public DatasetOpKernel {
     const std::shared_ptr<Engine> engine = Engine::Current();
     std::shared_ptr<Sink> sink;
     OP_REQUIRES_OK(ctx, WithPlace(name, [&] {
-                     Outcome used = UseChannel(arguments, engine, &sink);
+                     Outcome used = BeginUse(arguments, engine, &sink);
                      if (used.ok()) *output = new Dataset(ctx, std::move(arguments), engine, std::move(sink));
                      return used;
                    }));
@@ -136,96 +129,41 @@ class ReceiverOp : public DatasetOpKernel {
    private:
     class Iterator : public DatasetIterator<Dataset> {
      public:
-      explicit Iterator(const Params& params) : DatasetIterator<Dataset>(params) {}
-      ~Iterator() override {
-        if (!sink() || !Engine::Current()) return;  // this is a dedicated reader, or a forked child
-        (void)Caught([this] { return sink()->Drop(&iterator_), absl::OkStatus(); });
-      }
+      explicit Iterator(const Params& params)
+          : DatasetIterator<Dataset>(params), shares_(dataset()->sink_, dataset()->arguments_.channel_name) {}
 
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
-        Arrival arrival;  // its tensors are freed without the mutex
-        return Locked([&] { return mu_.AssertHeld(), Take(ctx, &arrival, out, end); });
+        const auto take = [out](const Columns& share) { return TensorsOf(share, out); };
+        const auto cancellable = [ctx](std::function<void()> cancel, std::function<void()>* done) {
+          return ToOutcome(
+              tensorflow::RegisterCancellationCallback(ctx->cancellation_manager(), std::move(cancel), done));
+        };
+        return ToStatus(shares_.Next(take, end, cancellable));
       }
 
      protected:
       absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
-        return Locked([&] { return mu_.AssertHeld(), Write(writer); });
+        return WithPlace(dataset()->arguments_.channel_name, [&] { return Write(writer); });
       }
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
-        return Locked([&] { return mu_.AssertHeld(), Read(reader); });
+        return WithPlace(dataset()->arguments_.channel_name, [&] { return Read(reader); });
       }
 
       // TensorFlow's profiler shows this for a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
-        if (Engine::State() == EngineState::kForked) return {};
-        const MutexLock lock(&mu_);
-        if (!sink()) return {};
+        const std::optional<ShareIterator::Position> position = shares_.Where();
+        if (!position) return {};
         return {{"channel", dataset()->arguments_.channel_name},
-                {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
-                {"step", std::to_string(iterator_.taken.n)},
-                {"reader", sink()->Awaited(iterator_)}};
+                {"epoch", position->epoch == 0 ? "next" : std::to_string(position->epoch)},
+                {"step", std::to_string(position->step)},
+                {"reader", position->reader}};
       }
 
      private:
-      template <typename Body>
-      absl::Status Locked(Body body) {
-        const std::string& channel = dataset()->arguments_.channel_name;
-        return WithPlace(channel, [&]() -> Outcome {
-          if (Engine::State() == EngineState::kForked)
-            return Engine::NotRunning();  // a thread that the child does not have may hold the mutex
-          const MutexLock lock(&mu_);
-          if (sink()) return body();
-          return {kFailedPrecondition,
-                  "channel '" + channel + "' has no batches for a dedicated reader: call horovod_data.serve() there"};
-        });
-      }
-
-      Outcome Take(IteratorContext* ctx, Arrival* arrival, std::vector<Tensor>* out, bool* end) REQUIRES(mu_) {
-        iterator_.cancelled = false;
-        std::function<void()> deregister;
-        const absl::Status runs = tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
-        if (!runs.ok()) return ToOutcome(runs);
-        bool thrown = true;  // after an exception it is unknown if a step was taken
-        Outcome outcome = Guarded([&] {
-          mu_.AssertHeld();
-          Outcome returned = sink()->Next(&iterator_, arrival, end);
-          thrown = false;
-          return returned;
-        });
-        deregister();
-        iterator_.broken = iterator_.broken || thrown;
-        if (!outcome.ok() || *end) return outcome;
-        outcome = Guarded([&] { return mu_.AssertHeld(), Receive(*arrival, out); });
-        iterator_.broken = iterator_.broken || !outcome.ok();  // the step counts as taken
-        sink()->HandedOut(iterator_);
-        return outcome;
-      }
-
-      Outcome Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
-        Outcome outcome = TakeTensors(arrival.bundle, out);
-        if (outcome.ok()) outcome = Check(*out);
-        if (outcome.ok() && sink()->config().verify) {
-          if (!fingerprints_) fingerprints_.emplace(sink()->config());
-          outcome = sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(ColumnsOf(*out), arrival.rows));
-        }
-        if (outcome.ok() && sink()->config().weighed)
-          out->back() = TensorOf(WeightsOf(ColumnOf(out->back()), sink()->trainers(), arrival.cost));
-        return outcome;
-      }
-
-      // TensorFlow does not check the tensors that a dataset yields, and the share comes from another process.
-      Outcome Check(const std::vector<Tensor>& share) const {
-        const DataTypeVector& types = dataset()->arguments_.types;
-        bool same = share.size() == types.size();
-        for (size_t i = 0; same && i < types.size(); ++i) same = share[i].dtype() == types[i];
-        return same ? Outcome() : Outcome(kInternal, "a share came with other components than this channel has");
-      }
-
-      Outcome Write(IteratorStateWriter* writer) REQUIRES(mu_) {
+      Outcome Write(IteratorStateWriter* writer) {
         SinkState state;
-        const Outcome outcome = sink()->Save(&iterator_, &state);
+        const Outcome outcome = shares_.Save(&state);
         if (!outcome.ok()) return outcome;
         uint64_t bytes = 0;
         for (const SinkState::Lane& lane : state.lanes) bytes += lane.reader_state.size();
@@ -257,7 +195,7 @@ class ReceiverOp : public DatasetOpKernel {
         return ToOutcome(status);
       }
 
-      Outcome Read(IteratorStateReader* reader) REQUIRES(mu_) {
+      Outcome Read(IteratorStateReader* reader) {
         absl::Status status;
         const auto get = [&](const std::string& key) {
           int64_t value = 0;
@@ -286,14 +224,10 @@ class ReceiverOp : public DatasetOpKernel {
           lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? sink()->Restore(&iterator_, state) : ToOutcome(status);
+        return status.ok() ? shares_.Restore(state) : ToOutcome(status);
       }
 
-      Sink* sink() const { return dataset()->sink_.get(); }
-
-      mutable Mutex mu_{Mutex::kBefore};  // one GetNext at a time
-      SinkIterator iterator_ GUARDED_BY(mu_);
-      std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
+      ShareIterator shares_;
     };
 
     const Arguments arguments_;

@@ -190,9 +190,7 @@ Tensor TensorOf(const Column& column) {
   return Tensor(dtype, shape, column.ours ? Buffer(new OwnBuffer(block)) : Buffer(new ForeignBuffer(block)));
 }
 
-Outcome TakeTensors(const BundlePtr& bundle, Tensors* tensors) {
-  Columns columns;
-  HVDATA_RETURN_IF_ERROR(TakeColumns(bundle, &columns));
+Outcome TensorsOf(const Columns& columns, Tensors* tensors) {
   tensors->clear();
   for (const Column& column : columns) {
     const bool known = column.texts() || tensorflow::DataTypeSize(static_cast<DataType>(column.dtype)) > 0;
@@ -200,6 +198,12 @@ Outcome TakeTensors(const BundlePtr& bundle, Tensors* tensors) {
     tensors->push_back(TensorOf(column));
   }
   return {};
+}
+
+Outcome TakeTensors(const BundlePtr& bundle, Tensors* tensors) {
+  Columns columns;
+  HVDATA_RETURN_IF_ERROR(TakeColumns(bundle, &columns));
+  return TensorsOf(columns, tensors);
 }
 
 }  // namespace hvdata

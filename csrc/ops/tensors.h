@@ -20,6 +20,9 @@ Columns ColumnsOf(const Tensors& tensors);
 // memory for them.
 tensorflow::Tensor TensorOf(const Column& column);
 
+// As TensorOf, for a share from another process: an error if TensorFlow does not have its types.
+Outcome TensorsOf(const Columns& columns, Tensors* tensors);
+
 // Gives the tensors of a bundle (rows/bundle.h).
 Outcome TakeTensors(const BundlePtr& bundle, Tensors* tensors);
 

@@ -19,7 +19,7 @@ BELOW = {
     "meeting": {"base", "wire", "mail"},
     "rows": {"base", "plan", "wire", "arena", "proof", "mail", "channel"},
     "deal": {"base", "plan", "wire", "proof", "mail", "channel", "rows"},
-    "engine": {"base", "wire", "mail", "timeline", "channel", "meeting", "rows", "transport"},
+    "engine": {"base", "wire", "arena", "mail", "timeline", "channel", "meeting", "rows", "deal", "transport"},
     "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "meeting", "rows", "deal", "engine"},
 }
 AROUND = {"tests", "fuzz"}  # use any of them
