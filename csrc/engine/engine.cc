@@ -62,6 +62,8 @@ Outcome ShutDownOutcome() {
       "read; a process can't join again"};
 }
 
+void (*sweep_tensors)() = [] {};
+
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
   WatchForks();
   KeepReserve();

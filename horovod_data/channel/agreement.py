@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 from typing import Any, Optional
-
-import tensorflow as tf
 
 from ..errors import explained, placed_error
 from ..job import state
@@ -39,7 +38,8 @@ def check_agreement(job: state.Job, what: str, said: Said) -> None:
 
 def raised(where: str, kind: str, message: str) -> Exception:
     """An error of another rank. It has the class named `kind` in TensorFlow or Python, or is a RuntimeError."""
-    for module, before in ((tf.errors, (None, None)), (builtins, ())):
+    tf: Any = sys.modules.get("tensorflow")
+    for module, before in ((tf and tf.errors, (None, None)), (builtins, ())):
         named = getattr(module, kind, None)
         if isinstance(named, type) and issubclass(named, Exception):
             try:

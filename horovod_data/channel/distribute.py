@@ -20,7 +20,7 @@ from .create import Channel, make
 from .options import Options
 from .reader_dataset import checked_dataset_or_fn, read_dataset
 from .reading import Reading
-from .receiver import receive
+from .receiver import protect_forks, receive
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
 DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
@@ -168,6 +168,7 @@ def _made(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: 
             return None
         return read_dataset(dataset_or_fn, options, job.reader, *job.layout.sizes(job.comm_rank))
 
+    protect_forks()  # init() may have come before TensorFlow
     return make(job, options, "distribute_dataset", read, ctrl_c)
 
 

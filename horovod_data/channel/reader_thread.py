@@ -7,9 +7,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import Optional
-
-import tensorflow as tf
+from typing import Any, Optional
 
 from ..ending import exit_status, shutdown
 from ..errors import explain, explained, here, message_of, say, start_thread
@@ -17,7 +15,7 @@ from ..job import state
 from ..native import bindings
 from .reading import Reading
 
-_UNKNOWN = 2  # absl::StatusCode::kUnknown
+_UNKNOWN, _OUT_OF_RANGE = 2, 11  # of absl::StatusCode
 # The longest wait for a dealer thread. It is limited, because a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
 
@@ -80,16 +78,21 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
     except SystemExit as error:  # raised by a dataset function that is called for every epoch
         _exit_job(channel, label, epoch, error)
     except BaseException as error:  # the op did not begin, so the trainers wait
-        kind = "" if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: "
+        kind = "" if _is_of_tensorflow(error) else f"{type(error).__name__}: "
         bindings.source_fail(channel, epoch, _code_of(error), kind + message_of(error))  # the core adds a longer place
+
+
+def _is_of_tensorflow(error: BaseException) -> bool:
+    tf: Any = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(error, tf.errors.OpError)
 
 
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
-    if isinstance(error, tf.errors.OpError):
+    if _is_of_tensorflow(error):
         with contextlib.suppress(Exception):  # a class of the user may lack the attribute
-            code = int(error.error_code)
-            return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
+            code = int(getattr(error, "error_code"))
+            return _UNKNOWN if code in (0, _OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
     return bindings.code_of(error)
 

@@ -66,7 +66,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     """The work of a rank. Collective over the job. `seconds`: for each measurement. `findings`: rank 0 sends them."""
     if findings:
         inside.look_at_core()
-    loader.load()
+    loader.load_ops()
     began_init = time.monotonic()
     init()
     job = state.current("the doctor")

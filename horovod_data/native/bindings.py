@@ -7,7 +7,6 @@ They raise errors. Long waits return to Python at times, for Ctrl-C.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import ctypes as c
 import enum
 import functools
@@ -152,7 +151,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 
 @functools.lru_cache(maxsize=None)
 def _function(name: str) -> Any:
-    function = getattr(loader.load().dll, "hvdata_" + name)
+    function = getattr(loader.load_core(), "hvdata_" + name)
     function.restype, function.argtypes = _PROTOTYPES[name]
     return function
 
@@ -228,9 +227,10 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 
 def build_info() -> dict[str, Any]:
-    """The versions that the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    """What the libraries were built with: version, build, cxx11_abi, mpi, and tensorflow (None: without it)."""
     built, mpi = _text("build_info").split("\n", 1)
-    return {**json.loads(built), "mpi": mpi}
+    ops = loader.built_ops()
+    return {**json.loads(built), "tensorflow": ops.tensorflow if ops else None, "mpi": mpi}
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
@@ -479,8 +479,12 @@ def _raise_placed(code: int) -> NoReturn:
     name, colon, rest = message.partition(": ")
     kind = getattr(builtins, name, None) if colon else None
     if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
-        with contextlib.suppress(TypeError):  # its constructor takes more than a text
-            raise placed_error(kind, rest, where)
+        try:
+            error = placed_error(kind, rest, where)
+        except TypeError:  # its constructor takes more than a text
+            pass
+        else:
+            raise error
     raise placed_error(_EXCEPTIONS.get(code, RuntimeError), message, where)
 
 
