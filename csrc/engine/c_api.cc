@@ -335,7 +335,7 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 
 // options: a ChannelOptions. The arrays describe each of the `components` tensors of a share, without the weight:
 //   names        for error texts: "['image']"
-//   empty_rules  the contents of an empty share's tensor (ops/leaves.h)
+//   empty_rules  the contents of an empty share's tensor (rows/leaves.h)
 //   dtypes       TensorFlow's DataType
 //   row_lengths  the length of the rows of its splits; -1: any length, or it has no splits
 //   ranks        the rank of its static shape; -1: unknown (see ChannelConfig)

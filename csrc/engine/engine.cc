@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/mpi_process.h"
-#include "engine/sweep.h"
 #include "rows/bundle.h"
 #include "transport/check.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/fork.h"
 #include "base/mutex.h"
-#include "engine/sweep.h"
 #include "ops/in_memory.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/types.h"

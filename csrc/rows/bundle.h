@@ -13,6 +13,10 @@
 
 namespace hvdata {
 
+// Frees unused tensors. Set by ops/ when the library is loaded, because only ops/ knows TensorFlow. The engine calls it
+// about every 100 ms.
+extern void (*sweep_tensors)();
+
 // A BundlePtr points to this.
 struct Bundle {
   Columns columns;

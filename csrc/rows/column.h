@@ -58,7 +58,7 @@ constexpr size_t kAlignment = 64;
 // Memory of this process. std::bad_alloc: there is none.
 Block NewBlock(uint64_t bytes);
 // A new column. Texts are empty, other items are not set. Large ones lie in `arena`, if it is not null and has room.
-// std::bad_alloc: there is no memory, or no tensor can have these dims.
+// Throws std::bad_alloc if there is no memory, or if no tensor can have these dims.
 Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena = nullptr);
 Column Zeros(int32_t dtype, std::vector<int64_t> dims);
 Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);

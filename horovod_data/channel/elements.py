@@ -19,7 +19,7 @@ from .options import Options
 
 
 class EmptyRule(enum.IntEnum):
-    """What a component becomes in a share without an element. The numbers are those of csrc/ops/leaves.h."""
+    """What a component becomes in a share without an element. The numbers are those of csrc/rows/leaves.h."""
 
     ROWS = 0
     ROW_SPLITS = 1
