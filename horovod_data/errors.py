@@ -75,6 +75,8 @@ def message_of(error: BaseException) -> str:
 
 
 def _placed_message(error: BaseException) -> Optional[str]:
+    if getattr(error, "op", None) is not None and type(error.__context__) is type(error):
+        error = error.__context__  # a TF1 session has raised it anew, with its op and without its payloads
     payload = getattr(error, "experimental_payloads", {}).get(_MESSAGE.encode())
     return vars(error).get(_MESSAGE) if payload is None else payload.decode(errors="replace")
 
