@@ -42,12 +42,12 @@ def test_an_object_that_can_not_write(monkeypatch, stream):
 
 def test_the_message_of_an_error_that_a_tf1_session_raises_anew():
     payload = {b"horovod_data.message": b"odd"}
-    with tf.Graph().as_default():
-        error = tf.errors.DataLossError(None, tf.constant(0).op, "Graph execution error: [rank 1 on a] odd")
+    error = tf.errors.DataLossError(None, None, "Graph execution error: [rank 1 on a] odd")
     error.__context__ = tf.errors.DataLossError(None, None, "[rank 1 on a] odd", payload)
     assert names_place(error) and message_of(error) == "odd"
-    error.__context__ = tf.errors.UnknownError(None, None, "[rank 1 on a] odd", payload)
-    assert not names_place(error), "a program's own error about another error"
+    for own in tf.errors.UnknownError(None, None, "[rank 1 on a] odd"), tf.errors.DataLossError(None, None, "my own"):
+        own.__context__ = error.__context__
+        assert not names_place(own) and message_of(own) == str(own), "an error of the program, raised in a handler"
 
 
 def test_the_status_of_an_exit_on_the_reader():
