@@ -31,8 +31,9 @@ struct Column {
   // The items. The items of texts are std::string_views, whose bytes the owner keeps, too. So a text is never copied
   // with its column.
   Block memory;
-  bool kept = false;  // the pipeline keeps this memory until its end. So a copy would free nothing
-  bool ours = false;  // nobody else reads this memory. So TensorFlow may write into it
+  bool kept = false;         // the pipeline keeps this memory until its end. So a copy would free nothing
+  bool ours = false;         // nobody else reads this memory. So TensorFlow may write into it
+  bool from_tensor = false;  // the owner is a tensor (ops/tensors.cc)
 
   bool texts() const { return dtype == kText; }
   int64_t count() const { return memory.size == 0 ? 0 : static_cast<int64_t>(memory.size / ItemBytes(dtype)); }
