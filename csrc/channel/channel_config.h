@@ -37,8 +37,8 @@ struct ChannelConfig : ChannelOptions {
   std::string name;
   // By component.
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
-  std::vector<int> empty_rules;              // ops/leaves.h
-  std::vector<int> dtypes;                   // tensorflow::DataType
+  std::vector<int> empty_rules;              // rows/leaves.h
+  std::vector<int> dtypes;                   // rows/column.h
   // Of a ragged tensor's splits whose rows all have one length: that length. Otherwise -1.
   std::vector<int64_t> row_lengths;
   // As far as the shapes are known: -1 is an unknown size, nullopt an unknown rank. The entry of a sparse tensor's

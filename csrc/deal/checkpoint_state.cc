@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kFormat = "horovod_data state 4";
 
-// A column is TensorFlow's message TensorProto: its type, its shape and its content, of one entry for each item. So every
-// version reads the states of the others. Of a text the content has the length, and behind all lengths the bytes.
+// A column is written as TensorFlow's message TensorProto, with its type, its shape and its content. So every version
+// reads the states of the others. The content of texts has first all lengths, then all bytes.
 enum Tag : uint64_t { kDtype = 1 << 3, kShape = 2 << 3 | 2, kContent = 4 << 3 | 2, kDim = 2 << 3 | 2, kSize = 1 << 3 };
 
 void AppendVarint(uint64_t value, std::string* out) {

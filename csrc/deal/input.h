@@ -17,7 +17,7 @@
 
 namespace hvdata {
 
-// What yields the elements: the iterators of one dataset, of which one is used at a time. An implementation knows its
+// The iterators of one dataset, which yield the elements. One iterator is used at a time. An implementation knows its
 // framework, such as TensorFlow (ops/pipeline.h). Only the dealer's thread calls it.
 class Pipeline {
  public:

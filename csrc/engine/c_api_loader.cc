@@ -258,7 +258,7 @@ int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** column
   return RunPlaced([&] {
     bool end = false;
     const Outcome outcome =
-        iterator->shares->Next([iterator](Columns share) { return Give(std::move(share), iterator); }, &end);
+        iterator->shares->Next([iterator](const Columns& share) { return Give(share, iterator); }, &end);
     *columns = iterator->given.data();
     *count = end ? -1 : static_cast<int>(iterator->given.size());
     return outcome;

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/mpi_process.h"
-#include "engine/sweep.h"
 #include "rows/bundle.h"
 #include "transport/check.h"
 
@@ -61,8 +60,6 @@ Outcome ShutDownOutcome() {
       "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
       "read; a process can't join again"};
 }
-
-void (*sweep_tensors)() = [] {};
 
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
   WatchForks();

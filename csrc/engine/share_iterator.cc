@@ -65,15 +65,17 @@ Outcome ShareIterator::TakeNext(const Take& take, Arrival* arrival, bool* end, c
 }
 
 Outcome ShareIterator::Receive(const Arrival& arrival, const Take& take) {
-  Columns share;
+  const Columns* share = nullptr;
   HVDATA_RETURN_IF_ERROR(TakeColumns(arrival.bundle, &share));
-  HVDATA_RETURN_IF_ERROR(Check(share));
+  HVDATA_RETURN_IF_ERROR(Check(*share));
   if (sink_->config().verify) {
     if (!fingerprints_) fingerprints_.emplace(sink_->config());
-    HVDATA_RETURN_IF_ERROR(sink_->Confirm(iterator_, arrival, fingerprints_->Arrived(share, arrival.rows)));
+    HVDATA_RETURN_IF_ERROR(sink_->Confirm(iterator_, arrival, fingerprints_->Arrived(*share, arrival.rows)));
   }
-  if (sink_->config().weighed) share.back() = WeightsOf(share.back(), sink_->trainers(), arrival.cost);
-  return take(std::move(share));
+  if (!sink_->config().weighed) return take(*share);
+  Columns weighed = *share;
+  weighed.back() = WeightsOf(share->back(), sink_->trainers(), arrival.cost);
+  return take(weighed);
 }
 
 // The share comes from another process.

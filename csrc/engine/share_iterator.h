@@ -27,7 +27,7 @@ class ShareIterator {
 
   // Gives the next share, or *end. `take` makes of the columns what the program gets. If it fails, the share counts as
   // taken, and the iterator is broken. An error that names no place gets this rank and the channel.
-  using Take = std::function<Outcome(Columns)>;
+  using Take = std::function<Outcome(const Columns&)>;
   // Begins a time in which Cancel() may come. The result ends it.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);

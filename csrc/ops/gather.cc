@@ -62,21 +62,22 @@ class GatherOp : public ExchangeOp {
     Columns parts;
     Tensor rows(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(bundles.size())}));
     for (size_t t = 0; t < bundles.size(); ++t) {
-      Columns part;
-      TF_RETURN_IF_ERROR(ToStatus(TakeColumns(bundles[t], &part)));
-      if (part.size() != 1 || part[0].dims.empty())
+      const Columns* columns = nullptr;
+      TF_RETURN_IF_ERROR(ToStatus(TakeColumns(bundles[t], &columns)));
+      if (columns->size() != 1 || columns->front().dims.empty())
         return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
-      const Column& first = parts.empty() ? part[0] : parts[0];
+      const Column& part = columns->front();
+      const Column& first = parts.empty() ? part : parts[0];
       std::vector<int64_t> wanted = first.dims;
-      wanted[0] = part[0].dims[0];
-      if (part[0].dims != wanted || part[0].dtype != first.dtype) {
+      wanted[0] = part.dims[0];
+      if (part.dims != wanted || part.dtype != first.dtype) {
         return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +
-                                          world.TrainerName(0) + ", " + Described(part[0]) + " on " +
+                                          world.TrainerName(0) + ", " + Described(part) + " on " +
                                           world.TrainerName(static_cast<int>(t)) +
                                           ". All must have one dtype, and one shape but for axis 0");
       }
       rows.flat<int64_t>()(static_cast<int64_t>(t)) = wanted[0];
-      parts.push_back(std::move(part[0]));
+      parts.push_back(part);
     }
     call->rows = rows;
     // An error means that this rank has no memory for the rows of all parts, or that they are too many.

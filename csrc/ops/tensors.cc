@@ -10,7 +10,6 @@
 
 #include "base/fork.h"
 #include "base/mutex.h"
-#include "engine/sweep.h"
 #include "ops/in_memory.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/types.h"
@@ -118,20 +117,18 @@ class ForeignBuffer : public tensorflow::TensorBuffer {
 
 [[maybe_unused]] const bool registered = (sweep_tensors = SweepRoots, true);
 
-// The memory of a column that was made of a tensor. Such a column's owner has a deleter of this type.
-struct FromTensor {
-  struct Memory {
-    Tensor tensor;
-    std::vector<std::string_view> texts;
-  };
-  void operator()(const Memory* memory) const { delete memory; }
+// The owner of a column that is from_tensor.
+struct TensorMemory {
+  Tensor tensor;
+  std::vector<std::string_view> texts;
 };
 
-// The part of the tensor that the column is a view of.
-Tensor PartOf(const Tensor& whole, int64_t begin, const Column& column, const TensorShape& shape) {
+// The part of its tensor that the column is a view of.
+Tensor PartOf(const Tensor& whole, int64_t begin, int64_t count, const TensorShape& shape) {
+  if (count == whole.NumElements() && shape == whole.shape()) return whole;
   Tensor flat, part;
   const bool same = flat.CopyFrom(whole, TensorShape({whole.NumElements()})) &&
-                    part.CopyFrom(flat.Slice(begin, begin + column.count()), shape);
+                    part.CopyFrom(flat.Slice(begin, begin + count), shape);
   if (!same) throw std::bad_alloc();  // never: a view lies in its tensor
   return part;
 }
@@ -148,7 +145,7 @@ Column ColumnOf(Tensor tensor, const Arena* arena) {
     column.memory = {data, bytes, std::make_shared<const Tensor>(std::move(tensor))};
     return column;
   }
-  auto memory = std::make_unique<FromTensor::Memory>();
+  auto memory = std::make_shared<TensorMemory>();
   memory->tensor = std::move(tensor);
   if (column.texts()) {
     const auto* const texts = reinterpret_cast<const tstring*>(data);
@@ -158,7 +155,8 @@ Column ColumnOf(Tensor tensor, const Arena* arena) {
     data = reinterpret_cast<const char*>(memory->texts.data());
     bytes = count * sizeof(std::string_view);
   }
-  column.memory = {data, bytes, std::shared_ptr<const FromTensor::Memory>(memory.release(), FromTensor())};
+  column.memory = {data, bytes, std::move(memory)};
+  column.from_tensor = true;
   return column;
 }
 
@@ -173,11 +171,12 @@ Tensor TensorOf(const Column& column) {
   const TensorShape shape(column.dims);
   const Block& block = column.memory;
   if (block.size == 0) return Tensor(dtype, shape);
-  if (std::get_deleter<FromTensor>(block.owner) != nullptr) {
-    const auto* const memory = static_cast<const FromTensor::Memory*>(block.owner.get());
+  if (column.from_tensor) {
+    const auto* const memory = static_cast<const TensorMemory*>(block.owner.get());
     const char* const front = column.texts() ? reinterpret_cast<const char*>(memory->texts.data())
                                              : static_cast<const char*>(memory->tensor.data());
-    return PartOf(memory->tensor, (block.data - front) / static_cast<int64_t>(ItemBytes(column.dtype)), column, shape);
+    return PartOf(memory->tensor, (block.data - front) / static_cast<int64_t>(ItemBytes(column.dtype)), column.count(),
+                  shape);
   }
   if (column.texts()) {
     Tensor tensor = InMemory(Tensor(dtype, shape));
@@ -192,6 +191,7 @@ Tensor TensorOf(const Column& column) {
 
 Outcome TensorsOf(const Columns& columns, Tensors* tensors) {
   tensors->clear();
+  tensors->reserve(columns.size());
   for (const Column& column : columns) {
     const bool known = column.texts() || tensorflow::DataTypeSize(static_cast<DataType>(column.dtype)) > 0;
     if (!known) return {kInternal, "a share came with a type that TensorFlow does not have"};
@@ -201,9 +201,9 @@ Outcome TensorsOf(const Columns& columns, Tensors* tensors) {
 }
 
 Outcome TakeTensors(const BundlePtr& bundle, Tensors* tensors) {
-  Columns columns;
+  const Columns* columns = nullptr;
   HVDATA_RETURN_IF_ERROR(TakeColumns(bundle, &columns));
-  return TensorsOf(columns, tensors);
+  return TensorsOf(*columns, tensors);
 }
 
 }  // namespace hvdata

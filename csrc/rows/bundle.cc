@@ -44,12 +44,14 @@ char* PlaceFor(const wire::Component& c, Block found, Bundle* bundle) {
 
 }  // namespace
 
+void (*sweep_tensors)() = [] {};
+
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post) {
   auto share = std::make_shared<Share>();
   for (const Column& column : columns) share->bytes += BytesOf(column);
   if (receivers.here) {
-    auto bundle = std::make_shared<Bundle>();
-    for (const Column& column : columns) bundle->columns.push_back(Aligned(column));
+    auto bundle = std::make_shared<Bundle>(Bundle{receivers.there ? columns : std::move(columns), false, ""});
+    for (Column& column : bundle->columns) column = Aligned(std::move(column));
     share->bundle = std::move(bundle);
   }
   if (!receivers.there) return share;
@@ -75,7 +77,9 @@ void SettleColumns(Columns* columns, int member, int parts, Post* post) {
   }
   post->MoveToArena(member, &blocks, parts);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (blocks[i].owner) (*columns)[i].memory = std::move(blocks[i]);
+    if (!blocks[i].owner) continue;
+    (*columns)[i].memory = std::move(blocks[i]);
+    (*columns)[i].from_tensor = false;
   }
 }
 
@@ -104,13 +108,14 @@ Destination LandShare(const std::vector<wire::Component>& components, std::vecto
   return destination;
 }
 
-Outcome TakeColumns(const BundlePtr& bundle_ptr, Columns* columns) {
-  const auto* bundle = static_cast<const Bundle*>(bundle_ptr.get());
+Outcome TakeColumns(const BundlePtr& bundle_ptr, const Columns** columns) {
+  auto* bundle = static_cast<Bundle*>(bundle_ptr.get());
   if (bundle == nullptr) return {kInternal, "a share came without its tensors"};
   if (!bundle->error.empty()) return {kInternal, bundle->error};
-  *columns = bundle->columns;
-  for (size_t i = 0; bundle->landed && i < columns->size(); ++i) {
-    Column& column = (*columns)[i];
+  *columns = &bundle->columns;
+  if (!std::exchange(bundle->landed, false)) return {};
+  for (size_t i = 0; i < bundle->columns.size(); ++i) {
+    Column& column = bundle->columns[i];
     if (!column.texts()) {
       const char* const data = column.memory.data;
       column = Aligned(std::move(column));
@@ -121,7 +126,8 @@ Outcome TakeColumns(const BundlePtr& bundle_ptr, Columns* columns) {
     std::vector<std::string_view> texts;
     const std::string_view bytes(column.memory.data, column.memory.size);
     if (!wire::CountElements(column.dims, &count) || !wire::DecodeStrings(bytes, static_cast<size_t>(count), &texts)) {
-      return {kInternal, "component " + std::to_string(i) + " of a share is not a tensor of strings"};
+      bundle->error = "component " + std::to_string(i) + " of a share is not a tensor of strings";
+      return {kInternal, bundle->error};
     }
     column = Texts(std::move(column.dims), std::move(texts), std::move(column.memory.owner));
   }

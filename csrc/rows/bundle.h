@@ -13,12 +13,17 @@
 
 namespace hvdata {
 
+// Frees unused tensors. Set by ops/ when the library is loaded, because only ops/ knows TensorFlow. The engine calls it
+// about every 100 ms.
+extern void (*sweep_tensors)();
+
 // A BundlePtr points to this.
 struct Bundle {
   Columns columns;
-  bool landed =
-      false;  // it came from another process. Its texts are encoded, because the receiving thread must not decode
-  std::string error;  // the defect of the header
+  // It has come from another process, and nobody has taken it. Its texts are encoded, because the thread that receives
+  // them must not decode them.
+  bool landed = false;
+  std::string error;  // the defect of what came
 };
 
 // The trainers of a share. `here`: the trainer of this process, which gets the columns themselves. `there`: a trainer
@@ -38,8 +43,9 @@ void SettleColumns(Columns* columns, int member, int parts, Post* post);
 // Allocates memory for an incoming share (mail/share.h).
 Destination LandShare(const std::vector<wire::Component>& components, std::vector<Block> found);
 
-// Gives the columns of a bundle, ready for use. They also stay in the bundle. A checkpoint, or a dynamic lane that
-// closes, may need a bundle of our own process again.
-Outcome TakeColumns(const BundlePtr& bundle, Columns* columns);
+// Gives the columns of a bundle, ready for use. They stay in the bundle, because a checkpoint, or a dynamic lane that
+// closes, may need a bundle of our own process again. Only one thread at a time may take the columns of a bundle that
+// has landed.
+Outcome TakeColumns(const BundlePtr& bundle, const Columns** columns);
 
 }  // namespace hvdata

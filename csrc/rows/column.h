@@ -31,8 +31,9 @@ struct Column {
   // The items. The items of texts are std::string_views, whose bytes the owner keeps, too. So a text is never copied
   // with its column.
   Block memory;
-  bool kept = false;  // the pipeline keeps this memory until its end. So a copy would free nothing
-  bool ours = false;  // nobody else reads this memory. So TensorFlow may write into it
+  bool kept = false;         // the pipeline keeps this memory until its end. So a copy would free nothing
+  bool ours = false;         // nobody else reads this memory. So TensorFlow may write into it
+  bool from_tensor = false;  // the owner is a tensor (ops/tensors.cc)
 
   bool texts() const { return dtype == kText; }
   int64_t count() const { return memory.size == 0 ? 0 : static_cast<int64_t>(memory.size / ItemBytes(dtype)); }
@@ -58,7 +59,7 @@ constexpr size_t kAlignment = 64;
 // Memory of this process. std::bad_alloc: there is none.
 Block NewBlock(uint64_t bytes);
 // A new column. Texts are empty, other items are not set. Large ones lie in `arena`, if it is not null and has room.
-// std::bad_alloc: there is no memory, or no tensor can have these dims.
+// Throws std::bad_alloc if there is no memory, or if no tensor can have these dims.
 Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena = nullptr);
 Column Zeros(int32_t dtype, std::vector<int64_t> dims);
 Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);

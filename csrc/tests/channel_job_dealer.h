@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dealer of ops/deal.cc and ops/checkpoint.cc with numbers for tensors: one epoch of one reader.
+// The dealer of deal/dealer.cc and deal/checkpoint.cc with numbers for tensors: one epoch of one reader.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -249,9 +249,9 @@ class Process {
   Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
     const auto rows = static_cast<size_t>(options_["rows"]);
-    Columns share;
+    const Columns* share = nullptr;
     const Outcome taken = TakeColumns(arrival.bundle, &share);
-    if (!taken.ok() || share.size() != 1 || share[0].memory.size != rows * rows_.bytes()) {
+    if (!taken.ok() || share->size() != 1 || share->front().memory.size != rows * rows_.bytes()) {
       return {kInternal, "the share has not the size that it has to have",
               sink->Where(iterator.epoch, EpochStep(iterator.taken.n - 1))};
     }
@@ -264,7 +264,7 @@ class Process {
     for (size_t i = 0; i < rows; ++i) {
       const uint64_t row = ((iterator.taken.n - 1) * lanes + lane) * rows + i;
       rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
-      prints.push_back(rows_.FingerprintOf(share[0].memory.data + i * rows_.bytes()));
+      prints.push_back(rows_.FingerprintOf(share->front().memory.data + i * rows_.bytes()));
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
       outcome = {kDataLoss,

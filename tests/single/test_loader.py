@@ -128,7 +128,7 @@ except AttributeError as error:
     print(error)
 sys.modules["tensorflow"] = None  # as if it were not installed
 assert callable(horovod_data.init)
-for use in (lambda: horovod_data.serve, lambda: exec("from horovod_data import scatter")):
+for use in (lambda: horovod_data.predict, lambda: exec("from horovod_data import scatter")):
     try:
         use()
     except ImportError as error:
