@@ -5,7 +5,6 @@ import gc
 import random
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from together import Counted, dealt_to_all, elements, numbers, outcomes, raises_everywhere, results
@@ -115,21 +114,6 @@ def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
             time.sleep(0.1)  # room for the reader to run too far
             assert comm.bcast(source.yields) <= (taken + prefetch + 1) * comm.size
         del it
-
-
-def test_inside_a_tf_function(hvdata, comm):
-    n = 6 * comm.size
-    ds = numbers(hvdata, n)
-
-    @tf.function
-    def total():
-        sum_ = tf.constant(0, tf.int64)
-        for x in ds:
-            sum_ += x
-        return sum_ + ds.reduce(np.int64(0), lambda a, b: a + b)
-
-    for _ in range(3):
-        assert results(comm, lambda: int(total())) == want(n, comm, lambda v: 2 * sum(v))
 
 
 def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):
