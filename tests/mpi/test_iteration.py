@@ -77,16 +77,6 @@ def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):
     assert elements(comm, ds) == want(6 * comm.size, comm)  # and the next epoch is clean
 
 
-def test_evaluating_the_training_dataset_in_mid_epoch(hvdata, comm):
-    """The newer iterator gets a whole epoch. The older one raises that it was superseded."""
-    n = 6 * comm.size
-    ds = numbers(hvdata, n, name="superseded")
-    older = iter(ds)
-    assert results(comm, lambda: int(next(older))) == list(range(comm.size))
-    assert elements(comm, ds) == want(n, comm)
-    raises_everywhere(comm, lambda: next(older), tf.errors.FailedPreconditionError, "superseded", "channel")
-
-
 def test_an_unused_iterator_starts_nothing(hvdata, comm):
     source, ds = counted(hvdata, 3 * comm.size)
     kept = [iter(ds) for _ in range(3)]
