@@ -442,6 +442,11 @@ REFUSED = {
         lambda: fit_rows(model_of(distributed(plain)(), jit_compile=True), 1),
         r"can't compile Horovod's collectives.*jit_compile=False",
     ),
+    "jit, scaled passes": (
+        RuntimeError,
+        lambda: fit_rows(model_of(scaled_outside(backward_passes_per_step=2)(), jit_compile=True), 1),
+        r"can't compile Horovod's collectives",
+    ),
     "steps": (
         ValueError,
         lambda: model_of(distributed(plain)()).fit(
