@@ -27,7 +27,8 @@ def refuse(where: str) -> None:
 
     Horovod's load_model() gives a model of Keras 3 a plain optimizer.
 
-    Call it if Horovod has several ranks. packaging/horovod has a patch with which Horovod does not come here.
+    Call it if Horovod has several ranks. With the patch in packaging/horovod, Horovod averages these gradients, and
+    nothing raises.
 
     Raises:
       RuntimeError: the program has made such an optimizer before.
@@ -86,9 +87,9 @@ def _text(where: str) -> str:
 
 
 def keras_3_without_patch(home: str) -> str:
-    """The version of Keras 3, if tf.keras is Keras 3 and Horovod, in the folder `home`, is without our patch.
+    """Returns the version of Keras 3 if tf.keras is Keras 3 and Horovod lacks our patch. Otherwise an empty text.
 
-    It imports neither of them. Otherwise an empty text.
+    `home` is Horovod's folder. This function imports neither Keras nor Horovod.
     """
     try:
         version = importlib.metadata.version("keras")
