@@ -143,7 +143,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
 def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
     """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
-    With shard="auto" the readers do not compare their parts again, because no reader waits here for another one.
+    With shard="auto" the readers do not compare their parts again, because this call is not collective.
     """
     made = _prepared(called(function, number), rules)
     if not _fits(made.spec, spec):
@@ -246,8 +246,8 @@ def _graph_deal(
     """Prepares a dataset of a TF1 graph.
 
     Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session
-    runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel. So the
-    channel must not keep that graph alive.
+    runs a copy of the needed part of the graph. It must not keep the user's graph alive, because this rank uses the
+    channel until that graph is freed.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]

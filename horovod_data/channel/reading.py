@@ -29,8 +29,8 @@ class Reading:
 
     spec: Any  # of its elements (elements/specs.py); with costs if `weigh` gives them. EMPTY: it has no elements
     count: int  # of its elements, as tf.data counts
-    steps: Optional[int]  # global batches with a row for each trainer at least; None: unknown
-    fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
+    steps: Optional[int]  # global batches with at least one row for each trainer; None: unknown
+    fingerprint: Optional[str]  # of the pipeline before it is sharded; None: unknown
     part: Optional[Part]
     # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
     deal: Callable[[int, int, int], None]

@@ -35,7 +35,9 @@ def check_parts(
         if part == first and (part is None or files or unknown or fingerprint == fingerprints[0]):
             continue
         differ = "have different ones"
-        to_do = "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, where "
+        to_do = (
+            "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, if "
+        )
         to_do += "the dataset function shards"
         if part is not None and first is not None and part.kind == first.kind:
             if files and part.names == first.names:
