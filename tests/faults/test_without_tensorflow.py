@@ -114,3 +114,101 @@ def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
         0,
         1,
     )
+
+
+LOADER = """
+import collections, gc, os
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init(readers=int(os.environ["READERS"]))
+Pair = collections.namedtuple("Pair", "x y")
+
+def batches():
+    assert hvdata.is_reader()
+    return [Pair(np.arange(k, k + 6000 * 2, dtype=np.float32), [f"row {i}" for i in range(6000 * 2)]) for k in range(5)]
+
+loader = hvdata.loader(batches, batch="global", remainder="partial", verify=True, name="train")
+print("steps", len(loader), loader, flush=True)
+hvdata.serve()
+kept = []
+for epoch in range(2):
+    for step, pair in enumerate(loader):
+        n = 6000
+        assert type(pair).__name__ == "Pair" and pair.x.tolist() == list(range(step + hvdata.rank() * n, step + hvdata.rank() * n + n))
+        assert pair.y[0] == f"row {hvdata.rank() * n}" and len(pair.y) == n
+        if step == 2:
+            state = loader.state_dict()
+    kept.append(pair.x[:3])
+loader.load_state_dict(state)
+print("resumed", [float(pair.x[0]) for pair in loader], flush=True)
+pid = os.fork()
+if pid == 0:
+    try:
+        next(iter(loader))
+    except RuntimeError as error:
+        print("child:", error, flush=True)
+    kept.clear()  # releases nothing
+    del pair
+    gc.collect()
+    os._exit(0)
+os.waitpid(pid, 0)
+try:
+    hvdata.distribute_dataset(None, batch="global")
+except ImportError as error:
+    print("no", error, flush=True)
+hvdata.shutdown()
+assert [x.tolist() for x in kept] == [[4 + hvdata.rank() * n + i for i in range(3)]] * 2
+kept.clear()
+try:
+    next(iter(loader))
+except RuntimeError as error:
+    print("ended:", error, flush=True)
+import sys
+print("tensorflow" in sys.modules, flush=True)
+"""
+
+
+@pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
+def test_a_loader_without_tensorflow(readers):
+    """Python batches with texts, two verified epochs, a state, a forked child, and arrays that outlive the job."""
+    job = run_job(REFUSING + LOADER, 2 + readers, env={"READERS": str(readers)})
+    assert job.returncode == 0, job.describe()
+    for rank in range(2):
+        said = job.stdout[rank].splitlines()
+        assert said[0] == "steps 5 <horovod_data.Loader of channel 'train'>", job.describe()
+        assert said[1] == f"resumed {[3.0 + 6000 * rank, 4.0 + 6000 * rank]}", job.describe()
+        job.assert_said(r"^child: .*in a forked child", rank)
+        job.assert_said(r"^no horovod_data needs TensorFlow for this", rank)
+        job.assert_said(r"^ended: .*after the end of the job|^ended: .*shutdown", rank)
+        assert said[-1] == "False", job.describe()
+
+
+FED = """
+import os, sys
+
+dedicated = os.environ["HVDATA_TEST_RANK"] == "2"
+if dedicated:
+    sys.meta_path.pop(0)
+    import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init(readers=1)
+batches = (lambda: tf.data.Dataset.range(24).batch(4, drop_remainder=True).map(lambda x: {"x": x, "t": tf.strings.as_string(x)}))
+loader = hvdata.loader(batches if dedicated else None, batch="global")
+hvdata.serve()
+for _ in range(2):
+    got = [(one["x"].tolist(), one["t"].tolist()) for one in loader]
+    assert len(got) == len(loader) == 6 and loader.spec["x"].shape == (2,)
+    for step, (x, t) in enumerate(got):
+        right = [4 * step + 2 * hvdata.rank() + i for i in range(2)]
+        assert (x, t) == (right, [str(i).encode() for i in right]), got
+hvdata.shutdown()
+print("fed", "tensorflow" in sys.modules, flush=True)
+"""
+
+
+def test_a_tensorflow_reader_feeds_ranks_without_it():
+    job = run_job(REFUSING + FED, 3)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout[:2] == ["fed False\n"] * 2, job.describe()
