@@ -266,7 +266,7 @@ int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** column
 }
 
 // Gives the state of the iterator's epoch, for this rank. The bytes are valid until this thread's next call.
-int hvdata_iterator_save(hvdata_iterator* iterator, const char** bytes, size_t* n) {
+int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* n) {
   return RunPlaced([&] {
     SinkState state;
     Outcome outcome = iterator->shares->Save(&state);

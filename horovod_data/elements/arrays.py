@@ -88,10 +88,10 @@ class Maker(NamedTuple):
         if column.bytes and column.owner:
             interface = {"version": 3, "shape": shape, "typestr": bits.str, "data": (column.data, read_only)}
             array = np.asarray(_Memory(interface, column.owner, self.release))
+        if self.writable:
+            array = array.copy() if column.bytes else array
         elif read_only:
             array.flags.writeable = False
-        if self.writable and column.bytes:
-            array = array.copy()
         if self.to == "torch":
             return _as_torch(array, name)
         dtype = dtypes.numpy_of(name)
