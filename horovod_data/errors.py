@@ -75,8 +75,13 @@ def message_of(error: BaseException) -> str:
 
 
 def _placed_message(error: BaseException) -> Optional[str]:
-    payload = getattr(error, "experimental_payloads", {}).get(_MESSAGE.encode())
-    return vars(error).get(_MESSAGE) if payload is None else payload.decode(errors="replace")
+    # A TF1 session raises an error anew, of the same class, with its text and without its payloads.
+    for one in (error, error.__context__):
+        payload = getattr(one, "experimental_payloads", {}).get(_MESSAGE.encode())
+        message = None if payload is None else payload.decode(errors="replace")
+        if type(one) is type(error) and message is not None and message.partition("\n")[0] in text_of(error):
+            return message
+    return vars(error).get(_MESSAGE)
 
 
 def placed(where: str, text: str) -> str:

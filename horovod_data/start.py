@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -173,7 +174,7 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
                 "Name a file in a folder that exists on that host",
                 where="",
             )
-    if said := exchange(trouble.encode())[reader].decode():
+    if said := json.loads(exchange(json.dumps(trouble).encode())[reader]):
         raise ValueError(said)
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import start, tell
+from ranks.start import finish, start
 
 WIDTH = 512
 PATIENCE = 3  # times as many steps as other benchmarks, because the difference is small
@@ -22,7 +22,7 @@ PATIENCE = 3  # times as many steps as other benchmarks, because the difference 
 
 def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    _, given = start()
+    job, given = start()
     delivered = {size: hvdata.distribute_dataset(Batch(size).own, batch="per_rank") for size in given["bytes"]}
     hvdata.serve()
 
@@ -63,8 +63,7 @@ def main() -> None:
                     rounds[name].append(statistics.fmean(values))
         del elements
         results.append({"bytes": size, **rounds})
-    tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

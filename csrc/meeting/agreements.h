@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In an agreement every member contributes bytes, and gets the contributions of all members. A member's k-th
+// In an agreement every member contributes a line, and gets the contributions of all members. A member's k-th
 // contribution belongs to the k-th agreement. The coordinator, reader 0, collects the contributions, and answers all
 // members at once. It also names the members that have not come.
 #pragma once
@@ -25,9 +25,8 @@ class Agreements {
 
   // Contributes to this member's next agreement, and returns its number. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // Waits for the result of agreement `number`. The result has an entry for each different contribution, ordered by
-  // first member: (uint64 count, count x uint64 member, uint64 length, bytes). nullopt: the result does not come within
-  // `slice`.
+  // Waits for the result of agreement `number`. It has a line for each different contribution, ordered by first member:
+  // each member and a space, then a tab, then the contribution. nullopt: the result does not come within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
   // On the coordinator: answers all current and later agreements with this error.
