@@ -134,8 +134,7 @@ Certificate::Certificate(const Reports& reports)
   if (readers > 1) JoinElements(reports, &all), JoinCounts(reports, &all);
   for (const auto& [reader, report] : reports) {
     if (report.channel.empty() && !all.channel.empty()) {
-      if (all.why.empty())
-        all.why = "what reader " + std::to_string(reader) + " delivered is accounted for by an earlier run";
+      if (all.why.empty()) all.why = "an earlier run has accounted for the rows of reader " + std::to_string(reader);
       all.complete = false;
     }
     for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {

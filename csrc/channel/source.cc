@@ -242,8 +242,8 @@ void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->GroupTrainerName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
-                             ", which another rank has begun already: restore on "
-                             "every rank, or on rank 0 before any collective, before the first element is asked for";
+                             ", which another rank has begun already. Restore before the first element is asked for: "
+                             "on every rank, or on rank 0 before any collective";
     outcome = {kFailedPrecondition, late, epoch_->Here()};
     epoch_->Finish(outcome);
   } else if (epoch > begun_) {

@@ -2,7 +2,7 @@
 // The reader's side of a channel, the mirror of Sink: the mutex, the waits, and the sending. Roster has the trainers.
 // ReaderEpoch has the epoch that is being dealt.
 //
-// It has two callers: the dealer (one thread) and the network.
+// Its callers are the dealer (one thread), and any thread that delivers messages.
 #pragma once
 
 #include <chrono>

@@ -25,7 +25,7 @@ class StreamComparer {
   // `reader`: the sender's reader index in the job.
   void OnPulled(int reader, const wire::Header& header);
 
-  // The number of epochs and channels that have not ended.
+  // The number of stored epochs, plus the number of channels from which only some readers have departed.
   size_t kept() const {
     MutexLock lock(&mu_);
     return book_.size();

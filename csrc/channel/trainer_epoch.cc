@@ -113,7 +113,7 @@ TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   return Next::kEnd;
 }
 
-// static: the reader whose turn it is. dynamic: the first of these that exists: a reader with an error; a reader with a
+// static: the reader whose turn it is. dynamic, the first of these that exists: a reader with an error; a reader with a
 // share, in turn; a reader that has ended; a reader that runs.
 int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;

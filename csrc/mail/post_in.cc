@@ -151,7 +151,7 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
 
 void Post::TakeEnvelope(Route* route, std::string_view record) {
   const auto refuse = [&](const std::string& why) {
-    Break("what " + world_->Name(route->member) + " passes on can't be read: " + why);
+    Break("a message that " + world_->Name(route->member) + " passed on can't be read: " + why);
   };
   std::vector<wire::Enclosed> messages;
   std::string error;
@@ -159,7 +159,7 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
   for (const wire::Enclosed& one : messages) {
     const auto source = static_cast<int>(one.member);
     if (RouteTo(source) == nullptr || RouteTo(source)->our_porter != route->member) {
-      return refuse("it is from member " + std::to_string(one.member) + ", who does not send this way");
+      return refuse("it is from member " + std::to_string(one.member) + ", which does not send through this porter");
     }
     TakeMessage(source, one.message);
   }
@@ -168,8 +168,8 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
 void Post::PassOn(int source, int member, wire::Envelope envelope) {
   HostLink* const link = LinkTo(member);
   if (link == nullptr || !link->lends() || envelope.bytes() > link->Most()) {
-    return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
-                 ", but can't be passed on");
+    return Break("a message from " + world_->Name(source) + " for member " + std::to_string(member) +
+                 " can't be passed on");
   }
   const uint32_t bells = envelope.bells();
   std::string record = envelope.Take();

@@ -80,7 +80,7 @@ class Exchange {
     Parts parts;
     Callback callback;
     Patience patience;
-    std::set<int> called = {};      // ranks that have made the call: any rank on the root, only the root on other ranks
+    std::set<int> called = {};      // that have made the call: other ranks if this rank is the root, otherwise the root
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
   };
