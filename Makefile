@@ -5,15 +5,15 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo demo-latest test test-all test-python test-cpp test-cpp-sanitized test-cpp-asan \
+.PHONY: help demo test test-all test-python test-cpp test-cpp-sanitized test-cpp-asan \
   test-cpp-tsan test-cpp-valgrind test-sanitized fuzz soak \
   smoke test-latest-tf test-mpich test-integrations test-frameworks typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
-# 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
-STACK ?= 2.15
+# latest: the newest TensorFlow that Horovod can be built for (packaging/horovod), with Keras 3. 2.15: the TensorFlow that its release was made for.
+STACK ?= latest
 export STACK
-VENV ?= $(if $(filter latest,$(STACK)),.venv-latest,.venv)
+VENV ?= $(if $(filter latest,$(STACK)),.venv,.venv-$(STACK))
 export VENV
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
@@ -35,9 +35,6 @@ demo: op  ## train on handwritten digits with 4 ranks, where rank 0 reads for al
 	$(say) "training on 4 ranks: examples/digits_demo.py"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
 
-demo-latest:  ## the demo with today's TensorFlow and Keras 3, in .venv-latest
-	@$(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
-
 # Both end with the summary of pytest, so the Python tests come last.
 test: op test-cpp typecheck  ## the commit tier: C++ tests, types, Python tests each in one world
 	@$(call python_tests,--commit -n $(WORKERS))
@@ -47,7 +44,7 @@ EVERYTHING := test-cpp-sanitized test-python test-sanitized soak test-mpich test
 test-all:  ## the tier of everything: all worlds, sanitizers, valgrind, other stacks, soak; many hours
 	@failed=
 	for part in $(EVERYTHING); do $(MAKE) --no-print-directory $$part || failed+=" $$part"; done
-	STACK=latest VENV=.venv-latest $(MAKE) --no-print-directory smoke || failed+=" smoke"
+	STACK=2.15 VENV=.venv-2.15 $(MAKE) --no-print-directory test-python || failed+=" 2.15"
 	$(MAKE) --no-print-directory op
 	[ -z "$$failed" ] || { $(say) "failed:$$failed"; exit 1; }
 
@@ -156,7 +153,7 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 
 # What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, Horovod with Keras.
 SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
-smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
+smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15
 	@$(SETUP) horovod
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/mpi/test_keras_3.py tests/integrations/test_keras_3_jobs.py --commit $(PYTEST_ARGS)
@@ -166,9 +163,7 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 
-test-frameworks: export STACK := latest
-test-frameworks: export VENV := .venv-latest
-test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks, in .venv-latest
+test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks
 	@$(SETUP) op horovod jax torch
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,keras_3_jobs,torch_audit}.py tests/mpi/test_keras_3.py $(PYTEST_ARGS)
 
