@@ -151,12 +151,14 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	export HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
-# What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, Horovod with Keras.
+# What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, weights and metrics of Keras.
 SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
+# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras.
+SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks)
 smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15
 	@$(SETUP) horovod
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/mpi/test_keras_3.py tests/integrations/test_keras_3_jobs.py --commit $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE_KERAS) --commit $(PYTEST_ARGS)
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --commit --np 3 $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
