@@ -37,7 +37,7 @@ LOCAL = ["local dataset", "local dataset, nothing injected"]
 # trainer's core.
 PLACES = {
     "a core each": {"OMPI_MCA_hwloc_base_binding_policy": "core", "HYDRA_BINDING": "core"},
-    "as the kernel likes": {},
+    "not pinned": {},
 }
 
 

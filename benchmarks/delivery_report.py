@@ -104,15 +104,15 @@ def cycle_name(cycle: float) -> str:
 def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
     lines = [
         prose(f"""
-            Figures are medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (at least 12 times the steps that may be under
-            way), in brackets the slowest and the fastest round. All ways run in turns in one job. Horovod's cycle time
-            (`HOROVOD_CYCLE_TIME`) is 1 ms by default. With 0.1 ms its operations are faster here, and all processes have less processor
-            time."""),
+            Figures are medians of {told["rounds"]} rounds, in brackets the slowest and the fastest round. A round takes about
+            {told["seconds"]:.2g} s, and has at least 12 times as many steps as may be sent ahead. All ways run in turns in one job.
+            Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default. With 0.1 ms its operations are faster here, but its threads
+            take processor time from every way."""),
         *defined(
             {
                 "A step": """every rank has its batch (float32, ready-made on the reader), in eager iteration""",
                 "GB/s": "received by all ranks together",
-                "Switches": "context switches of all ranks together, for a step",
+                "Switches": "context switches of all ranks together, per step",
             }
         ),
         "The ways:",
@@ -135,7 +135,7 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
                     f"{switches(r):.2f}",
                 ]
             )
-        lines += ["", f"**{title(cell)}**", *table(["", "steps/s", "GB/s", "horovod_data is", "switches"], rows)]
+        lines += ["", f"**{title(cell)}**", *table(["", "steps/s", "GB/s", "per_rank / this way", "switches"], rows)]
         best = best_rival(group)
         if ours and best:
             lines.append(
@@ -171,17 +171,17 @@ def summary(told: dict[str, Any]) -> list[str]:
             )
     return table(
         [
-            "per rank's batch, Horovod's cycle time",
+            "ranks, each rank's batch, Horovod's cycle time",
             "way",
             "steps/s",
             "GB/s",
-            "of the local limit",
-            "of that in step (steps apart)",
-            "of the reader alone",
-            "of the best fixed window",
-            "switches a step, and in step",
-            "times the best rival",
-            "which is",
+            "relative to local datasets",
+            "relative to local datasets, k steps apart (k)",
+            "relative to the reader alone",
+            "relative to the best fixed window",
+            "switches a step: this way, local datasets k steps apart",
+            "relative to the best rival",
+            "best rival",
         ],
         rows,
     )

@@ -84,7 +84,6 @@ def run(
     mpirun: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs `module` of ranks/ in one job. A job that hangs is ended. Its results until then count."""
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvdata-bench-") as directory:
         out = Path(directory) / "results.json"
         settings = {
@@ -94,37 +93,29 @@ def run(
             "directory": directory,
             **given,
         }
-        job = subprocess.Popen(
-            [
-                *(mpirun or shlex.split(arguments.mpirun)),
-                "-np",
-                str(ranks),
-                sys.executable,
-                "-m",
-                f"ranks.{module}",
-                json.dumps(settings),
-            ],
-            cwd=HERE,
-            env={**ENVIRONMENT, **os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        status: object
-        try:
-            status = job.wait(arguments.limit)
-        except subprocess.TimeoutExpired:
-            status = f"none within {arguments.limit:.0f} s"
-        finally:
-            end(job)
-        print(
-            f"[bench] {module}, {ranks} ranks: {time.monotonic() - began:.0f} s"
-            + (f", ended with status {status}" if status != 0 else ""),
-            file=sys.stderr,
-        )
+        program = [sys.executable, "-m", f"ranks.{module}", json.dumps(settings)]
+        command = [*(mpirun or shlex.split(arguments.mpirun)), "-np", str(ranks), *program]
+        run_job(command, {**ENVIRONMENT, **os.environ, **(env or {})}, arguments.limit, f"{module}, {ranks} ranks")
         return json.loads(out.read_text()) if out.exists() else []
 
 
-def end(job: subprocess.Popen[bytes]) -> None:
+def run_job(command: Sequence[str], env: Mapping[str, str], limit: float, what: str) -> bool:
+    """Runs a job for at most `limit` seconds. Logs how it ended. Returns whether its status was 0."""
+    began = time.monotonic()
+    job = subprocess.Popen(command, cwd=HERE, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    status: object
+    try:
+        status = job.wait(limit)
+    except subprocess.TimeoutExpired:
+        status = f"none within {limit:.0f} s"
+    finally:
+        _end(job)
+    how = "" if status == 0 else f", ended with status {status}"
+    print(f"[bench] {what}: {time.monotonic() - began:.0f} s{how}", file=sys.stderr)
+    return status == 0
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
     """Asks the launcher to end its ranks. If it does not end in time, kills it."""
     if job.poll() is None:
         job.terminate()

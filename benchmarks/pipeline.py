@@ -4,8 +4,8 @@
     python benchmarks/pipeline.py                    # 4 ranks, batches of 64 rows of 16 KiB; about three minutes
     python benchmarks/pipeline.py --docs             # and publish it in docs/
 
-One reader can't deliver faster than its pipeline yields, so the ratio of the two rates shows the cost of delivery. It
-also counts the bytes that the whole job reads for one epoch. Writes pipeline.json, .md and .png to --out.
+One reader can't deliver faster than its pipeline yields, so the ratio of the two rates shows the cost of delivery. The
+benchmark also counts the bytes that the whole job reads for one epoch. Writes pipeline.json, .md and .png to --out.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import page
 ALONE = "pipeline alone"
 WAYS = 6  # the number of ways in ranks/pipeline.py
 # Where the processes run. A bound process shares its core with its pipeline's threads.
-KERNEL, BOUND = "as the kernel likes", "a core each"
+KERNEL, BOUND = "not pinned", "a core each"
 BINDING = {"OMPI_MCA_hwloc_base_binding_policy": "core", "HYDRA_BINDING": "core"}
 
 
 def rates(result: dict[str, Any]) -> list[float]:
-    """Elements per second of each round, that the pipeline yields or that are delivered."""
+    """Each round's rate: the elements per second that the pipeline yields, or that are delivered."""
     return [result["steps"] * result["elements_per_step"] / seconds for seconds in result["seconds"]]
 
 
 def share(result: dict[str, Any], alone: dict[str, Any]) -> float:
-    """The part of the pipeline's own rate: the median over rounds, each compared with the neighbouring turn."""
+    """The rate divided by the pipeline's own: the median of the ratios of neighbouring turns."""
     return float(statistics.median(r / a for r, a in zip(rates(result), rates(alone))))
 
 
@@ -81,7 +81,7 @@ def main() -> int:
         print("[bench] the pipeline alone was not measured", file=sys.stderr)
         return 1
 
-    calls = {0: "one after the other", -1: "in parallel (AUTOTUNE)"}.get(
+    calls = {0: "no parallel calls", -1: "in parallel (AUTOTUNE)"}.get(
         arguments.parallel, f"{arguments.parallel} at a time"
     )
     text = [
@@ -89,18 +89,18 @@ def main() -> int:
             f"The pipeline reads TFRecord files: `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`. Elements have "
             f"{arguments.rows} rows of {page.size_name(arguments.row_bytes)}, and the files have {arguments.batches} elements. "
             f"{arguments.ranks} ranks train, and rank 0 reads. Figures are medians of {arguments.rounds} rounds of about "
-            f"{arguments.seconds:.2g} s, in brackets the slowest and the fastest round. All ways run in turns in one job."
+            f"{arguments.seconds:.2g} s, in brackets the slowest and the fastest round. All rows run in turns in one job."
         ),
         *page.defined(
             {
-                "Of alone": "the speed over that of the pipeline alone: the median of the rounds' ratios",
-                "Times read": "bytes that all ranks together asked the kernel for in one epoch (`/proc/self/io`), over the size of the files",
+                "Of alone": "the speed divided by that of the pipeline alone; the median of the rounds' ratios",
+                "Times read": "bytes that all ranks together asked the kernel for in one epoch (`/proc/self/io`), divided by the size of the files",
                 "Copies": "bytes that horovod_data copied between the pipeline's `batch` and the ranks' tensors, for each byte that went to "
                 "another rank. MPI's own copies of messages do not count",
-                "Ranks only iterate": "the pipeline runs on the reader. For each of its elements each rank takes an element of its own "
-                "memory, at most so many steps ahead of another rank, and nothing is delivered. This is the limit for `global` if ranks "
-                "share cores",
-                "Of the limit": "the speed over that of the faster of these two limits: the median of the rounds' ratios",
+                "Ranks only iterate": "the pipeline runs on the reader, and nothing is delivered. For each element of the pipeline each "
+                "rank takes an element from its own memory. No rank is more than so many steps ahead of another one. If ranks share "
+                "cores, this is the limit for `global`",
+                "Of the limit": "the speed divided by that of the faster of these two limits; the median of the rounds' ratios",
             }
         ),
         "Sharding whole files also reads them once, but needs as many files as ranks, all of the same length.",
@@ -140,7 +140,8 @@ def main() -> int:
             for r in here
         ]
     summary = page.table(
-        ["", "of the pipeline alone", "of ranks that only iterate", "times the dataset is read", "copies"], summary_rows
+        ["", "speed / pipeline alone", "speed / ranks only iterate", "times the dataset is read", "copies"],
+        summary_rows,
     )
 
     def draw(pyplot: Any) -> Any:

@@ -79,32 +79,11 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
             "by_mpi": arguments.rounds,
             **{name: getattr(arguments, name) for name in OPTIONS},
         }
-        began = time.monotonic()
-        job = subprocess.Popen(
-            [
-                *shlex.split(arguments.mpirun),
-                "-np",
-                str(trainers + 1),
-                str(binary),
-                *[f"{name}={value}" for name, value in given.items()],
-            ],
-            env={**launch.ENVIRONMENT, **ENVIRONMENT, **os.environ},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        status: object
-        try:
-            status = job.wait(arguments.limit)
-        except subprocess.TimeoutExpired:
-            status = f"none within {arguments.limit:.0f} s"
-        finally:
-            launch.end(job)
-        print(
-            f"[bench] {trainers} trainers on {hosts} hosts: {time.monotonic() - began:.0f} s"
-            + (f", ended with status {status}" if status != 0 else ""),
-            file=sys.stderr,
-        )
-        return json.loads(out.read_text()) if status == 0 and out.exists() else None
+        program = [str(binary.resolve()), *[f"{name}={value}" for name, value in given.items()]]
+        command = [*shlex.split(arguments.mpirun), "-np", str(trainers + 1), *program]
+        env = {**launch.ENVIRONMENT, **ENVIRONMENT, **os.environ}
+        well = launch.run_job(command, env, arguments.limit, f"{trainers} trainers on {hosts} hosts")
+        return json.loads(out.read_text()) if well and out.exists() else None
 
 
 def grown(figures: Figures, since: str, until: str, what: str) -> list[float]:

@@ -150,7 +150,7 @@ def main() -> int:
         "over_hosts": over,
     }
 
-    header = ["who reads", "batches/s", "MB/s", "times the first", "planned", "of that"]
+    header = ["who reads", "batches/s", "MB/s", "relative to the first row", "planned batches/s", "measured / planned"]
     parts = []
     if here:
         parts.append(table(["readers", *header], rows(here, "readers")))
@@ -158,12 +158,12 @@ def main() -> int:
         parts.append(table(["hosts", *header], rows(over, "hosts")))
     text = [
         prose(
-            f"The table has batches of {size_name(arguments.bytes)} that all trainers together get in a second. These are medians of "
-            f"{arguments.rounds} rounds of {arguments.steps} steps. *Planned* are the batches per second of [the model](planning.md)."
+            f"*Batches/s* are batches of {size_name(arguments.bytes)} that all trainers together get in a second: medians of "
+            f"{arguments.rounds} rounds of {arguments.steps} steps. *Planned* is the rate that [the model](planning.md) predicts."
         ),
         "",
         f"- On one host there are {arguments.trainers} trainers. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for a batch.",
-        f"- Over hosts each host has 2 trainers, which also read, and a link of {arguments.rate}. A pipeline sleeps "
+        f"- Over hosts each host has 2 trainers and a link of {gbit:g} Gbit/s. Readers also train. A pipeline sleeps "
         f"{1000 * arguments.hosts_pace:g} ms for a batch.",
         *sum(parts, []),
     ]

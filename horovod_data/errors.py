@@ -14,8 +14,8 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 Failure = TypeVar("Failure", bound=BaseException)
 
 _here = ""  # the `where` of this process, after it has joined the job
-# The message of an error that names a place: in the payloads of the core's errors (csrc/ops/status.h), and among the
-# attributes of ours.
+# The key of an error's message without the place. An error of the core has the message in its payloads
+# (csrc/ops/status.h). An error of Python has it as an attribute.
 _MESSAGE = "horovod_data.message"
 
 
@@ -49,7 +49,7 @@ def explained(kind: type[Failure], what: str, to_do: str = "", where: Optional[s
 
 
 def placed_error(kind: Callable[[str], Failure], message: str, where: Optional[str] = None) -> Failure:
-    """The error that `kind` makes of the message behind its place. `where` as explain() takes it."""
+    """Returns kind(text). The text is the place and then the message. `where`: as for explain()."""
     where = _here if where is None else where
     error = kind(placed(where, message))
     if where:
@@ -58,7 +58,7 @@ def placed_error(kind: Callable[[str], Failure], message: str, where: Optional[s
 
 
 def explain_again(error: BaseException, what: str, to_do: str = "") -> None:
-    """Gives an error the text of explain()."""
+    """Replaces the text of an error by the text of explain()."""
     error.args = (explain(what, to_do),)
     vars(error)[_MESSAGE] = _sentences(what, to_do)
 
@@ -75,8 +75,13 @@ def message_of(error: BaseException) -> str:
 
 
 def _placed_message(error: BaseException) -> Optional[str]:
-    payload = getattr(error, "experimental_payloads", {}).get(_MESSAGE.encode())
-    return vars(error).get(_MESSAGE) if payload is None else payload.decode(errors="replace")
+    # A TF1 session raises an error anew, of the same class, with its text and without its payloads.
+    for one in (error, error.__context__):
+        payload = getattr(one, "experimental_payloads", {}).get(_MESSAGE.encode())
+        message = None if payload is None else payload.decode(errors="replace")
+        if type(one) is type(error) and message is not None and message.partition("\n")[0] in text_of(error):
+            return message
+    return vars(error).get(_MESSAGE)
 
 
 def placed(where: str, text: str) -> str:
@@ -101,18 +106,18 @@ def show(text: str) -> None:
             # One write for the whole line: without a buffer in stderr, another thread or rank could write between two
             # writes.
             sys.stderr.write(text + "\n")
-            sys.stderr.flush()  # last, because the program's own object may have no flush()
+            sys.stderr.flush()  # last, because the program may have set sys.stderr to an object without flush()
 
 
 def show_any_text() -> None:
-    """For our commands: print() shows letters that stdout's encoding lacks (in names of channels and files) as
-    escapes."""
+    """From now on print() shows letters that stdout's encoding lacks as escapes. Such letters are in names of channels
+    and files."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def text_of(error: BaseException) -> str:
-    """Returns str(error). If the class fails to make one, returns a text that says so."""
+    """Returns str(error). If that raises an error, returns a text that says so."""
     try:
         return str(error)
     except Exception as other:

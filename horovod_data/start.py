@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -44,10 +45,10 @@ def init(
       readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read, each its own part of the data. They take
         turns, and all trainers get batches of each reader. None stands for HOROVOD_DATA_READERS, by default 0.
       readers_per_node: 1: the last rank of every host is a reader, which deals to the trainers of that host alone. So
-        no batch crosses the network. None or 0 stands for HOROVOD_DATA_READERS_PER_NODE if `readers` is None, too. By
-        default no host has a reader of its own.
+        no batch crosses the network. None or 0: if `readers` is None, HOROVOD_DATA_READERS_PER_NODE decides. By default
+        no host has a reader of its own.
       comm: an mpi4py communicator whose processes form the job. None: all processes of MPI_COMM_WORLD.
-      embedded: with readers_per_node, True: the first rank of each host reads, and trains as well. None stands for
+      embedded: True: with readers_per_node, the first rank of each host reads and trains. None stands for
         HOROVOD_DATA_EMBEDDED (0 or 1), by default False.
 
     Raises:
@@ -56,7 +57,7 @@ def init(
 
         - The job was started with another MPI than the library was built for.
         - MPI can't be used from several threads.
-        - multiprocessing has started this process, and it imports the program.
+        - multiprocessing has started this process, and the program calls init() when it is imported.
         - This process may open too few files.
         - The ranks disagree.
         - Horovod was initialised for other processes.
@@ -173,7 +174,7 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
                 "Name a file in a folder that exists on that host",
                 where="",
             )
-    if said := exchange(trouble.encode())[reader].decode():
+    if said := json.loads(exchange(json.dumps(trouble).encode())[reader]):
         raise ValueError(said)
 
 
@@ -192,7 +193,7 @@ def _require_same(
 
     raise explained(
         RuntimeError,
-        f"init() was called a second time with other arguments: {shown(asked, comm)}; it runs with {shown(runs, job.comm)}",
+        f"init() was called a second time with other arguments: {shown(asked, comm)}; the job runs with {shown(runs, job.comm)}",
         "Call it once, before anything else of horovod_data",
     )
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import meet, start, tell
+from ranks.start import meet, start, tell_so_far
 
 
 class Sleeping(tf.keras.Model):
@@ -69,9 +69,7 @@ def main() -> None:
                     fits[way].append(took / steps)
                     saves += each
         results.append({"ranks": job.size, "mib": mib, "often": often, **fits, "saves": saves})
-        if job.reads:
-            tell(given, results)
-        meet(job.comm)
+        tell_so_far(job, given, results)
     hvdata.shutdown()
 
 

@@ -11,7 +11,7 @@ import time
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import meet, start, tell
+from ranks.start import meet, start, tell_so_far
 
 WAYS = {"off": False, "on": True}
 
@@ -39,9 +39,7 @@ def main() -> None:
                     rounds[way].append(took / given["steps"])
         elements.clear()
         results.append({"ranks": job.size, "bytes": size, "milliseconds": given["milliseconds"], **rounds})
-        if job.reads:
-            tell(given, results)
-        meet(job.comm)
+        tell_so_far(job, given, results)
     hvdata.shutdown()
 
 

@@ -22,7 +22,7 @@ import horovod_data as hvdata
 from horovod_data.observe.stats import stats
 from ranks.in_step import InStep
 from ranks.setting import READER, ROWS, Batch, Job
-from ranks.start import horovod_running, meet, start, tell
+from ranks.start import finish, horovod_running, meet, start
 
 MESSAGE = 4 << 20  # bytes of one message of plain MPI
 UNDER_WAY = 3  # plain MPI's messages on their way to each rank
@@ -182,9 +182,7 @@ def main() -> None:
                 result["messages"].append(sent["mpi_messages_sent"] - handed["mpi_messages_sent"])
                 result["line"].append((now[0] - counted[0]) / part)
                 result["line_payload"].append((now[1] - counted[1]) / part)
-    if job.reads:
-        tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import cpu_seconds, meet, start, tell
+from ranks.start import cpu_seconds, finish, meet, start
 
 SETTLE = 1.0  # seconds until a reader has filled its window and TensorFlow's threads are idle
 
@@ -52,11 +52,9 @@ def main() -> None:
     time.sleep(SETTLE)
     shares["credit"] = used(lambda: time.sleep(pause))
 
-    told = job.comm.gather(shares, root=0)
-    if job.reads:
-        tell(given, [{"role": "reader" if rank == 0 else "trainer", **shares} for rank, shares in enumerate(told)])
+    told = job.comm.allgather(shares)
     del waiting, full
-    hvdata.shutdown()
+    finish(job, given, [{"role": "reader" if rank == 0 else "trainer", **shares} for rank, shares in enumerate(told)])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 import tensorflow as tf
 
 import horovod_data as hvdata
-from ranks.start import meet, start, tell
+from ranks.start import finish, meet, start
 
 EVERY = 0.01  # seconds between two measurements
 QUICK = 30  # steps in which ranks wait for the pipeline, so that an automatic window is as wide as possible
@@ -115,9 +115,7 @@ def main() -> None:
             }
             for rank, (own, ours, most, widest) in enumerate(told)
         ]
-    if job.reads:
-        tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import horovod_data as hvdata
 from horovod_data.observe.stats import stats
 from ranks.in_step import InStep
 from ranks.setting import Job
-from ranks.start import meet, start, tell
+from ranks.start import finish, meet, start
 from ranks.turns import Contestant, Steps, take_turns
 
 FILES = 4
@@ -141,9 +141,7 @@ def main() -> None:
             continue
         result["epoch"] = epoch(job, source[result["name"]])
         result["times_read"] = result["epoch"]["read"] / dataset_bytes
-    if job.reads:
-        tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,20 @@ def tell(given: dict[str, Any], results: list[dict[str, Any]]) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
+def tell_so_far(job: Job, given: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """The reader writes the results so far. Then all ranks go on."""
+    if job.reads:
+        tell(given, results)
+    meet(job.comm)
+
+
+def finish(job: Job, given: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """The end of a job: the reader writes the results, and all ranks shut down."""
+    if job.reads:
+        tell(given, results)
+    hvdata.shutdown()
+
+
 def meet(comm: Any) -> None:
     """A barrier that leaves the cores free."""
     request = comm.Ibarrier()

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import start, tell
+from ranks.start import finish, start
 
 WIDTH = 512
 PATIENCE = 3  # times as many steps as other benchmarks, because the difference is small
@@ -63,8 +63,7 @@ def main() -> None:
                     rounds[name].append(statistics.fmean(values))
         del elements
         results.append({"bytes": size, **rounds})
-    tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import meet, start, tell
+from ranks.start import finish, meet, start
 
 
 def main() -> None:
@@ -42,9 +42,7 @@ def main() -> None:
             }
         )
         del elements
-    if job.rank == 0:
-        tell(given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import horovod_data as hvdata
-from ranks.start import meet, start, tell
+from ranks.start import finish, meet, start
 
 SIDE, KINDS, IMAGES = 32, 10, 4096  # synthetic images, of all ranks together
 OURS, TENSORS, DATASETS = "horovod_data, global", "in memory: tensors", "in memory: a dataset of each rank's own"
@@ -93,15 +93,11 @@ def main() -> None:
     told = job.comm.allgather(float(tf.add_n([tf.reduce_sum(weights) for weights in model.trainable_variables])))
     assert max(told) - min(told) < 1e-3 * max(1.0, abs(told[0])), f"the ranks' weights are not the same: {told}"
     ways.clear()
-    if job.reads:
-        tell(
-            given,
-            [
-                {"name": name, "kind": "ours" if name == OURS else "limit", "ranks": job.size, "images": values}
-                for name, values in rounds.items()
-            ],
-        )
-    hvdata.shutdown()
+    results = [
+        {"name": name, "kind": "ours" if name == OURS else "limit", "ranks": job.size, "images": values}
+        for name, values in rounds.items()
+    ]
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

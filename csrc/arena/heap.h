@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The free parts of the arena, by offset. It never touches the memory itself.
+// Keeps the offsets of the arena's free pieces. Never touches the memory itself.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace hvdata {
 
-// Takes the smallest part that fits, and of several such parts the first one. Free neighbours become one part. So
-// batches of one size, the common case, fit exactly where earlier ones were. The far end of the arena is used last.
+// Take() uses the smallest free piece that fits, or the first of several such pieces. Give() joins free neighbours. So
+// a batch fits exactly where an earlier batch of its size was. The end of the arena is used last.
 class Heap {
  public:
   static constexpr uint64_t kAlignment = 256;
@@ -20,7 +20,7 @@ class Heap {
 
   static uint64_t Rounded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  // Takes `bytes` bytes (a multiple of kAlignment, more than 0) and returns their offset.
+  // Takes `bytes` bytes (a multiple of kAlignment, more than 0). Returns their offset, or nothing if no piece fits.
   std::optional<uint64_t> Take(uint64_t bytes) {
     const auto found = by_size_.lower_bound({bytes, 0});
     if (found == by_size_.end()) return std::nullopt;
@@ -48,7 +48,7 @@ class Heap {
     Insert(offset, bytes);
   }
 
-  // Free pieces by offset.
+  // The sizes of the free pieces, by offset.
   const std::map<uint64_t, uint64_t>& Free() const { return free_; }
 
  private:

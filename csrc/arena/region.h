@@ -14,10 +14,10 @@ namespace hvdata {
 
 class Region {
  public:
-  // Makes `bytes` zeros, of fixed size. A page takes memory only after Reserve or after a write. Null: the system
-  // refuses.
+  // Makes a region of `bytes` zeros. Its size is fixed. A page takes memory only after Reserve or after a write. Null:
+  // the system refuses, and `why` gets the reason.
   static std::shared_ptr<Region> Create(const char* purpose, uint64_t bytes, std::string* why);
-  // Maps the region of another process. From `read_only_from` on the memory is read-only.
+  // Maps the region of another process. From byte `read_only_from` on the memory is read-only.
   static std::shared_ptr<Region> Attach(Descriptor fd, uint64_t bytes, uint64_t read_only_from, std::string* why);
   ~Region();
   Region(const Region&) = delete;
@@ -27,8 +27,8 @@ class Region {
   uint64_t size() const { return size_; }
   int fd() const { return fd_.get(); }
 
-  // Only the creator may call these two. Reserve makes the kernel set the pages of a range aside, so that a later write
-  // can't fail with SIGBUS. False: the kernel has no memory.
+  // Only the creator may call these two. Reserve makes the kernel allocate the pages of a range now, so that a later
+  // write can't fail with SIGBUS. False: the kernel has no memory.
   bool Reserve(uint64_t offset, uint64_t bytes) const;
   // Gives the whole pages of a range back to the system. They contain zeros at the next use.
   void Release(uint64_t offset, uint64_t bytes) const;

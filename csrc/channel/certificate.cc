@@ -79,7 +79,7 @@ std::string SameData(const Reports& reports) {
     std::string names = std::to_string(first->first);
     for (const int other : others) names += (other == others.back() ? " and " : ", ") + std::to_string(other);
     return "readers " + names + " yielded the same " + (whole ? "" : "first ") + Rows(rows) +
-           (in_order ? " in the same order" : "") + ": does each read a part of the data of its own?";
+           (in_order ? " in the same order" : "") + ": does each read its own part of the data?";
   }
   return "";
 }

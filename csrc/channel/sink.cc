@@ -275,7 +275,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (const auto* end = std::get_if<wire::End>(&header.message)) {
     if (current)
       epoch_->On(reader, *end);
-    else if (header.epoch == tally_.epoch)  // the program takes a fixed number of steps, so it closed the epoch first
+    else if (header.epoch == tally_.epoch)  // the program closed the epoch first, as after a fixed number of steps
       tally_.dropped += PeersCount(end->dropped);
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
@@ -283,9 +283,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) {
       epoch_->OnVerified(verified->outcome);
     } else if (!verified->outcome.ok() && header.epoch > failed_epoch_) {
-      // A rank that has left the epoch raises its error in the next epoch. A rank that has not begun it raises the
-      // error at once. A rank that has already raised an error of this epoch ignores this one, because its program
-      // knows that the epoch has failed.
+      // This rank has closed that epoch, or has not opened it. Next() returns the error, in the epoch open then.
+      // Except: if this rank has already raised an error of that epoch, its program knows that the epoch has failed.
       failed_epoch_ = header.epoch;
       late_verdict_ = verified->outcome;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps readers in step that have trainers of their own (one reader per host). A step is sent when every reader has it.
-// All readers end on the same step. It runs on reader 0, for all channels. Every reader reports its progress (READY).
+// Coordinates readers that each have their own trainers (one per host). They send a step when all readers have it,
+// and end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class StepCoordinator {
   // `reader`: the sender's reader index in the job.
   void OnReady(int reader, const wire::Header& header);
 
-  // The number of epochs and channels that it stores: only those that have not ended.
+  // The number of stored epochs, plus the number of channels from which only some readers have departed.
   size_t kept() const {
     MutexLock lock(&mu_);
     return book_.size();
@@ -40,16 +40,16 @@ class StepCoordinator {
     Progress progress = Progress::kHas;
     Outcome outcome;     // kFailed: the error. kFills: the reason why it can't make fillers, or OK
     Outcome lost;        // the error of its pipeline, with on_reader_error="continue"
-    bool begun = false;  // it has begun the epoch. Other readers get no GO
-    uint64_t from = 0;   // that step
+    bool begun = false;  // the reader has begun the epoch. Until then it is not sent `allowed`
+    uint64_t from = 0;   // the step with which it begins
     Place resumes;       // if it resumes from a checkpoint: its place, for an error
   };
   struct Epoch {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
-    std::map<uint64_t, double> costs;  // weighed channels: of steps that are not allowed yet, of all readers
+    std::map<uint64_t, double> costs;  // weighed channels: for each step not allowed yet, the sum over the readers
     bool ended = false;
-    Outcome outcome;        // of its end
+    Outcome outcome;        // of the epoch's end
     std::set<int> waiting;  // readers that have asked which readers are behind
   };
   using Key = EpochBook<Epoch>::Key;

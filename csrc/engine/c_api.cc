@@ -26,7 +26,6 @@
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "transport/check.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -174,17 +173,13 @@ int hvdata_comm_info(const void* comm, int* rank, int* size) {
   });
 }
 
-// Collective on comm: every rank contributes `mine` (n bytes). The result is a sequence of (uint64 little-endian
-// length, bytes) in rank order. It is valid until this thread's next call of this function or of hvdata_agree_wait.
-int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) {
+// Collective on comm: every rank contributes a line. The result has these lines in rank order. It is valid until this
+// thread's next call of this function or of hvdata_agree_wait.
+int hvdata_comm_exchange(const void* comm, const char* mine, const char** all) {
   return Run([&] {
     last_of_all.clear();
-    for (const std::string& one : GatherOver(FromPointer(comm), {mine, n})) {
-      wire::AppendLittleEndian<uint64_t>(one.size(), &last_of_all);
-      last_of_all += one;
-    }
-    *all = last_of_all.data();
-    *all_n = last_of_all.size();
+    for (const std::string& one : GatherOver(FromPointer(comm), mine)) last_of_all += one + "\n";
+    *all = last_of_all.c_str();
   });
 }
 
@@ -304,20 +299,20 @@ const char* hvdata_certificates(void) {
   return TextOfEngine([](Engine& engine) { return engine.Certificates(); });
 }
 
-// ---- Agreements. The k-th agreements of all ranks belong together. Each rank contributes some bytes and gets the
-// bytes of all ranks.
+// ---- Agreements. The k-th agreements of all ranks belong together. Each rank contributes a line and gets the lines of
+// all ranks.
 
 // `what` names the call, for stall lines: "distribute_dataset(name='train')".
-int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) {
+int hvdata_agree_begin(const char* mine, const char* what, int64_t* number) {
   return WithRunning([&](Engine& engine) {
-    *number = engine.agreements().Begin(std::string(mine, n), what);
+    *number = engine.agreements().Begin(mine, what);
     engine.post().Fetch();
   });
 }
 
-// The result has each distinct contribution once: a sequence of (uint64 count, count x uint64 rank of comm, uint64
-// length, bytes). It is valid until this thread's next call of this function or of hvdata_comm_exchange.
-int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) {
+// The result has each distinct contribution once, as Agreements::Wait() returns it. It is valid until this thread's next
+// call of this function or of hvdata_comm_exchange.
+int hvdata_agree_wait(int64_t number, int slice_ms, const char** result) {
   return Run([&] {
     const auto engine = Engine::Current();
     if (!engine) return Report(Engine::NotRunning());
@@ -325,8 +320,7 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
     if (!outcome) return kPending;
     if (!outcome->ok()) return Report(*outcome);
     last_of_all = std::move(outcome->message);
-    *result = last_of_all.data();
-    *n = last_of_all.size();
+    *result = last_of_all.c_str();
     return int{kOk};
   });
 }

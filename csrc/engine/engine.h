@@ -35,16 +35,16 @@
 
 namespace hvdata {
 
-// Python gives these values by name, as those of the list in channel/channel_config.h.
-#define HVDATA_SETTINGS(FIELD)                                                                                     \
-  FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */                                  \
-  FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                        \
-  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                                             \
-  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */                          \
-  FIELD(bool, timeline, false)            /* the same on every rank */                                             \
-  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                                \
-  /* Horovod's thread may finalise MPI while this process still needs data. Then MPI_Finalize waits for Stop(). */ \
-  /* Except: the thread that called Start() finalises MPI. */                                                      \
+// Python gives these values by name, as it gives HVDATA_CHANNEL_OPTIONS (channel/channel_config.h).
+#define HVDATA_SETTINGS(FIELD)                                                                                       \
+  FIELD(double, stall_seconds, 0)         /* a wait of this length is reported */                                    \
+  FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                          \
+  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                                               \
+  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */                            \
+  FIELD(bool, timeline, false)            /* the same on every rank */                                               \
+  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                                  \
+  /* MPI_Finalize waits for Stop(). Except: on the thread that called Start(). So Horovod's thread can't finalise */ \
+  /* MPI while this process still needs data. */                                                                     \
   FIELD(bool, finalize_waits, false)
 
 struct EngineSettings {
@@ -57,13 +57,13 @@ enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kF
 
 class Engine {
  public:
-  // Collective on `comm`, which still belongs to the caller. Makes a duplicate, on the caller's thread. Sets the pids
-  // in `roles`.
+  // Starts the engine of this process. Collective on `comm`. Makes a duplicate of `comm`, on the caller's thread. Sets
+  // the pids in `roles`.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
   // The engine of this process. Null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
-  // The reason why no engine runs, as an error.
+  // An error that says why no engine runs.
   static Outcome NotRunning();
 
   const World& world() const { return world_; }
@@ -79,7 +79,7 @@ class Engine {
 
   Channels& channels() { return channels_; }
   void CreateChannel(const ChannelConfig& config);
-  // Ends one use. After the last use the trainer sends RELEASE.
+  // Ends one use of the channel. After the last use this process sends RELEASE.
   void UnuseChannel(uint32_t number);
 
   void LeaveChannels();
@@ -92,8 +92,8 @@ class Engine {
   void Stop();
   bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
   void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
-  // Called before MPI_Finalize or at its start: Bye(), Stop(), and the wait for the end of the communication thread.
-  // First calls `on_finalize`. Except: `on_finalize` is null, or another thread than the program's own finalises MPI.
+  // Called before MPI_Finalize or at its start. Calls Bye() and Stop(), and waits until the communication thread ends.
+  // Before them it calls `on_finalize`. Except: `on_finalize` is null, or this thread has not called Start().
   void EndForFinalize(void (*on_finalize)());
 
  private:
@@ -114,7 +114,7 @@ class Engine {
   void Tick();
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
-  // A door whose waiting threads call CheckDescriptors now and then.
+  // A doorbell whose fetch() also calls CheckDescriptors now and then.
   Doorbell Watched(Doorbell door);
   std::string StillHere() const REQUIRES(mu_);
   void SendTimes(int member) EXCLUDES(mu_);

@@ -81,8 +81,8 @@ void Engine::LeaveReaders() {
   }
   const std::string why =
       "the program of " + world_.Name(world_.self) +
-      " has called MPI_Finalize in mid-run: it reads no more. Let "
-      "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
+      " has called MPI_Finalize before the other ranks were done, so it reads no more. Let every rank finish, or call "
+      "horovod_data.shutdown() before MPI_Finalize: it serves the other ranks until they are done";
   const std::vector<Channel> channels = channels_.All();
   const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self &&
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
@@ -114,11 +114,10 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
     return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
-  Log(world_.Here(),
-      "is done. After " + std::to_string(serves_on_.Seconds()) +
-          " s it still reads for trainers that are not: " + StillHere() +
-          ". A rank that waits for this rank, in a collective for example, waits in vain. Let all ranks take the same "
-          "steps");
+  Log(world_.Here(), "is done. After " + std::to_string(serves_on_.Seconds()) +
+                         " s it still reads for trainers that are not: " + StillHere() +
+                         ". If one of them waits for this rank, for example in a collective, it waits for ever. Let "
+                         "all ranks make the same number of steps");
   return false;
 }
 
@@ -200,15 +199,15 @@ bool Engine::CheckDescriptors() {
   });
   Broken(
       "the program of " + world_.Name(world_.self) +
-      " has closed file descriptors that are not its own (by os.closerange, say, as code does that makes a daemon of "
-      "its process), MPI's among them: the job has to end. Close only what the program has opened itself, or do it "
-      "before horovod_data.init()");
+      " has closed file descriptors that are not its own, also those of MPI, so the job has to end. For example, code "
+      "that turns its process into a daemon calls os.closerange. Close only descriptors that the program has opened, "
+      "or close them before horovod_data.init()");
   if (!ends) end();
   return false;
 }
 
-// MPI may be the first to notice closed descriptors. Then its call may never return, and the communication thread can't
-// look at them.
+// If the program closes descriptors, a call of MPI may never return. Then the communication thread can't check them, so
+// other threads do.
 Doorbell Engine::Watched(Doorbell door) {
   constexpr uint32_t kWaits = 16;  // a look costs about 0.3 us, and a wait without messages ends after 100 ms
   door.fetch = [this, fetch = std::move(door.fetch), waits = std::make_shared<std::atomic<uint32_t>>(0)] {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kAlways = ~0ull;
 
-// A TAKEN gives credit up to this step. It does not wake a reader that waits for more credit, or for other trainers.
-// All other messages wake the reader.
+// The step up to which a TAKEN gives credit. A TAKEN does not wake a reader that waits for a later step, or for other
+// trainers. Every other message wakes the reader (kAlways).
 uint64_t LimitIn(const wire::Message& message) {
   const auto* taken = std::get_if<wire::Taken>(&message);
   return taken != nullptr ? taken->limit.n : kAlways;
@@ -63,7 +63,7 @@ Doorbell Post::Door(bool for_reader, uint32_t channel) {
   door.bell = {links_->bells, links_->bells->Of(for_reader, channel)};
   door.fetch = [this] { return Fetch(); };
   door.fetch_all = [this] { FetchAll(); };
-  if (!for_reader || channel >= Bells::kEach) return door;  // another channel uses its word
+  if (!for_reader || channel >= Bells::kEach) return door;  // this channel has no word of its own
   door.attend = [this, channel](int member, LaneStep limit) {
     constexpr uint64_t kNever = ~0ull;
     const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
@@ -90,15 +90,15 @@ void Post::Send(int member, Header header, const Share* share) {
   PlacePayloads(&packet, link != nullptr && link->lends() ? arena().get() : nullptr);
   Header& h = packet.header;
   CountPlaces(h);
-  // Messages of no channel go by MPI, and need no order among the others: no thread waits for them at a ring, so the
-  // communication thread would find them there later. Except: BYE comes after everything.
+  // Messages of no channel go by MPI, because no thread waits for them at a ring. They need no order relative to other
+  // messages. Except: BYE comes after all of them.
   const bool bye = std::holds_alternative<wire::Bye>(h.message);
   if (route == nullptr || (h.channel == 0 && !bye)) {
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // BYE avoids the porter, because it must arrive after the messages of no channel. So does BECAUSE, which says why a
-  // step does not come: a stopped porter may hold that step.
+  // BYE avoids the porter, because it must arrive after the messages of no channel. BECAUSE avoids it, too: it
+  // says why a step does not come, and a stopped porter may hold that step.
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
@@ -171,13 +171,13 @@ void Post::LogFull(uint64_t bytes) {
   const Arena::Usage usage = arena()->Read();
   if (usage.retired || logged_full_.exchange(true)) return;
   const auto kib = [](uint64_t n) { return std::to_string((n + 1023) >> 10); };
-  Log(world_->Here(),
-      "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
-          kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
-          " KiB set aside by the system): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size" +
-          (usage.short_of_memory
-               ? ". The system has no more memory: give this host's processes, or their container, more"
-               : ""));
+  Log(world_->Here(), "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
+                          kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
+                          " KiB set aside by the system): batches without room travel as messages. "
+                          "HOROVOD_DATA_ARENA_MB sets its size" +
+                          (usage.short_of_memory
+                               ? ". The system has no more memory: give this host's processes, or their container, more"
+                               : ""));
 }
 
 void Post::Break(const std::string& what) {

@@ -15,13 +15,14 @@
 
 namespace hvdata {
 
-// A bell, and a way to fetch messages. A channel's waiting thread sleeps at it. By default it has a bell of its own.
+// A bell at which a channel's waiting threads sleep, and functions that fetch messages. By default the bell is new, and
+// there is nothing to fetch.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  // As Post::Fetch and Post::FetchAll. Call them with no lock held.
+  // Post::Fetch and Post::FetchAll. Call them with no lock held.
   std::function<bool()> fetch = [] { return false; };
   std::function<void()> fetch_all = [] {};
-  // From now on only this member, or kEverybody, wakes the thread, and only by giving credit up to step `limit`.
+  // From now on only a TAKEN from `member` with this limit or more rings the bell. kEverybody: every TAKEN rings it.
   std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
@@ -34,8 +35,8 @@ class Signal {
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void FetchAll() const { door_.fetch_all(); }
-  // Call these two in ready() of a wait, under the mutex of the waiting thread. Then messages that did not ring are
-  // fetched before the thread sleeps.
+  // Call Attend in ready() of a wait. Then the thread fetches messages that did not ring, before it sleeps. Hold the
+  // mutex of the waiting thread during calls of Attend and WokenBy.
   void Attend(int member, LaneStep limit) {
     const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;

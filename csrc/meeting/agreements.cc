@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -24,10 +23,8 @@ std::string Join(const std::map<int, std::string>& contributions) {
   }
   std::string out;
   for (const auto& [text, members] : groups) {
-    wire::AppendLittleEndian<uint64_t>(members.size(), &out);
-    for (int m : members) wire::AppendLittleEndian(static_cast<uint64_t>(m), &out);
-    wire::AppendLittleEndian<uint64_t>(text.size(), &out);
-    out += text;
+    for (int m : members) out += std::to_string(m) + " ";
+    out += "\t" + text + "\n";
   }
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreements: every member contributes bytes to its k-th agreement and gets the contributions of all members. The
+// Agreements: every member contributes a line to its k-th agreement and gets the contributions of all members. The
 // coordinator, reader 0, collects them and answers all members at once. It also names the members that have not come.
 #pragma once
 
@@ -24,8 +24,8 @@ class Agreements {
 
   // Contributes to this member's next agreement. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // The result of agreement `number`. For each different contribution, ordered by first member: (uint64 count, count x
-  // uint64 member, uint64 length, bytes). nullopt: the result does not come within `slice`.
+  // The result of agreement `number`. It has a line for each different contribution, ordered by first member: the
+  // members, each with a space behind it, a tab, the contribution. nullopt: the result does not come within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
   // On the coordinator: answers all current and later agreements with this error.

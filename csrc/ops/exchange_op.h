@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The common parts of the kernels of scatter and gather. The gradient of each is a call of the other.
+// The base class of the kernels of scatter and gather. The gradient of a scatter is a gather, and vice versa.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@
 
 namespace hvdata {
 
-// One call of an op. The op ends when nothing refers to its call any more.
+// One call of an op. The op ends when its last OpCallPtr is gone.
 struct OpCall {
   tensorflow::OpKernelContext* ctx;
   std::shared_ptr<Engine> engine;
-  std::string name;  // meeting/exchange.h
+  std::string name;  // as CallName() takes it (meeting/exchange.h)
   Outcome outcome = {};
   Exchanged result = {};
   tensorflow::Tensor value = {}, rows = {};  // the root's results of a gather
@@ -34,7 +34,7 @@ struct OpCall {
 };
 using OpCallPtr = std::shared_ptr<OpCall>;
 
-// Asynchronous, so several calls may run at the same time.
+// The kernel is asynchronous: several of its calls may run at the same time.
 class ExchangeOp : public tensorflow::AsyncOpKernel {
  public:
   explicit ExchangeOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::AsyncOpKernel(ctx) {
@@ -64,7 +64,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
  protected:
   // Gives this rank's part to the exchange. An error ends the op.
   virtual absl::Status Begin(const OpCallPtr& call) = 0;
-  // Sets the outputs after the call has ended without an error. Except: the last one, the call's name and number.
+  // Sets the outputs after the call has ended without an error. Except: End() sets the last output, "call".
   virtual absl::Status Finish(OpCall* call) const = 0;
 
   static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, const tensorflow::Tensor& rows) {
@@ -78,8 +78,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return ToOutcome(status).At(call.engine ? call.world().Here(CallName(call.name)) : Place());
   }
 
-  // Runs `run` on a thread of TensorFlow. The thread that delivers a part must not run it. It is the communication
-  // thread, or a thread that waits for something else.
+  // Runs `run` on a thread of TensorFlow. The caller must not run it, because the caller may be delivering messages.
+  // Post::Fetch() delivers on the communication thread, and on threads that wait.
   template <typename Run>
   static void OnRunner(tensorflow::OpKernelContext* ctx, Run run) {
     OrAbort([&] {
@@ -121,8 +121,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     done();
   }
 
-  // Runs `run`, and aborts the job if it throws. Other ranks wait for the rest of the call, and after an exception
-  // nothing ends their wait.
+  // Runs `run`, and aborts the job if it throws. After an exception this rank can't finish the call. Without the abort
+  // the other ranks would wait for it forever.
   template <typename Run>
   static void OrAbort(Run run) {
     const Outcome thrown = Guarded([&] { return run(), Outcome(); });

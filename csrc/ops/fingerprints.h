@@ -12,23 +12,23 @@
 
 namespace hvdata {
 
-// The rows of an element are the rows along axis 0, if all its leaves have the same number. Otherwise the element is
-// one row. Examples are scalars, and leaves of different lengths.
-// The hash of a whole tensor: its type, its shape and its elements.
+// The hash of a tensor's type, shape and elements.
 proof::Fingerprint HashWhole(const tensorflow::Tensor& tensor, proof::Fingerprint seed);
 
+// Hashes rows along axis 0, if all leaves of an element have the same number of rows. Otherwise the whole element is
+// one row, for example if a leaf is a scalar.
 class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // The hashes of an element's rows, for each of the parts. `first`: the element's first component. The parts are in
-  // ascending order. Rows between them are left out. A row of a ragged tensor is its values and lengths. A row of a
-  // sparse tensor is its entries. So a row's hash does not depend on the rows before it.
+  // One digest for each part of an element's rows. `first`: the element's first component. The parts are in ascending
+  // order. Rows between parts are left out. Of a ragged row the values and lengths are hashed, of a sparse row its
+  // entries. So a row's hash does not depend on the rows before it.
   std::vector<proof::Digest> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  // The number of the element's rows. Hashes nothing.
+  // The number of the element's rows.
   size_t Count(const tensorflow::Tensor* first) const;
 
-  // The hash of a share whose first rows have these hashes. Its padding and its weights are hashed here.
+  // The hash of a share. `rows`: the digest of its data rows, which come first. Padding and weights are hashed here.
   proof::ShareHash HashShare(const proof::Digest& rows, const Tensors& share) const;
   // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
@@ -44,7 +44,7 @@ class Fingerprints {
 // match its hash.
 class Prover {
  public:
-  // The hashes of one element's rows. `shares`: for each trainer's share, or for all rows if the element is not cut.
+  // The hashes of one element's rows. `shares`: one digest for each trainer's share, or one if the element is not cut.
   struct Rows {
     std::vector<proof::Digest> shares;
     proof::Element element;
@@ -52,15 +52,15 @@ class Prover {
 
   Prover(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers), fingerprints_(config) {}
 
-  // Empty if the channel is not verified. Then the other hashes are empty, too.
+  // If the channel is not verified, the hashes of this and the next function are empty.
   Rows HashElement(const Tensors& element) const;
   // The hashes of a step, from the hashes of its elements and from the shares that were cut from them.
   proof::StepHashes HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const;
   // The hashes of elements that make no step.
   std::vector<proof::Element> NotDealt(const std::vector<Rows>& elements) const;
 
-  // Count: the rows of an element that is one share. RowsOfShares: the rows of each of `shares` shares of a step. They
-  // work in any channel.
+  // Count: the rows of an element that is one share. RowsOfShares: the rows of each of `shares` shares of a step. Both
+  // also work in a channel that is not verified.
   uint64_t Count(const Tensors& element) const { return fingerprints_.Count(element.data()); }
   std::vector<uint64_t> RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const;
 

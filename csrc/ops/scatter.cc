@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scatter: one tensor, cut by rows.
+// The op of scatter(). The root cuts one tensor by rows, and sends each rank its part.
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +47,7 @@ class ScatterOp : public ExchangeOp {
     if (value.dims() == 0) return absl::InvalidArgumentError("a scalar has no rows to scatter");
     const int64_t rows = value.dim_size(0);
     std::vector<int64_t> counts;
-    if (splits_tensor.dims() == 0) {  // the caller gave none
+    if (splits_tensor.dims() == 0) {  // the caller gave no splits
       for (int t = 0; t < n; ++t) counts.push_back(plan::RowsOf(rows, n, t, plan::Remainder::kPartial).count);
     } else {
       const auto splits = splits_tensor.flat<int64_t>();

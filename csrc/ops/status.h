@@ -24,15 +24,19 @@ namespace hvdata {
 // The largest iterator state that fits into a protobuf message, less 1 MiB for the rest of the message.
 constexpr uint64_t kMostState = (1ull << 31) - (1 << 20);
 
+// The payload with the message of an error that names a place. message_of() in horovod_data/errors.py reads it.
+constexpr const char* kMessage = "horovod_data.message";
+
 inline absl::Status ToStatus(const Outcome& outcome) {
   absl::Status status(static_cast<absl::StatusCode>(outcome.code), outcome.Text());
-  // For message_of() in horovod_data/errors.py.
-  if (outcome.place.known()) status.SetPayload("horovod_data.message", absl::Cord(outcome.message));
+  if (outcome.place.known()) status.SetPayload(kMessage, absl::Cord(outcome.message));
   return status;
 }
 
+// Without the place of an error of this library, because the outcome gets another place.
 inline Outcome ToOutcome(const absl::Status& status) {
-  return {static_cast<int>(status.code()), std::string(status.message())};
+  const absl::optional<absl::Cord> message = status.GetPayload(kMessage);
+  return {static_cast<int>(status.code()), message ? std::string(*message) : std::string(status.message())};
 }
 
 // Returns the result of `call`. An exception becomes a status, because TensorFlow handles no exceptions.

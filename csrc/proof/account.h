@@ -25,7 +25,8 @@ struct Difference {
 // "1 row", "5 rows"
 std::string Rows(uint64_t count);
 
-// `dealt`: the share that the trainer takes next in its lane; null: there is none. `position`: its place in the epoch.
+// Compares a share that a trainer has taken with the dealt one. `dealt`: the next share in the trainer's lane; null:
+// there is none. `position`: the place of `dealt` in the epoch.
 Difference Compare(const ShareHash* dealt, Position position, const wire::Received& received);
 
 // The part of a checkpoint that describes the earlier runs of an epoch.
@@ -34,7 +35,7 @@ struct Past {
   uint64_t from = 0;              // the epoch resumes at this element
   bool verified = true;           // the earlier run has kept an account
   uint64_t unverified = 0;        // if not verified: delivered elements that don't come again
-  std::set<uint64_t> again = {};  // elements of the mark that come again
+  std::set<uint64_t> again = {};  // elements that this run deals again
 };
 
 class Account {
@@ -44,12 +45,13 @@ class Account {
   // `ranks`: the trainers' ranks, by their index.
   Account(std::vector<uint64_t> ranks, plan::Schedule schedule);
 
-  // Call it before all other functions.
+  // Continues the account of earlier runs. Call it before all other functions.
   void GoOn(const Past& past);
 
-  // Elements from number `first` on are dealt as these shares. Without shares, no trainer gets any of their rows.
+  // The reader has cut the elements from number `first` on into these shares. No shares: no trainer gets their rows.
   void Deal(uint64_t first, const StepHashes& step);
-  // The trainer has taken a share of this many rows. `element`: the trainer's share of that element is right.
+  // The trainer has taken a share of this many rows. `element`: the share belongs to it. kNoElement: the share is a
+  // filler, or not the one that was dealt.
   void Take(int trainer, uint64_t element, uint64_t rows);
   // An earlier run has given the trainer its share of this element.
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
@@ -59,21 +61,21 @@ class Account {
   void LeaveOut(uint64_t first, uint64_t count);
   // Adds a finding. The report keeps only the first one.
   void Find(const Difference& what);
-  // Adds up the elements before number `until`, as far as they are completely delivered. A checkpoint resumes with
-  // `until` or a later element.
+  // Moves the completely delivered elements before number `until` into the report, up to the first incomplete one.
+  // Checkpoints from now on resume with `until` or a later element.
   void Fold(uint64_t until);
 
   // The report until now. An element counts as delivered when every trainer has its share.
   Report Close(uint64_t number, bool complete, std::string why) const;
   // The account for a checkpoint that resumes with element number `element`, or a later one.
   Bookmark Mark(uint64_t element) const;
-  // The shares that the trainer has taken.
+  // How many shares the trainer has taken, in all runs.
   uint64_t steps(int trainer) const { return report_.steps[static_cast<size_t>(trainer)]; }
 
  private:
   struct Entry {
     Element element;
-    uint64_t open = 0;  // its shares that are not handed out yet
+    uint64_t open = 0;  // its shares that no trainer has taken yet
     bool unverified = false;
   };
 
@@ -88,9 +90,9 @@ class Account {
   Report report_;                // all folded elements, and the counts
   Report passed_;                // only the trainers' rows and steps of folded elements
   bool verified_before_ = true;
-  uint64_t first_ = 0;         // number of entries_[0]
-  std::deque<Entry> entries_;  // not folded yet
-  std::map<uint64_t, Element> had_;
+  uint64_t first_ = 0;               // number of entries_[0]
+  std::deque<Entry> entries_;        // not folded yet
+  std::map<uint64_t, Element> had_;  // delivered by an earlier run, and not in entries_ yet
 };
 
 }  // namespace hvdata::proof

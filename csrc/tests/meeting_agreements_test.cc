@@ -7,7 +7,6 @@
 #include "captured_lines.h"
 #include "channel_job.h"
 #include "meeting/agreements.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -38,11 +37,6 @@ class AgreementsTest : public testing::Test {
     Deliver();
     return At(m).Wait(number, std::chrono::milliseconds(0));
   }
-  static std::string U64(uint64_t value) {
-    std::string bytes;
-    wire::AppendLittleEndian(value, &bytes);
-    return bytes;
-  }
 
  private:
   struct Item {
@@ -65,7 +59,7 @@ TEST_F(AgreementsTest, EqualContributionsAreJoined) {
   for (int m = 0; m < 3; ++m) {
     const auto result = Result(m, 1);
     ASSERT_TRUE(result && result->ok());
-    EXPECT_EQ(result->message, U64(3) + U64(0) + U64(1) + U64(2) + U64(4) + "same");
+    EXPECT_EQ(result->message, "0 1 2 \tsame\n");
     EXPECT_FALSE(Result(m, 1)) << "a result is handed out once";
   }
 }
@@ -76,7 +70,7 @@ TEST_F(AgreementsTest, DifferentContributionsStandInOrderOfTheirFirstMember) {
   At(2).Begin("", "what");
   EXPECT_FALSE(Result(1, 1));
   At(0).Begin("", "what");
-  EXPECT_EQ(Result(1, 1)->message, U64(2) + U64(0) + U64(2) + U64(0) + U64(1) + U64(1) + U64(1) + "b");
+  EXPECT_EQ(Result(1, 1)->message, "0 2 \t\n1 \tb\n");
 }
 
 TEST_F(AgreementsTest, SeveralAtATimeAreMatchedByNumber) {
@@ -87,8 +81,8 @@ TEST_F(AgreementsTest, SeveralAtATimeAreMatchedByNumber) {
     At(m).Begin("x", "");
     At(m).Begin("y", "");
   }
-  EXPECT_EQ(Result(1, 2)->message.back(), 'y');
-  EXPECT_EQ(Result(1, 1)->message.back(), 'x');
+  EXPECT_EQ(Result(1, 2)->message, "0 1 2 \ty\n");
+  EXPECT_EQ(Result(1, 1)->message, "0 1 2 \tx\n");
 }
 
 TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {

@@ -61,7 +61,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             if index not in mine:
                 keys = recorder.keys(element, which=f"batch {index}")
                 with self._audit_lock:
-                    mine.setdefault(index, keys)  # without effect for a late batch, whose epoch has ended
+                    mine.setdefault(index, keys)  # without effect if the epoch of this batch has ended
                 if isinstance(keys, Exception) and not recorder.forgiving:
                     self.end_epoch()
             return element
@@ -97,7 +97,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
 
 def _between_passes() -> bool:
-    """Says whether Keras' enqueuer calls on_epoch_end(). The enqueuer calls it after each pass over the batches.
+    """Says whether the caller of on_epoch_end() is Keras' enqueuer, which calls it after each pass over the batches.
 
     Such a call ends no epoch. A call from other code of Keras ends the epoch.
     """

@@ -34,12 +34,11 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
     Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model and
     optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
-    (docs/checkpoints.md has the conditions). A set is whole, or it is not used, also after SIGKILL in the middle of a
-    write. If a set can't be written, for example because the disk is full, a log line says so. The job goes on with the
-    set before.
+    (docs/checkpoints.md has the conditions). Only whole sets are used, also after SIGKILL in the middle of a write. If a
+    set can't be written, for example because the disk is full, a log line says so, and the earlier sets stay.
 
     The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
-    metrics are not saved. So the logs of a resumed epoch are about its steps in the new job. Validation data begin anew
+    metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin anew
     in each validation.
 
     With Keras 3 the model must be built before fit(), as for Keras' own callback, and the backend must be TensorFlow.
@@ -48,8 +47,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
       RuntimeError: before init(), on a dedicated reader, with another backend of Keras 3, in a TF1 graph, or the ranks
         don't share the directory.
       OSError: rank 0 can't read the directory.
-      ValueError: a set is damaged. Or the ranks have other arguments, or save at different steps. Or the model is not built (Keras 3), or is
-        not the one that was saved. Or the number of ranks has changed, and a stage behind distribute_dataset() buffers elements.
+      ValueError: a set is damaged. Or the ranks' arguments differ, or the steps at which they save. Or the model is not
+        built (Keras 3), or is not the one that was saved. Or the number of ranks has changed, and a stage behind
+        distribute_dataset() buffers elements.
       TypeError: fit() does not iterate over a tf.data.Dataset in this process.
       tf.errors.OpError: an iterator can't be saved or restored (docs/checkpoints.md).
       All ranks raise the error of one rank.
@@ -65,14 +65,15 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         """
         Args:
           directory: of the sets, on a file system that all ranks share. Each fit() of a program needs its own.
-            None stands for HOROVOD_DATA_STATE.
-          save_freq: "epoch", or the number of steps from one set to the next, counted over epochs. A set that is due
-            after the last step of an epoch is saved at the end of the epoch, after its validation.
-          delete_checkpoint: when fit() has ended, all sets are removed, as by Keras' callback.
+            None: the value of HOROVOD_DATA_STATE.
+          save_freq: "epoch", or the number of steps from one set to the next. The count goes on from epoch to epoch.
+            A set that is due after the last step of an epoch is saved after the epoch's validation.
+          delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does.
           keep: the number of sets to keep. 1 or more.
 
         Raises:
-          TypeError, ValueError: an argument has another value, or directory is None and HOROVOD_DATA_STATE is not set.
+          TypeError, ValueError: an argument has a wrong type or value. Or neither directory nor HOROVOD_DATA_STATE
+            is set.
         """
         super().__init__()
         every = None if save_freq == "epoch" else whole(save_freq) or 0
@@ -80,7 +81,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             raise explained(ValueError, f'save_freq must be "epoch" or a number of steps, not {save_freq!r}')
         kept = whole(keep) or 0
         if kept <= 0:
-            raise explained(ValueError, f"keep must be a number of sets of 1 or more, not {keep!r}")
+            raise explained(ValueError, f"keep must be 1 or more sets, not {keep!r}")
         if directory is None:
             directory = os.environ.get(_VARIABLE, "").strip()
         elif not isinstance(directory, (str, os.PathLike)):
@@ -100,7 +101,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._counters: Optional[_Counters] = None
         self._checkpoint: Any = None
         self._matches: Optional[Callable[[], Any]] = None  # raises AssertionError if the restored model is another one
-        self._iterator: Callable[[], Any] = lambda: None  # a weak reference: an iterator's end is the end of its epoch
+        # A weak reference. A strong one would keep the iterator's epoch open.
+        self._iterator: Callable[[], Any] = lambda: None
         self._iterated: Any = None  # the dataset of that iterator
         self._taken = 0  # steps of that iterator
         self._done = 0  # steps of this epoch
@@ -145,8 +147,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._began = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Of steps that Keras runs together, Keras 2 passes the number of the last one, and some versions of Keras 3 the
-        # first.
+        # If Keras runs several steps together, Keras 2 passes the number of the last step. Some versions of Keras 3 pass
+        # the first.
         together = 1 if batch > self._began else int(getattr(self.model, "steps_per_execution", None) or 1)
         steps = self.params.get("steps")
         done = batch + together if steps is None else min(batch + together, steps)
@@ -156,8 +158,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._every is None or self._since < self._every:
             return
         self._due = True
-        # If Keras doesn't know the number of steps, this may have been the last one. So the set becomes current when
-        # the next step has been made.
+        # If Keras doesn't know the number of steps, this step may be the last one of the epoch. So the set
+        # becomes current only after the next step.
         if steps is None or done < steps:
             self._save(self._epoch, done, wait=steps is None)
 
@@ -179,7 +181,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     # ---- Called by the train function.
 
     def before_step(self, iterator: Any) -> None:
-        """The iterator is about to be asked for a step."""
+        """The train function is about to take a step from the iterator."""
         if iterator is not self._iterator():
             dataset = private.dataset_of(iterator) if isinstance(iterator, private.OwnedIterator) else None
             if dataset is None:
@@ -223,7 +225,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             "ranks": self._sets.ranks,
             "per_rank": any(end.label in per_rank for end in ends),
         }
-        # Stages behind a channel depend on its elements only. Random ops among them draw other numbers after a restore.
+        # If all other stages stand behind a channel, their external state is not saved. Random ops among them draw other
+        # numbers after a restore.
         no_other = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
 
         def write(folder: str) -> None:
@@ -242,7 +245,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         about = self._found.about
         step = about["step"]
         if about["per_rank"] and about["ranks"] != self._sets.ranks:
-            # At most as many steps as the elements that were delivered make for these ranks.
+            # The delivered elements make this many whole steps for the new number of ranks.
             step = step * about["ranks"] // self._sets.ranks
         return about["epoch"], step
 
@@ -268,15 +271,15 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 raise explained(
                     ValueError,
                     f"the set was saved by {about['ranks']} ranks, and {', '.join(holding)} behind distribute_dataset() "
-                    f"may hold elements of each of them, so {self._sets.ranks} ranks can't restore it",
+                    f"may hold elements for each of these ranks, so {self._sets.ranks} ranks can't restore it",
                     f"Restart with {about['ranks']} ranks, or move the stage before distribute_dataset()",
                 )
-        # At the same step all ranks have the same position.
+        # All ranks have the same position at a step, so any rank's part will do.
         part = found.part(self._sets.rank % found.parts)
         path = os.path.join(part, _ITERATOR)
         content = tf.io.read_file(path).numpy()
         state = content[_CHECKSUM:]
-        if content[:_CHECKSUM] != _checksum(state):  # TensorFlow may crash with it
+        if content[:_CHECKSUM] != _checksum(state):  # TensorFlow may crash if it restores a damaged state
             what = f"BackupAndRestore can't restore from {path}, which is damaged"
             raise explained(ValueError, what, "Remove this set. Then the set before it is used")
         private.restore_state(iterator, tf.constant(state))
@@ -285,7 +288,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 class _TrainFunction:
     """Keras' train function, which fit() calls for each step (or steps_per_execution of them) with its iterator.
 
-    Model.make_train_function() documents this call. It is the only place of Keras 2 and 3 that shows the iterator.
+    Model.make_train_function() documents this call. In Keras 2 and 3 nothing else shows the iterator.
     """
 
     def __init__(self, function: Callable[[Any], Any], backup: BackupAndRestore) -> None:
@@ -321,7 +324,7 @@ class _Counters:
         self.epoch, self.step = first
         if _is_keras_2(model):
             model._training_state = self
-            # Other ranks divide the rest of the elements into a number of steps that isn't known here.
+            # After a change of the number of ranks, it is not known how many steps the remaining elements make.
             self._open_end = self.step != about["step"]
             return
         self._initial_epoch = model._initial_epoch
@@ -331,7 +334,7 @@ class _Counters:
             _begin_at(epoch_iterator, self.step, about["taken"])
 
     def take_back(self) -> None:
-        """The first epoch begins, or there is none."""
+        """Undoes the changes to Keras, when the first epoch begins, or when there is none."""
         if _is_keras_2(self._model):
             self._model._training_state = None
             if self._open_end and (handler := _local_of_fit("data_handler")) is not None:
@@ -345,7 +348,7 @@ class _Counters:
 
 
 def _begin_at(epoch_iterator: Any, step: int, taken: int) -> None:
-    """Makes the next epoch of a Keras 3 EpochIterator begin at a step. It numbers the steps, and asks for no element."""
+    """Makes the next epoch of a Keras 3 EpochIterator begin at a step. Skipping steps takes no elements."""
     from_first = epoch_iterator._enumerate_iterator
 
     def from_step() -> Iterator[Any]:
@@ -355,7 +358,7 @@ def _begin_at(epoch_iterator: Any, step: int, taken: int) -> None:
         for _ in itertools.islice(steps, step // together):
             pass
         for number, each in enumerate(steps):
-            if number == 0:  # this is what Keras compares with the length of the dataset
+            if number == 0:  # Keras compares it with the length of the dataset
                 epoch_iterator._steps_seen = taken + together
             yield each
 

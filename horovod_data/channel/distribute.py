@@ -22,8 +22,8 @@ from .reader_dataset import checked_dataset_or_fn
 from .receiver import receive
 
 # For each name, the channels that were made in TF1 graphs. The k-th call for a name in any graph gets the k-th channel.
-# Example: an Estimator builds a new graph for each train() or evaluate(), and calls the same input_fn in it. That call
-# gets the channel that exists. Channels live until shutdown(), because an old graph may be freed on one rank only.
+# Example: an Estimator builds a new graph for each train() or evaluate(), and calls the same input_fn in it. Each such
+# call gets the existing channel. Channels live until shutdown(), because an old graph may be freed on one rank only.
 _named: dict[str, list[Channel]] = {}
 # The number of calls for each name in each graph.
 _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakref.WeakKeyDictionary()
@@ -63,7 +63,7 @@ def distribute_dataset(
         "per_rank": one rank's whole batch. N consecutive elements make a step for N ranks (as in Horovod).
       schedule: "static": all ranks get the same number of steps, in an order that depends on the reader's order alone.
         "dynamic": first come, first served, with batch="per_rank" only. Each rank ends when the source is exhausted.
-      remainder: what happens to m rows (elements) that N ranks don't divide.
+      remainder: what happens if m rows (elements) don't divide evenly among N ranks.
         "drop": each rank gets floor(m / N) rows. A log line counts the rows that are left out.
         "partial": the first m mod N ranks get one row more. Shares may be empty.
         "pad": all ranks get ceil(m / N) rows. The missing rows, at the end, are zeros. Each row gets a float32 weight:
@@ -71,14 +71,14 @@ def distribute_dataset(
         "repeat": as "pad", but the missing rows (elements) are copies of the first rows (elements) of the same step,
         with weight 0. So batch normalisation sees only real rows. (x, y, sample_weight) becomes
         (x, y, sample_weight * weight), as with `weigh`.
-      prefetch: the steps that may be on their way to a rank, beyond its current step. They don't change the order of
-        rows, or which rank gets a row.
+      prefetch: the most steps that a reader may send ahead to a rank, beyond its current step. This changes neither the
+        order of rows, nor which rank gets a row.
         "auto": as many as help, 2 to 64, bounded in bytes.
         A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most prefetch
         shares.
-      prefetch_mb: with prefetch="auto", the MiB of batches that the reader may have on their way for this channel. All
-        ranks divide them. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. The
-        limit is a quarter of a reader's HOROVOD_DATA_ARENA_MB. It is an error if prefetch is a number.
+      prefetch_mb: with prefetch="auto", the most MiB of batches that the reader may send ahead for this channel, to
+        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. The
+        limit is a quarter of a reader's HOROVOD_DATA_ARENA_MB. With a number as prefetch, prefetch_mb is an error.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.
         "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or
@@ -94,8 +94,8 @@ def distribute_dataset(
 
             mean over ranks of (mean over the rank's rows of weight * loss) = sum(cost * loss) / sum(cost)
 
-        over all rows of a step, for every batch, remainder and number of readers. So a row of a rank with n rows weighs
-        N * n * cost / (the cost of all rows of the step). No collective is needed. Not with schedule="dynamic".
+        over all rows of a step, for every batch, remainder and number of readers. A row on a rank with n rows has the
+        weight N * n * cost / (the cost of all rows of the step). No collective is needed. Not with schedule="dynamic".
         None: no weights, except those of "pad" and "repeat".
         "rows": each row costs 1.
         A function: on a reader it is called with the components of an element, as in Dataset.map. It returns the cost
@@ -158,7 +158,7 @@ def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[sign
 
 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: Any) -> tf.data.Dataset:
-    """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
+    """distribute_dataset() for a function, under the name that tf.distribute uses. Collective.
 
     Args:
       fn: a function that takes a tf.distribute.InputContext (or nothing) and returns a tf.data.Dataset. Only readers
@@ -195,7 +195,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         given = dataset_or_fn
     channel = channels[asked[name]]
-    if channel.options.words() != options.words():  # a function may be made anew for each graph
+    if channel.options.words() != options.words():  # weigh= may be a new function in each graph
         what = f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}"
         raise explained(ValueError, what, "Use the same arguments or another name")
     asked[name] += 1
@@ -203,9 +203,11 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     in_charge = job.reader is not None or job.trainer == 0
     if in_charge and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
-        what = f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of"
-        to_do = "That is right if both are the same, as with an input_fn that is called again. For another dataset use another name"
-        say(explain(f"{what}, and the one that is given now is ignored", to_do))
+        what = f"channel {options.name!r} exists already, from an earlier graph: it keeps its first dataset"
+        to_do = (
+            "That is right if they are equal, as when an input_fn is called again. For another dataset use another name"
+        )
+        say(explain(f"{what}, and the one given now is ignored", to_do))
     return channel
 
 

@@ -2,7 +2,7 @@
 """The component tensors of an element, their names, and the specs of the shares that trainers get.
 
 The C++ core knows plain tensors only. A map on the reader takes ragged and sparse tensors apart, and a map on the
-trainers puts them together. None is part of the structure: it has no tensor.
+trainers puts them together. A leaf that is None has no tensor, and stays in the structure.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Component:
     dtype: tf.DType
     shape: tf.TensorShape
     rule: EmptyRule
-    row_length: int = -1  # the size of an axis that has row splits in a ragged tensor although it is not ragged
-    says: Optional[tf.TensorShape] = None  # the static shape that the dense shape of a sparse tensor states
+    row_length: int = -1  # the length of a uniform axis that a ragged tensor stores as row splits; else -1
+    says: Optional[tf.TensorShape] = None  # of a sparse tensor's dense shape: the static shape that it must match
 
 
 def is_none(leaf: Any) -> bool:
@@ -45,7 +45,7 @@ def is_none(leaf: Any) -> bool:
 
 
 def filled(spec: Any, parts: Sequence[Any]) -> Any:
-    """The structure of `spec` with `parts` in the places of its leaves. Each None stays."""
+    """The structure of `spec` with `parts` in the places of its leaves. A leaf that is None stays None."""
     rest = iter(parts)
     return tf.nest.pack_sequence_as(spec, [leaf if is_none(leaf) else next(rest) for leaf in tf.nest.flatten(spec)])
 
@@ -130,7 +130,7 @@ def components(spec: Any) -> list[Component]:
 
 
 def components_of_channel(spec: Any, options: Options) -> list[Component]:
-    """The plain tensors that a reader sends. `spec`: of its elements, with their costs if `weigh` gives them."""
+    """The plain tensors that a reader sends. `spec`: of elements, or of (element, costs) if options.has_costs."""
     if not options.has_costs:
         return components(spec)
     element, costs = spec
@@ -160,7 +160,7 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
-    """The component tensors of an element, in the form in which Dataset.map passes it."""
+    """The component tensors of an element. `element`: as Dataset.map passes it."""
     tensors: list[tf.Tensor] = []
     for leaf in tf.nest.flatten(element):
         if isinstance(leaf, tf.SparseTensor):
@@ -185,7 +185,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
+            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor. Datasets hold it as a variant
                 row = dict(rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False)
                 parts.append(tf.raw_ops.RaggedTensorToVariant(**row))
             else:
@@ -229,12 +229,12 @@ def with_costs(weigh: Callable[..., Any], spec: Any) -> Callable[..., Any]:
 
 
 def costs_as_floats(element: Any, costs: tf.Tensor) -> Any:
-    """For Dataset.map behind that of with_costs(): makes the costs float32."""
+    """For a Dataset.map after with_costs(): makes the costs float32."""
     return element, tf.cast(costs, tf.float32)
 
 
 def check_costs(spec: Any) -> None:
-    """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
+    """Raises ValueError if `weigh` does not return one cost for each row. `spec`: of (element, costs)."""
     element, costs = spec
     numbers = isinstance(costs, tf.TensorSpec) and (
         costs.dtype.is_floating or costs.dtype.is_integer or costs.dtype.is_bool
@@ -243,7 +243,7 @@ def check_costs(spec: Any) -> None:
         kind = type(costs).__name__.replace("Spec", "")
         what = f"a tensor of {costs.dtype.name}" if isinstance(costs, tf.TensorSpec) else f"a {kind}"
         raise explained(
-            ValueError, f"weigh= returned {what}, and no numbers", "Let it return a vector with the cost of each row"
+            ValueError, f"weigh= returned {what} instead of numbers", "Let it return a vector with the cost of each row"
         )
     first = leaves(element)[0][1]
     if first.shape.rank is None or costs.shape.rank is None:
@@ -253,7 +253,7 @@ def check_costs(spec: Any) -> None:
         raise explained(
             ValueError,
             f"weigh= returned costs of shape {costs.shape} for an element whose first component has shape {first.shape}",
-            "It gets the components of a whole element. Let it return a vector with the cost of each row"
+            "weigh= gets a whole element. Let it return a vector with the cost of each row"
             if rank
             else "Let it return a number, because the elements have no rows",
         )
@@ -279,7 +279,7 @@ def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
 
 
 def share_spec(spec: Any, options: Options, trainers: int) -> Any:
-    """The spec of a share as it travels. With weights it is (x, y, weight) or (element, weight)."""
+    """The spec of a share as readers send it. With weights it is (x, y, weight) or (element, weight)."""
 
     def of_leaf(leaf: Any) -> Any:
         if is_none(leaf):
@@ -320,7 +320,7 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
         rows = known[0][1] or 0
         raise explained(
             ValueError,
-            f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
+            f'every global batch has {rows} rows, which {trainers} ranks can\'t share evenly: with remainder="drop" '
             f"{rows % trainers} rows of every batch would be lost",
             f"Use batches of {max(rows // trainers, 1) * trainers} rows, or another remainder=",
         )

@@ -41,12 +41,12 @@ class Reading:
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
-    steps: Optional[int]  # global batches with a row for each trainer at least; None: unknown
+    steps: Optional[int]  # global batches with at least one row for each trainer; None: unknown
     fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
     part: Optional[ReaderPart]  # with shard="auto"
     # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
     deal: Callable[[int, int, int], None]
-    close: Callable[[], None] = lambda: None  # frees the session in which it runs
+    close: Callable[[], None] = lambda: None  # frees the session in which deal() runs
 
     @classmethod
     def make(
@@ -156,7 +156,8 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         with _mode(graph), tf.device("/CPU:0"):
             part = part_of(dataset, rules.reader, rules.readers)
     whole, own = dataset, dataset if part is None else part.dataset
-    # If the readers divide elements, the core compares all elements between readers, and skips those of other readers.
+    # If the readers divide elements, the core gets all of them. It compares them between the readers, and deals only
+    # this reader's elements.
     if part is not None and not part.divides_elements:
         dataset = own
     spec = dataset.element_spec
@@ -178,14 +179,14 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
 def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
     """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
-    With shard="auto" this reader's part is not compared with the parts of other readers, which don't wait for it.
+    With shard="auto" the readers do not compare their parts again, because no reader waits here for another one.
     """
     made = _prepared(_call(function, number), rules)
     if not _fits(made.spec, spec):
         raise explained(
             ValueError,
-            f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
-            "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
+            f"the dataset function made a dataset of {made.spec} for epoch={number}, but of {spec} for epoch=1",
+            "All epochs must have the same structure, types and shapes. If a size differs, make it None in epoch 1",
         )
     return made
 
@@ -233,7 +234,7 @@ def eagerly() -> Iterator[None]:
     """Eager mode, in TF1 programs as well."""
     if tf.executing_eagerly():
         yield
-    else:  # a dataset keeps the default graph alive, so that must not be the program's graph (see _graph_deal)
+    else:  # a dataset keeps the default graph alive, which therefore must not be the program's (see _graph_deal)
         private.begin_without_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
@@ -307,7 +308,7 @@ def _graph_deal(
 def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:
     """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data.
 
-    `with_rows`: the elements with a row for each trainer at least, if the readers know them (Reading.steps).
+    `with_rows`: how many elements have at least one row for each trainer. None: unknown (Reading.steps).
     """
     if count < 0 or options.schedule == "dynamic":
         return _INFINITE if count == _INFINITE else _UNKNOWN

@@ -32,7 +32,7 @@ def _rows_of_element(element: Any) -> int:
 
 def _rows(leaf: Any, what: str) -> int:
     if len(leaf.shape) == 0:
-        to_do = "Predict batches, and return a row for each of theirs"
+        to_do = "Predict batches, and return one row for each row of the batch"
         raise explained(ValueError, f"{what} holds a scalar, which has no rows", to_do)
     return int(leaf.shape[0])
 
@@ -40,19 +40,19 @@ def _rows(leaf: Any, what: str) -> int:
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        what = f"model_or_fn returned a {type(leaf).__name__}, whose parts have no rows"
+        what = f"model_or_fn returned a {type(leaf).__name__}, which predict() can't join by rows"
         raise explained(ValueError, what, f"{to_do}, for example padded")
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        what = f"model_or_fn returned {leaf!r:.80}, of which no tensor can be made"
+        what = f"model_or_fn returned {leaf!r:.80}, which can't be converted to a tensor"
         raise explained(ValueError, what, to_do) from error
 
 
 def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
-    """Returns the spec of the outputs `made`, for other ranks. It allows rows of any shape.
+    """Returns the spec of the outputs `made`, for other ranks. The spec allows rows of any shape.
 
-    If the outputs contain classes of the program, it is the spec of a list of tensors.
+    If the outputs contain classes of the program, returns the spec of a list of tensors.
     """
     parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
@@ -87,7 +87,7 @@ class Outputs:
         for leaf in leaves:
             if (got := _rows(leaf, "model_or_fn")) != rows:
                 what = f"model_or_fn returned {got} rows for a share of {rows}"
-                raise explained(ValueError, what, "Return a row for each of its rows")
+                raise explained(ValueError, what, "Return one row for each row of the share")
         if self.structure is None:
             self.structure, self.spec = made, _spec_of(made, leaves)
         tf.nest.assert_same_structure(self.structure, made)
@@ -121,7 +121,7 @@ class Rounds:
         self.done = False
         self.joined: Any = None  # on rank 0, when done: the outputs of all rows
         self._job = job
-        # Error texts name the place in this form.
+        # for error texts
         self.of_channel = f", channel {channel}" if channel is not None else ""
         self._name = f"horovod_data.predict{self.of_channel}"
         self._spec: Any = None  # the spec of every rank's outputs
@@ -206,7 +206,7 @@ class Rounds:
         if spec is not None and spec != self._spec:
             raise explained(
                 TypeError,
-                f"the ranks predict different outputs: {from_json(self._spec)} on one, {from_json(spec)} on rank {rank}",
+                f"the ranks' outputs differ: {from_json(self._spec)} on one rank, {from_json(spec)} on rank {rank}",
                 "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
                 self._where(),
             )

@@ -27,13 +27,13 @@ def check() -> list[Finding]:
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
-    """`usable`: cores for this process. `present`: cores of the machine. `quota`: cores' time for the container."""
-    name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
+    """`usable`: cores for this process. `present`: cores of the machine. `quota`: its container's limit, in cores."""
+    name, value = "machine.cores", f"{usable} of {present}" + (f", processor time of {quota:g}" if quota else "")
     if quota is not None and quota < usable:
-        why = f"The container may use {quota:g} cores' time, but TensorFlow starts threads for {usable} cores"
-        return warning(name, value, f"{why}: raise its limit, or start the job with `taskset` on as many cores")
+        why = f"The container gets the processor time of {quota:g} cores, but TensorFlow starts threads for {usable}"
+        return warning(name, value, f"{why}: raise the limit, or start the job with `taskset` on that many cores")
     if usable == 1 and present > 1:
-        why = "This process is bound to one core, and so is a pipeline on it"
+        why = "This process is bound to one core, so all threads of its pipeline share that core"
         return warning(name, value, f"{why}: start the job with `--bind-to none`")
     return ok(name, value)
 
@@ -44,7 +44,7 @@ def memory(total: int, available: int) -> Finding:
     if available >= _LITTLE_MEMORY:
         return ok(name, value)
     to_do = "use fewer ranks on this host, or raise the container's limit"
-    return warning(name, value, f"Less than 1 GiB is free: TensorFlow alone takes half of that in each rank; {to_do}")
+    return warning(name, value, f"Less than 1 GiB is free: each rank needs 0.5 GiB for TensorFlow alone; {to_do}")
 
 
 def dev_shm(path: str, ranks: int) -> Finding:
@@ -53,10 +53,10 @@ def dev_shm(path: str, ranks: int) -> Finding:
     try:
         total, _, free = shutil.disk_usage(path)
     except OSError as failure:
-        to_do = "MPI libraries keep their shared memory there; horovod_data does not: mount a tmpfs on it"
+        to_do = "MPI libraries need it for shared memory: mount a tmpfs on it"
         return warning(name, f"not there: {failure.strerror}", to_do)
     value = f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free"
     if free >= ranks * _SEGMENT:
         return ok(name, value)
-    to_do = "start the container with `--shm-size=1g` (horovod_data's own memory is not there)"
+    to_do = "start the container with `--shm-size=1g` (horovod_data itself uses no memory there)"
     return warning(name, value, f"Open MPI takes 4 MiB for each rank, so {ranks} ranks don't fit: {to_do}")

@@ -34,7 +34,7 @@ import time
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import fork_check, message_of, names_place, show, text_of
+from ..errors import fork_check, message_of, names_place, show
 from ..native import bindings
 
 # An error often occurs on several ranks at once. MPI_Abort kills the other ranks, so they get this time to print their
@@ -46,10 +46,9 @@ PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
 # The message of an error that other ranks have after sys.exit() in a pipeline, a dataset function, or a model in
-# predict(). TensorFlow makes a text of the first. Errors of TF1 sessions have their place in the text.
-_NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
+# predict(). TensorFlow makes a text of the first.
 _EXIT_ELSEWHERE = re.compile(
-    r"(?:^|\] )(?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
+    r"^(?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
 )
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
@@ -156,8 +155,7 @@ def _status_of_uncaught(error: Optional[BaseException]) -> int:
 def _note_uncaught(error: Optional[BaseException]) -> None:
     global _said
     if error is not None and _status is None:
-        named = names_place(error) or bool(_NAMES_A_PLACE.search(text_of(error)))
-        _said = isinstance(error, KeyboardInterrupt) or named
+        _said = isinstance(error, KeyboardInterrupt) or names_place(error)
     _note(_status_of_uncaught(error))
 
 

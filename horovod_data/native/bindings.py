@@ -10,9 +10,8 @@ import ctypes as c
 import enum
 import functools
 import json
-import struct
 import threading
-from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Sequence
 
 from ..errors import explained, forked
@@ -72,14 +71,13 @@ def _to(*kinds: Any) -> list[Any]:
 
 
 _NUMBERS = [*_to(c_char_p, c.c_double), c_int]  # names, values and their number
-_OUT_BYTES = _to(c_void_p, c_size_t)  # a pointer and a length, because c_char_p would stop at the first NUL
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
     "build_info": (c_char_p, []),
     "mpi_query": (c_int, _to(c_int, c_int, c_int)),
     "mpi_init": (c_int, []),
     "comm_info": (c_int, [c_void_p, *_to(c_int, c_int)]),
-    "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, *_OUT_BYTES]),
+    "comm_exchange": (c_int, [c_void_p, c_char_p, *_to(c_char_p)]),
     "start": (c_int, [c_void_p, *_to(c_int, c_int, c_int, c_char_p), *_NUMBERS]),
     "state": (c_int, []),
     "leave_channels": (c_int, []),
@@ -98,8 +96,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
     "certificates": (c_char_p, []),
-    "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, *_to(c_int64)]),
-    "agree_wait": (c_int, [c_int64, c_int, *_OUT_BYTES]),
+    "agree_begin": (c_int, [c_char_p, c_char_p, *_to(c_int64)]),
+    "agree_wait": (c_int, [c_int64, c_int, *_to(c_char_p)]),
     "channel_create": (c_int, [*_NUMBERS, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
@@ -162,27 +160,8 @@ def _numbers(values: dict[str, Any]) -> tuple[Any, Any, int]:
     return (c_char_p * n)(*[name.encode() for name in values]), (c.c_double * n)(*values.values()), n
 
 
-def _records(data: bytes) -> list[bytes]:
-    """Splits a sequence of (uint64 length, bytes)."""
-    records, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        at += 8
-        records.append(data[at : at + length])
-        at += length
-    return records
-
-
-def _contributions(data: bytes) -> list[Contribution]:
-    """Splits a sequence of (uint64 count, count x uint64 rank, uint64 length, bytes)."""
-    contributions, at = [], 0
-    while at < len(data):
-        (count,) = struct.unpack_from("<Q", data, at)
-        *ranks, length = struct.unpack_from(f"<{count + 1}Q", data, at + 8)
-        at += 8 * (count + 2)
-        contributions.append(Contribution(tuple(ranks), data[at : at + length]))
-        at += length
-    return contributions
+def _lines(text: c_char_p) -> list[bytes]:
+    return (text.value or b"").split(b"\n")[:-1]
 
 
 def build_info() -> dict[str, Any]:
@@ -213,10 +192,10 @@ def comm_info(comm: Optional[int]) -> tuple[int, int]:
 
 
 def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
-    """Returns the bytes of all ranks, in rank order. Collective on `comm`. Blocks."""
-    data, size = c_void_p(), c_size_t()
-    _check("comm_exchange", comm, mine, len(mine), byref(data), byref(size))
-    return _records(c.string_at(data.value or 0, size.value))
+    """Returns the lines of all ranks, in rank order. `mine` has no newline and no NUL. Collective on `comm`. Blocks."""
+    lines = c_char_p()
+    _check("comm_exchange", comm, mine, byref(lines))
+    return _lines(lines)
 
 
 # ---- The engine.
@@ -357,13 +336,14 @@ def session() -> int:
 def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
     """Makes an agreement: returns its number, and the contributions of all ranks. Equal contributions are joined.
 
-    Collective on the engine's communicator. `what` names the call for ranks that wait for it:
-    "distribute_dataset(name='train')".
+    Collective on the engine's communicator. `mine` has no newline and no NUL. `what` names the call for ranks that wait
+    for it: "distribute_dataset(name='train')".
     """
-    number, data, size = c_int64(), c_void_p(), c_size_t()
-    _check("agree_begin", mine, len(mine), what.encode(), byref(number))
-    _wait("agree_wait", number, SLICE_MS, byref(data), byref(size))
-    return number.value, _contributions(c.string_at(data.value or 0, size.value))
+    number, lines = c_int64(), c_char_p()
+    _check("agree_begin", mine, what.encode(), byref(number))
+    _wait("agree_wait", number, SLICE_MS, byref(lines))
+    parts = [line.partition(b"\t") for line in _lines(lines)]
+    return number.value, [Contribution(tuple(map(int, ranks.split())), payload) for ranks, _, payload in parts]
 
 
 # ---- Channels.

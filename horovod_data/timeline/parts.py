@@ -26,7 +26,7 @@ _BLOCK, _CLOCK, _LOST = struct.Struct("<4sI"), struct.Struct("<5q"), struct.Stru
 _EVENT, _COUNT = struct.Struct("<qqQQIi14s??"), struct.Struct("<Q")
 _END = _BLOCK.pack(b"ENDS", 8)
 _KINDS = (b"HEAD", b"CLCK", b"CHAN", b"EVNT", b"LOST", b"ENDS")
-_LINES_OF_A_ROW = 1000  # Perfetto wants thread numbers that no other process has
+_LINES_OF_A_ROW = 1000  # thread numbers of a process; Perfetto wants each number only once in the file
 _DRIFT = 1 / 20_000  # the clocks of two machines drift apart by at most 50 us per second
 _PATIENCE_SECONDS = 5.0  # how long to wait for other readers to end their parts
 
@@ -74,7 +74,7 @@ class Clock:
 
 
 def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are better than all earlier samples in this list, which get worse with age, by _DRIFT."""
+    """The samples that are better than all samples before them in this list. A sample gets worse with age, by _DRIFT."""
     kept: list[Sample] = []
     for one in samples:
         if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
@@ -106,7 +106,7 @@ class Part:
                 self.ended = True
                 self.left_out = _COUNT.unpack(payload)[0]  # also counts events for whose LOST line there was no room
         if len(head) < 6 or head[0] != _PART_FORMAT:
-            raise ValueError(f"it begins with {' '.join(head)[:60]!r}, as no part of this version does")
+            raise ValueError(f"it begins with {' '.join(head)[:60]!r}, unlike all parts of this version")
         self.rank, self.reader, self.ranks, self.readers = map(int, head[1:5])
         self.row = self.rank if self.rank >= 0 else self.ranks + self.reader
         self.name = f"rank {self.rank} on {head[5]}" if self.rank >= 0 else f"reader {self.reader} on {head[5]}"
@@ -116,7 +116,7 @@ class Part:
             self.clock = Clock(samples)
 
     def events(self) -> Iterator[Event]:
-        """The events of this part, with times of reader 0."""
+        """The events of this part, in times of reader 0's clock."""
         line = _line(self.row, 0, False)
         yield _meta("process_name", self.row, line, {"name": self.name})
         yield _meta("process_sort_index", self.row, line, {"sort_index": self.row})
@@ -230,7 +230,7 @@ def begin(path: str) -> None:
 def finish(processes: Mapping[tuple[int, int], str]) -> None:
     """Merges the parts of these processes, and removes the parts.
 
-    `processes`: the name of each process, by its numbers among trainers and readers.
+    `processes`: the name of each process, by its trainer number and its reader number; -1: it has none.
 
     Parts on hosts that do not share this file system are missing. Then a log line says so, and all parts stay for a
     later merge.

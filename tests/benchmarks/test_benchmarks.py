@@ -25,7 +25,7 @@ def parts(page: str) -> set[str]:
     for line in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
         found |= {cell.strip() for cell in line.split("|")}
     found = {
-        re.sub(r"^\d+ ranks, ((a core each|as the kernel likes): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$", "", part)
+        re.sub(r"^\d+ ranks, ((a core each|not pinned): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$", "", part)
         for part in found
     }
     return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}

@@ -159,7 +159,7 @@ except RuntimeError as error:
 """, 2)  # fmt: skip
     job.assert_said("went on with 1 2", 0, 1)
     job.assert_said(
-        r"init\(\) was called a second time with other arguments: readers=1, .*; it runs with readers=0, ", 0, 1
+        r"init\(\) was called a second time with other arguments: readers=1, .*; the job runs with readers=0, ", 0, 1
     )
 
 

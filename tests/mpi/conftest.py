@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 
@@ -21,6 +23,16 @@ def comm(hvdata):
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.Dup()
+
+
+@pytest.fixture(autouse=True)
+def equal_layer_names():
+    """Keras numbers layers from the start again. Horovod matches collectives by the names of layers, and Keras counts
+    layers in each process: a test that fails on one rank before a layer is made would make the next test wait for ever."""
+    if "keras" in sys.modules:
+        import tensorflow as tf
+
+        tf.keras.backend.clear_session()
 
 
 @pytest.fixture

@@ -327,7 +327,7 @@ def test_a_stage_that_buffers_and_other_ranks(hvdata, comm, folder):
     ({"directory": "x", "save_freq": 0}, 'save_freq must be "epoch" or a number of steps, not 0'),
     ({"directory": "x", "save_freq": "batch"}, "not 'batch'"),
     ({"directory": "x", "save_freq": True}, "not True"),
-    ({"directory": "x", "keep": 0}, "keep must be a number of sets of 1 or more, not 0"),
+    ({"directory": "x", "keep": 0}, "keep must be 1 or more sets, not 0"),
     ({"directory": ""}, "was given no directory"),
     ({"directory": 3}, "directory must be a path, not 3"),
     ({}, "Pass a directory that all ranks share, or set HOROVOD_DATA_STATE"),

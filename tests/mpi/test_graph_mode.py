@@ -2,6 +2,7 @@
 """tf.compat.v1 graph mode: every kind of iterator, re-initialised every epoch."""
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -293,3 +294,15 @@ def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
             session.run(fetch)
 
     raises_everywhere(comm, run, (ValueError, RuntimeError, tf.errors.OpError), "laceholder")
+
+
+def test_an_error_of_the_readers_session_names_its_rank_once(hvdata, comm):
+    """A session raises errors anew, without the message beside the place. The session of the reader makes a call that
+    fails."""
+    values = tf.zeros([2])
+    if hvdata.is_reader():
+        values = hvdata.scatter(values, splits=tf.constant([7] * comm.size, tf.int64), name="wrong")
+    dataset = tf.data.Dataset.from_tensor_slices(values)
+    make = lambda: hvdata.distribute_dataset(dataset, batch="per_rank")  # noqa: E731
+    for one in raises_everywhere(comm, make, tf.errors.InvalidArgumentError, r"splits=\[7, 7\] must be"):
+        assert len(re.findall(r"\[rank 0 on ", one.text)) == 1, one.text

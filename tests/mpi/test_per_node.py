@@ -281,7 +281,7 @@ def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts
             lambda context: tf.data.Dataset.range(99).batch(rows, drop_remainder=True), batch="global"
         ),
         ValueError,
-        rf"every global batch has {rows} rows, which ({'|'.join(map(str, hosts.sizes))}) ranks don't divide",
+        rf"every global batch has {rows} rows, which ({'|'.join(map(str, hosts.sizes))}) ranks can't share evenly",
     )
 
 

@@ -200,3 +200,11 @@ def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind
         assert got == [[1]] * comm.size
         says = (prefix("uneven", epoch=1, step=1), 'batch="global"', text, 'use batch="per_rank"')
         same_error(errors, tf.errors.InvalidArgumentError, *says)
+
+
+def test_an_error_of_this_library_in_the_pipeline_names_one_place(hvdata, comm):
+    splits = [7] * comm.size
+    data = tf.data.Dataset.from_tensors(tf.zeros([2])).map(lambda x: hvdata.scatter(x, splits=splits, name="odd"))
+    ds = hvdata.distribute_dataset(data if hvdata.is_reader() else None, batch="per_rank", name="odd")
+    _, errors = until_it_fails(comm, ds)
+    same_error(errors, tf.errors.InvalidArgumentError, prefix("odd", 1, 0) + " splits=")

@@ -177,12 +177,12 @@ def same(x):
 
 WRONG = {
     "ragged": (lambda x: tf.RaggedTensor.from_row_lengths(tf.range(tf.reduce_sum(x)), x), None, ValueError,
-               r"a RaggedTensor, whose parts have no rows\. Return tensors"),
-    "sparse": (lambda x: tf.sparse.from_dense(x), None, ValueError, r"a SparseTensor, whose parts have no rows\. Return tensors"),
+               r"a RaggedTensor, which predict\(\) can't join by rows\. Return tensors"),
+    "sparse": (lambda x: tf.sparse.from_dense(x), None, ValueError, r"a SparseTensor, which predict\(\) can't join by rows\. Return tensors"),
     "None": (lambda x: None, None, ValueError,
-             r"returned None, of which no tensor can be made\. Return tensors or arrays with one row"),
+             r"returned None, which can't be converted to a tensor\. Return tensors or arrays with one row"),
     "fewer rows": (lambda x: x[1:], lambda n: numbers(8 * n, 8 * n), ValueError,
-                   r"model_or_fn returned 7 rows for a share of 8\. Return a row for each of its rows"),
+                   r"model_or_fn returned 7 rows for a share of 8\. Return one row for each row of the share"),
     "no rows at all": (same, lambda n: numbers(0, 4), ValueError, "a dataset without rows"),
     "no end": (same, lambda n: numbers(4, 4).repeat(), ValueError, "never ends"),
     "a text": ("model", None, TypeError, "predict.. takes a model or a function, not 'model'"),

@@ -205,7 +205,7 @@ def test_wrong_arguments(hvdata, comm):
         (lambda x, _: tf.RaggedTensor.from_tensor(x[:, None]), "a RaggedTensor"),
     ):
         raises_everywhere(comm, make(batch="global", weigh=wrong), ValueError,
-                          f"weigh= returned {what}, and no numbers. Let it return a vector")  # fmt: skip
+                          f"weigh= returned {what} instead of numbers. Let it return a vector")  # fmt: skip
     raises_everywhere(comm, make(batch="per_rank", schedule="dynamic", weigh="rows"), ValueError,
                       'schedule="dynamic" has no steps')  # fmt: skip
     raises_everywhere(comm, make(batch="global", weigh=lambda x, _: tf.reduce_sum(x)), ValueError,

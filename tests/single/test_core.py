@@ -11,12 +11,11 @@ from horovod_data.native import bindings
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "csrc" / "engine" / "c_api.cc").read_text()
-# Bytes with a length come back as c_void_p: c_char_p ends at the first NUL.
 KINDS = {
-    "void": None, "int": "c_int", "double": "c_double", "size_t": "c_ulong",
+    "void": None, "int": "c_int", "double": "c_double",
     "uint32_t": "c_uint", "uint64_t": "c_ulong", "int64_t": "c_long",
-    "const char*": "c_char_p", "const void*": "c_void_p", "hvdata_call": "c_void_p", "const char**": "LP_c_void_p",
-    "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int", "size_t*": "LP_c_ulong",
+    "const char*": "c_char_p", "const void*": "c_void_p", "hvdata_call": "c_void_p", "const char**": "LP_c_char_p",
+    "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int",
     "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long", "const double*": "LP_c_double",
 }  # fmt: skip
 

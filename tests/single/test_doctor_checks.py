@@ -58,7 +58,7 @@ def test_our_error_texts_come_apart():
 
 @pytest.mark.parametrize("usable, present, quota, level, advice", [
     (8, 8, None, "ok", ""), (8, 8, 8.0, "ok", ""),
-    (8, 8, 1.5, "warning", "may use 1.5 cores' time, but TensorFlow starts threads for 8"),
+    (8, 8, 1.5, "warning", "gets the processor time of 1.5 cores, but TensorFlow starts threads for 8"),
     (1, 8, None, "warning", "--bind-to none"), (1, 1, None, "ok", ""),
 ])  # fmt: skip
 def test_cores(usable, present, quota, level, advice):

@@ -40,9 +40,17 @@ def test_an_object_that_can_not_write(monkeypatch, stream):
     say("a line")
 
 
-@pytest.mark.parametrize("place", ["", "[reader 0 on node7, channel train, epoch 1, step 5] "])
-def test_the_status_of_an_exit_on_the_reader(place):
-    """A session of TF1 raises the error anew, with the place in its text and without the message beside it."""
-    text = f"{place}SystemExit: 3\nTraceback (most recent call last):\n"
+def test_the_message_of_an_error_that_a_tf1_session_raises_anew():
+    payload = {b"horovod_data.message": b"odd"}
+    error = tf.errors.DataLossError(None, None, "Graph execution error: [rank 1 on a] odd")
+    error.__context__ = tf.errors.DataLossError(None, None, "[rank 1 on a] odd", payload)
+    assert names_place(error) and message_of(error) == "odd"
+    for own in tf.errors.UnknownError(None, None, "[rank 1 on a] odd"), tf.errors.DataLossError(None, None, "my own"):
+        own.__context__ = error.__context__
+        assert not names_place(own) and message_of(own) == str(own), "an error of the program, raised in a handler"
+
+
+def test_the_status_of_an_exit_on_the_reader():
+    text = "SystemExit: 3\nTraceback (most recent call last):\n"
     assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, text)) == 3
-    assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, place + "no SystemExit: 3")) == 1
+    assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, "no SystemExit: 3")) == 1

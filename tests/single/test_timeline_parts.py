@@ -132,8 +132,8 @@ def test_a_part_that_broke_off_anywhere_is_taken(job):
 @pytest.mark.parametrize(
     "data, says",
     [
-        (b"HEAD", "it begins with '', as no part of this version does"),
-        (block(b"HEAD", b"2 0 0 1 1 a"), "it begins with '2 0 0 1 1 a', as no part"),
+        (b"HEAD", "it begins with '', unlike all parts of this version"),
+        (block(b"HEAD", b"2 0 0 1 1 a"), "it begins with '2 0 0 1 1 a', unlike all parts"),
         (READER_0 + b"garbage!", "a block of unknown kind b'garb' ends at byte"),
         (head(0, 0, "a"), "no process knew the time of reader 0 before the job was killed"),
     ],

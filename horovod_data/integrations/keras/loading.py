@@ -30,7 +30,7 @@ def load_model(
       The compiled model. Its optimizer keeps its variables, such as momenta.
 
     Raises:
-      ValueError: the model has a compile() of its own, which Keras does not call.
+      ValueError: the model's class has a compile() of its own. Keras does not call it for a loaded model.
     """
     custom = {**{each.__name__: each for each in custom_optimizers or ()}, **(custom_objects or {})}
     model = keras.models.load_model(filepath, custom_objects=custom)
@@ -39,7 +39,7 @@ def load_model(
         return model
     with keras.saving.custom_object_scope(custom):
         optimizer = keras.saving.serialize_keras_object(DistributedOptimizer(plain, compression=compression))
-        # A model saved on a machine with a GPU has jit_compile=True, if compile() chose it.
+        # On a machine with a GPU compile() may have chosen jit_compile=True. This optimizer does not run with XLA.
         changed = {"optimizer": optimizer, "jit_compile": "auto"}
         model.compile_from_config({**model.get_compile_config(), **changed})
     if not averages(model.optimizer):
