@@ -25,7 +25,8 @@ TO_DO = (
 def refuse(where: str) -> None:
     """Makes DistributedOptimizer() of horovod.keras and horovod.tensorflow.keras raise, for optimizers of Keras 3.
 
-    Call it if Horovod has several ranks. packaging/horovod has a patch with which Horovod does not come here.
+    Call it if Horovod has several ranks. With the patch in packaging/horovod, Horovod averages these gradients, and
+    nothing raises.
 
     Raises:
       RuntimeError: the program has made such an optimizer before.
@@ -74,9 +75,9 @@ def _text(where: str) -> str:
 
 
 def keras_3_without_patch(home: str) -> str:
-    """The version of Keras 3, if tf.keras is Keras 3 and Horovod, in the folder `home`, is without our patch.
+    """Returns the version of Keras 3 if tf.keras is Keras 3 and Horovod lacks our patch. Otherwise an empty text.
 
-    It imports neither of them. Otherwise an empty text.
+    `home` is Horovod's folder. This function imports neither Keras nor Horovod.
     """
     try:
         version = importlib.metadata.version("keras")
