@@ -195,7 +195,8 @@ remove_outdated() {
   elif [ "${had:-$TENSORFLOW}" = "$TENSORFLOW" ]; then
     return 0
   fi
-  [[ $VENV == "$(pwd -P)"/.venv* ]] || return 0 # somebody else's: pip changes what it must
+  [[ $VENV == "$(pwd -P)"/.venv* ]] ||
+    die "$VENV has $had, and $TENSORFLOW is wanted: remove it, set VENV to another place, or set STACK"
   say "$VENV has $had, and $TENSORFLOW is wanted: making it again"
   rm -rf "$VENV"
 }
@@ -286,7 +287,7 @@ horovod() {
 }
 
 # Prints a program that Horovod's setup.py calls as cmake. It leaves out debugging information, and a copy of gloo that
-# nothing uses. So the build takes half the time.
+# nothing uses. So a third fewer files are compiled, and the wheel has 1 MB instead of 17.
 horovod_cmake() {
   cat <<'END'
 #!/bin/sh

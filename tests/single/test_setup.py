@@ -72,19 +72,26 @@ def test_an_environment_is_made_once(setup, tmp_path, interrupted):
 OLD, NEW = "tensorflow-cpu==2.15.1", "tensorflow-cpu==2.21.0"
 
 
-@pytest.mark.parametrize("place, again", [("checkout/.venv", True), ("mine", False)])
-def test_an_environment_with_another_tensorflow_is_made_again(setup, tmp_path, place, again):
-    """As an older checkout has left it, with Horovod and the library. An environment elsewhere is the user's."""
-    venv = tmp_path / place
+def test_an_environment_with_another_tensorflow_is_made_again(setup, tmp_path):
+    """As an older checkout has left it, with Horovod and the library."""
+    venv = tmp_path / "checkout" / ".venv"
     done, _ = setup("venv", VENV=str(venv), TENSORFLOW=OLD)
     assert done.returncode == 0, done
     (venv / ".stamps" / "horovod").touch()
     done, told = setup("venv", VENV=str(venv), TENSORFLOW=NEW)
     assert done.returncode == 0 and NEW in told, (done, told)
-    assert (f"has {OLD}, and {NEW} is wanted: making it again" in done.stdout) == again, done
-    assert (venv / ".stamps" / "horovod").exists() != again
+    assert f"has {OLD}, and {NEW} is wanted: making it again" in done.stdout, done
+    assert not (venv / ".stamps" / "horovod").exists()
     done, told = setup("venv", VENV=str(venv), TENSORFLOW=NEW)
     assert done.returncode == 0 and told == "", (done, told)
+
+
+def test_an_environment_elsewhere_is_never_removed(setup, tmp_path):
+    setup("venv", TENSORFLOW=OLD)
+    done, told = setup("venv", TENSORFLOW=NEW)
+    assert done.returncode == 1 and told == "", (done, told)
+    assert f"has {OLD}, and {NEW} is wanted: remove it, set VENV" in done.stderr, done
+    assert (tmp_path / "venv" / "bin" / "python").exists()
 
 
 def test_an_environment_with_a_python_without_wheel_is_made_again(setup, tmp_path):
