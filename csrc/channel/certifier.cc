@@ -59,13 +59,12 @@ void Certifier::OnEnd() const {
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
   proof::Report report;
-  const auto* words = std::get_if<wire::Report>(&header.message);
-  if (reader < 0 || words == nullptr || (!words->words.empty() && !proof::Report::Decode(words->words, &report)))
-    return;
+  const auto& words = std::get<wire::Report>(header.message);
+  if (reader < 0 || (!words.words.empty() && !proof::Report::Decode(words.words, &report))) return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
-  if (!words->outcome.ok()) return SendVerified(key, {words->outcome});
-  if (words->words.empty()) {
+  if (!words.outcome.ok()) return SendVerified(key, {words.outcome});
+  if (words.words.empty()) {
     Channel& channel = channels_[key.first];
     channel.last_epochs[reader] = key.second;
     for (auto next = channel.epochs.begin(); next != channel.epochs.end();)

@@ -73,7 +73,7 @@ def _say_during(call: str, error: BaseException, then: str = "") -> None:
         say(explain(f"{call} is called during {type(error).__name__}: {text_of(error)}", then))
 
 
-def _shut_down(exiting: bool = False) -> None:
+def _shut_down(exiting: bool) -> None:
     if joined() is None or (job := known("shutdown()")).ended:
         return
     if _last_things and bindings.state() == bindings.State.RUNNING:

@@ -237,12 +237,12 @@ class Plan:
         return self.prediction.delivery_seconds <= MOST_USED * self.job.step_seconds
 
 
-def judge(job: Job, readers: Readers, costs: Costs = MEASURED) -> Plan:
+def judge(job: Job, readers: Readers) -> Plan:
     """The plan for the job as it is, with these readers."""
-    return Plan(job, readers, predict(job, readers, costs))
+    return Plan(job, readers, predict(job, readers))
 
 
-def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Plan]:
+def plans(job: Job, own_hosts: bool = True) -> list[Plan]:
     """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
     reader per host.
 
@@ -252,17 +252,17 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):
         wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
-        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts), costs)
+        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts))
         if best is None or plan.prediction.delivery_seconds < best.prediction.delivery_seconds * (1 - 1e-9):
             best = plan
         if best.relaxed:
             break
     assert best is not None
-    return [judge(job, Readers(), costs), best, judge(job, Readers(per_node=1), costs)]
+    return [judge(job, Readers()), best, judge(job, Readers(per_node=1))]
 
 
-def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
+def recommend(job: Job, own_hosts: bool = True) -> Plan:
     """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
-    candidates = plans(job, own_hosts, costs)
+    candidates = plans(job, own_hosts)
     fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
     return next((plan for plan in candidates if plan.relaxed), fastest)
