@@ -8,8 +8,8 @@
 namespace hvdata {
 
 namespace {
-// Readers that resume begin at different elements, but at most so many elements apart. The comparer ignores the hash of
-// an element that is further ahead. No reader sends such a hash.
+// Readers that resume begin at different elements, but at most this many elements apart. The comparer ignores the hash
+// of an element that is further ahead. No reader sends such a hash.
 constexpr uint64_t kMostApart = 1 << 20;
 }  // namespace
 

@@ -161,8 +161,8 @@ TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   EXPECT_EQ(After({goes_on(0, 5), goes_on(1, 4), goes_on(2, 5)}), ToAll("e1 4")) << "perhaps from different steps";
   const std::string text =
       " 0 end!9 [r1] this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
-      ": each host's reader has its own place, so restore the iterator on every rank, each from what "
-      "it saved itself";
+      ". The reader of each host has a position of its own. Restore the iterator on every rank, from the state that "
+      "this rank saved";
   EXPECT_EQ(After({goes_on(1, 5)}, 2), Texts());
   EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), (Texts{"r1 e2" + text, "r2 e2" + text}));
   EXPECT_EQ(After({{0, Progress::kBegins}}, 2), Texts{"r0 e2" + text}) << "which begins after the end";
