@@ -42,8 +42,8 @@ def limit(good: list[dict[str, Any]]) -> dict[str, Any] | None:
     return max(found, key=lambda r: statistics.median(rates(r)), default=None)
 
 
-def times_read(result: dict[str, Any], digits: int) -> str:
-    return "" if result["times_read"] is None else f"{result['times_read']:.{digits}f}"
+def times_read(result: dict[str, Any]) -> str:
+    return "" if result["times_read"] is None else f"{result['times_read']:.3f}"
 
 
 def copied(result: dict[str, Any]) -> str:
@@ -109,7 +109,15 @@ def main() -> int:
     for ranks, place, group in settings:
         here = [r for r in group if not r["error"]]
         alone, most = next(r for r in here if r["name"] == ALONE), limit(here)
-        of_limit = {r["name"]: f"{share(r, most):.3f}" if most else "" for r in here}
+        compared = {
+            r["name"]: [
+                f"{share(r, alone):.3f}",
+                f"{share(r, most):.3f}" if most else "",
+                times_read(r),
+                copied(r),
+            ]
+            for r in here
+        }
         text += [
             "",
             f"**{ranks} ranks on {cores} cores, {place}**",
@@ -119,26 +127,14 @@ def main() -> int:
                     [
                         r["name"],
                         f"{statistics.median(rates(r)):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
-                        f"{share(r, alone):.3f}",
-                        of_limit[r["name"]],
-                        times_read(r, 3),
-                        copied(r),
+                        *compared[r["name"]],
                     ]
                     for r in here
                 ],
             ),
             *[f"{r['name']} failed: {r['error']}" for r in group if r["error"]],
         ]
-        summary_rows += [
-            [
-                f"{ranks} ranks, {place}: {r['name']}",
-                f"{share(r, alone):.3f}",
-                of_limit[r["name"]],
-                times_read(r, 2),
-                copied(r),
-            ]
-            for r in here
-        ]
+        summary_rows += [[f"{ranks} ranks, {place}: {r['name']}", *compared[r["name"]]] for r in here]
     summary = page.table(
         ["", "speed / pipeline alone", "speed / ranks only iterate", "times the dataset is read", "copies"],
         summary_rows,

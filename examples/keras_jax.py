@@ -9,7 +9,6 @@ one process.
 """
 
 import os
-import socket
 import sys
 
 os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
@@ -18,6 +17,7 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from coordinator import address
 
 import horovod_data as hvdata
 
@@ -43,17 +43,6 @@ def train(dataset):
     return np.array(losses), [np.array(weight) for weight in model.get_weights()]
 
 
-def coordinator() -> str:
-    """The address where JAX's processes meet: rank 0's host, and a free port. Rank 0 sends it to the other ranks."""
-    offer = None
-    if hvdata.rank() == 0:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            offer = tf.constant([[socket.gethostname(), str(free.getsockname()[1])]] * hvdata.size())
-    [[host, port]] = hvdata.scatter(offer, dtype=tf.string).numpy().astype(str)
-    return f"{'127.0.0.1' if host == socket.gethostname() else host}:{port}"
-
-
 hvdata.init()
 # "pad": JAX needs equal shares. Missing rows are filled up, and a weight per row says which rows are real.
 dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", name="train")
@@ -61,7 +50,7 @@ hvdata.serve()
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")  # for CPUs; GPUs use their own library
 keras.utils.set_random_seed(1)  # otherwise the ranks would have to agree on a seed
-keras.distribution.initialize(coordinator(), hvdata.size(), hvdata.rank())
+keras.distribution.initialize(address(), hvdata.size(), hvdata.rank())
 # Without auto_shard_dataset=False, Keras would shard each process's own share once more.
 keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 losses, weights = train(dataset)

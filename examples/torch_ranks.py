@@ -8,7 +8,6 @@ One process runs the tf.data pipeline for all ranks. At the end rank 0 trains al
 compares. Loss and weights must be the same as with one process.
 """
 
-import socket
 import sys
 import warnings
 
@@ -16,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 import torch.distributed as dist
+from coordinator import address
 
 import horovod_data as hvdata
 
@@ -81,24 +81,10 @@ def train(batches, distributed: bool):
     return np.array(losses), [parameter.detach().numpy() for parameter in model.parameters()]
 
 
-def coordinator() -> str:
-    """The address where PyTorch's processes meet: rank 0's host, and a free port.
-
-    Rank 0 sends it to the other ranks.
-    """
-    offer = None
-    if hvdata.rank() == 0:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            offer = tf.constant([[socket.gethostname(), str(free.getsockname()[1])]] * hvdata.size())
-    [[host, port]] = hvdata.scatter(offer, dtype=tf.string).numpy().astype(str)
-    return f"tcp://{'127.0.0.1' if host == socket.gethostname() else host}:{port}"
-
-
 hvdata.init()
 dataset = hvdata.distribute_dataset(samples, batch="global", remainder="partial", weigh="rows", name="train")
 hvdata.serve()
-dist.init_process_group("gloo", init_method=coordinator(), rank=hvdata.rank(), world_size=hvdata.size())
+dist.init_process_group("gloo", init_method=f"tcp://{address()}", rank=hvdata.rank(), world_size=hvdata.size())
 prove_no_copy(dataset)
 results = {way.__name__: train(lambda way=way: way(dataset), distributed=True) for way in (by_dlpack, by_numpy)}
 

@@ -134,12 +134,14 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
         return
     for at, (a, b) in enumerate(zip(ours, theirs)):
         same, text = compare(a, b)
-        if not same and _goes_on(ours[at:]) and _goes_on(theirs[at:]):  # the runs were interrupted at different places
-            same, text = True, "not complete, and the next record goes on with it, in both"
+        if (
+            not same and _is_continued(ours[at:]) and _is_continued(theirs[at:])
+        ):  # the runs were interrupted at different places
+            same, text = True, "not complete, and the next record continues it, in both files"
         yield f" (record {at + 1} of {len(ours)})" if len(ours) > 1 else "", same, text
 
 
-def _goes_on(records: Sequence[Record]) -> bool:
+def _is_continued(records: Sequence[Record]) -> bool:
     """Says whether the first record is not complete, and the second record has all elements of the first.
 
     If so, the run of the second record continued the run of the first.
@@ -162,7 +164,7 @@ def _first_difference(a: Record, b: Record) -> str:
     turn = range(element, min(shorter, element + a.get("readers", 1) * a["ranks"]))
     element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i) or 0, i), default=element)
     if element == shorter and len(ours) == len(theirs):
-        return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
+        return f"no difference in the first {shorter:,} elements; the records list no more"
     steps = {name: step for name, record in zip(_NAMES, (a, b)) if (step := _step(record, element)) is not None}
     where = ", ".join(f"step {step} of the {name}" for name, step in steps.items())
     if len(steps) == 2 and len({*steps.values()}) == 1:
@@ -184,16 +186,16 @@ def _step(record: Record, element: int) -> Optional[int]:
     """
     if record["schedule"] != "static":
         return element
-    readers, together = max(int(record.get("readers", 1)), 1), 1
-    apart = readers > 1 and bool(record.get("readers_per_node", False))
+    readers, at_once = max(int(record.get("readers", 1)), 1), 1
+    grouped = readers > 1 and bool(record.get("readers_per_node", False))
     if record["batch"] == "per_rank":
         had = record.get("steps_per_rank")
         uneven = had and record["verdict"] == "complete" and len(set(map(repr, had))) > 1
         if had and (uneven or len(had) != record["ranks"]):
             return None
-        together = max(int(record["ranks"]) // (readers if apart else 1), 1)
-    turn = element // readers // together
-    return turn if apart else turn * readers + element % readers
+        at_once = max(int(record["ranks"]) // (readers if grouped else 1), 1)  # elements of a reader in one step
+    turn = element // readers // at_once
+    return turn if grouped else turn * readers + element % readers
 
 
 def _shown(text: str) -> str:

@@ -78,9 +78,10 @@ def _placed_message(error: BaseException) -> Optional[str]:
     # A TF1 session raises an error anew, of the same class, with its text and without its payloads.
     for one in (error, error.__context__):
         payload = getattr(one, "experimental_payloads", {}).get(_MESSAGE.encode())
-        message = None if payload is None else payload.decode(errors="replace")
-        if type(one) is type(error) and message is not None and message.partition("\n")[0] in text_of(error):
-            return message
+        if payload is not None and type(one) is type(error):
+            message: str = payload.decode(errors="replace")
+            if one is error or message.partition("\n")[0] in text_of(error):
+                return message
     return vars(error).get(_MESSAGE)
 
 

@@ -22,7 +22,7 @@ PATIENCE = 3  # times as many steps as other benchmarks, because the difference 
 
 def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    _, given = start()
+    job, given = start()
     delivered = {size: hvdata.distribute_dataset(Batch(size).own, batch="per_rank") for size in given["bytes"]}
     hvdata.serve()
 

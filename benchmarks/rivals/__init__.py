@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to feed N ranks from one pipeline, one file each. Each has these names:
+"""Ways to feed N ranks from one pipeline, one file each, and ours in one file. Each has these names:
 
     NAME: its name in tables; begins with "hvd." if it is an operation of Horovod
     KIND: "ours"
@@ -24,16 +24,11 @@ from . import (
     mpi4py_scatter,
     mpi_scatter,
     mpi_scatter_tensors,
-    ours_2,
-    ours_16,
-    ours_64,
-    ours_ahead,
-    ours_global,
-    ours_per_rank,
     reader_alone,
     service,
     shard,
 )
+from .ours import ours_2, ours_16, ours_64, ours_ahead, ours_global, ours_per_rank
 
 ALL = (
     ours_per_rank,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from rivals.local_in_step import steps_apart
-from rivals.ours_ahead import ahead
+from rivals.ours import ahead
 
 NAME, KIND, MOVES = "limit: local datasets, 16 or 64 steps apart", "limit", False
 CUTS = False

@@ -10,10 +10,10 @@
 namespace hvdata {
 namespace {
 
-// The kernel sets memory aside in pieces of this size, which saves a call for each batch.
+// The arena reserves memory in pieces of this size, so it need not call the kernel for each batch.
 constexpr uint64_t kChunk = 32 << 20;
 
-// A refusal is slow. So after a refusal the kernel is asked again only after this time, when memory may be free again.
+// A refusal takes long. So the arena waits this long after a refusal before it asks the kernel again.
 constexpr auto kAskAgain = std::chrono::seconds(1);
 
 }  // namespace
@@ -75,7 +75,7 @@ void Arena::Free(const char* memory) {
   slots_->Drop(piece.slot);
   try {
     if (usage_.retired) CollectLocked();
-  } catch (const std::bad_alloc&) {  // a destructor may have called, so the process keeps this memory
+  } catch (const std::bad_alloc&) {  // a destructor may call Free(), which must not throw. A later call frees the slots
   }
 }
 
@@ -124,7 +124,7 @@ void Arena::CollectLocked() {
   });
 }
 
-// Sets memory up to `end` aside. False: the kernel has no more memory.
+// Makes the kernel reserve memory up to `end`. False: the kernel has no more memory.
 bool Arena::ReserveLocked(uint64_t end) {
   if (end <= usage_.reserved) return true;
   if (usage_.short_of_memory && std::chrono::steady_clock::now() - asked_ < kAskAgain) return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a reader or a porter shares with trainers of its host. Only the lender allocates. No process waits.
+// Memory that a reader or a porter, the lender, shares with trainers of its host. Only the lender allocates. No call
+// waits for another process.
 #pragma once
 
 #include <chrono>
@@ -86,7 +87,7 @@ class Arena {
   std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the kernel last refused memory
 };
 
-// A trainer's end: it maps the arena of another process.
+// The arena of another process, mapped into a trainer.
 class ArenaView : public std::enable_shared_from_this<ArenaView> {
  public:
   // Null: the memory can't be mapped.
@@ -94,8 +95,8 @@ class ArenaView : public std::enable_shared_from_this<ArenaView> {
 
   RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
-  // Finds `bytes` at a place that the lender named. The use ends with the last copy of `owner`, which may outlive this
-  // view. False: the place is not in the arena.
+  // Gives the address of `bytes` bytes at a place that the lender sent. The memory stays in use while a copy of `owner`
+  // lives. Copies may outlive this view. False: the place is not in the arena.
   bool Adopt(const Arena::Location& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
 
  private:

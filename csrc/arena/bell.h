@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread sleeps at a bell until another thread of the host rings it: a counter in shared memory, with a futex. Ringing
-// costs no system call while no thread sleeps.
+// A bell is a counter in shared memory, with a futex. A thread sleeps at the bell until another thread of the host
+// rings it. Ringing needs no system call while no thread sleeps.
 #pragma once
 
 #include <linux/futex.h>
@@ -25,7 +25,7 @@ struct Bell {
     rung.fetch_add(1);
     if (sleepers.load() > 0) Futex(FUTEX_WAKE, INT_MAX, nullptr);
   }
-  // Sleeps until a ring that came after the caller had read `seen`, or for `most`. May return early.
+  // `seen`: the value of `rung` that the caller has read. Sleeps until a later ring, or for `most`. May return early.
   void Sleep(uint32_t seen, std::chrono::nanoseconds most) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec timeout{static_cast<time_t>(seconds.count()), static_cast<long>((most - seconds).count())};

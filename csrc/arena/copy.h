@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of batches into memory that another process will read.
+// Copies batches into memory that another process reads.
 #pragma once
 
 #include <sched.h>
@@ -44,8 +44,8 @@ inline void CopyPastCaches(char* to, const char* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. So other threads help from kPastCaches
-// bytes on, if the process may use several processors.
+// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. So other threads help with kPastCaches
+// bytes or more, if the process may use several processors.
 inline void CopyOut(char* to, const char* from, size_t bytes) {
   if (bytes < kPastCaches) {
     std::memcpy(to, from, bytes);

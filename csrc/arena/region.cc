@@ -17,7 +17,7 @@
 namespace hvdata {
 namespace {
 
-// The regions that this process has created. A forked child must not change them. There are few.
+// The regions that this process has created. A forked child must not change them. A process creates few.
 std::atomic<const Region*> made[16];
 
 // Runs in a forked child, and makes the child's mappings private. The first write to a page then copies that page, so

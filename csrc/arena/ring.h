@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records in order from one process to another process of its host, in shared memory. The writer and the reader never
-// wait for each other.
+// A queue of records in shared memory, from one process to another process of its host. No call waits for the other
+// process.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Ring {
   // Memory of zeros is an empty ring.
   Ring() = default;
 
-  // Appends `parts`, joined, as one record. False if there is no room at the moment.
+  // Appends `parts`, joined, as one record. False: the ring has no room now, or the record is too long for any ring.
   bool Put(const std::vector<std::string_view>& parts) {
     uint64_t size = 0;
     for (const std::string_view part : parts) size += part.size();

@@ -23,7 +23,7 @@ struct RingPair {
   alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 
-// Its bytes are sent as they are. So it has no gaps, which would contain other memory of the sender.
+// The bytes of a Segment are sent as they are. So it has no gaps, which would contain other memory of the sender.
 struct Segment {
   uint32_t peers = 0;
   uint32_t zero = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the uses of each piece of the arena, in shared memory. A slot without uses comes back to the lender by a list.
-// No call waits, but trainers that return slots at the same moment may try again.
+// No call waits, but trainers that return slots at the same moment may retry.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ class Slots {
  public:
   static constexpr uint32_t kCount = 1u << 18;
 
-  // Memory of zeros has no uses and an empty list: the list stores slot numbers plus one.
+  // Memory of zeros has no uses and an empty list, because the list stores slot numbers plus one.
   Slots() = default;
 
   void Begin(uint32_t slot) { slots_[slot].uses.store(1, std::memory_order_relaxed); }

@@ -45,8 +45,8 @@ const char* Remainder(const proof::Report& report) {
   return kNames[std::min<size_t>(report.mode[2], 3)];
 }
 
-// The number of rows in the equal first elements of both reports. It is 0 if the rest is longer than the last few
-// elements, because `remainder` may have dropped only a few.
+// Returns the number of rows in the first elements that are equal in both reports. A few elements may follow, because
+// `remainder` may have dropped some. If more follow, the result is 0.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   const size_t shorter = std::min(a.listed.size(), b.listed.size()),
                longer = std::max(a.listed.size(), b.listed.size());
@@ -57,8 +57,8 @@ uint64_t Alike(const proof::Report& a, const proof::Report& b) {
   return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
 }
 
-// Each of several readers should read its own part of the data. Two equal rows may be the same row of the data, or two
-// equal rows. So this is a question. Empty: there is no question.
+// Returns a question if readers yielded the same rows, although each should read its own part of the data. It is only a
+// question, because the data itself may contain equal rows. Empty: there is no question.
 std::string SameData(const Reports& reports) {
   for (auto first = reports.begin(); first != reports.end(); ++first) {
     const proof::Report& report = first->second;
@@ -85,8 +85,8 @@ std::string SameData(const Reports& reports) {
 }
 
 // Joins the elements of all readers in turns: element 0 of each reader, then element 1 of each reader. If readers share
-// a source element by element, that is the order of the source, for any number of readers. If some elements are not
-// listed, the digests of their readers' whole orders follow.
+// a source element by element, that is the order of the source, for any number of readers. A reader with elements that
+// are not listed adds the digest of its whole order at the end.
 void JoinElements(const Reports& reports, proof::Report* all) {
   all->delivered = {};
   all->listed.clear();
@@ -134,8 +134,7 @@ Certificate::Certificate(const Reports& reports)
   if (readers > 1) JoinElements(reports, &all), JoinCounts(reports, &all);
   for (const auto& [reader, report] : reports) {
     if (report.channel.empty() && !all.channel.empty()) {
-      if (all.why.empty())
-        all.why = "what reader " + std::to_string(reader) + " delivered is accounted for by an earlier run";
+      if (all.why.empty()) all.why = "an earlier run has accounted for the rows of reader " + std::to_string(reader);
       all.complete = false;
     }
     for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {

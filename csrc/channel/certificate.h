@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All readers' reports on one epoch, joined: the log line and the JSON record for users.
+// Joins all readers' reports on one epoch, and makes the log line and the JSON record for users.
 #pragma once
 
 #include <cstdint>

@@ -44,14 +44,14 @@ Certifier::Certifier(const World* world, Send send, std::string file)
 void Certifier::OnChannel(bool verified) {
   if (!verified || file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
-  if (std::exchange(expects_, true)) return;
+  if (std::exchange(any_verified_, true)) return;
   FileWriter().Add(1, [place = Place{world_->ReaderName(0)}, file = file_] { Append(file, "", place); });
 }
 
 void Certifier::OnEnd() const {
   if (file_.empty() || world_->me().reader != 0) return;
   MutexLock lock(&mu_);
-  if (expects_) return;
+  if (any_verified_) return;
   Log(Place{world_->ReaderName(0)}, "no certificate was written to " + file_ +
                                         " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
                                         "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
@@ -59,13 +59,12 @@ void Certifier::OnEnd() const {
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
   proof::Report report;
-  const auto* words = std::get_if<wire::Report>(&header.message);
-  if (reader < 0 || words == nullptr || (!words->words.empty() && !proof::Report::Decode(words->words, &report)))
-    return;
+  const auto& words = std::get<wire::Report>(header.message);
+  if (reader < 0 || (!words.words.empty() && !proof::Report::Decode(words.words, &report))) return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
-  if (!words->outcome.ok()) return SendVerified(key, {words->outcome});
-  if (words->words.empty()) {
+  if (!words.outcome.ok()) return SendVerified(key, {words.outcome});
+  if (words.words.empty()) {
     Channel& channel = channels_[key.first];
     channel.last_epochs[reader] = key.second;
     for (auto next = channel.epochs.begin(); next != channel.epochs.end();)
@@ -89,7 +88,7 @@ void Certifier::CertifyIfWhole(const Key& key) {
   Certify(key, std::move(channel.epochs.extract(key.second).mapped()));
 }
 
-// A reader's report on its last epoch may come after its message that it deals no more.
+// A reader's last report may come after its message that it deals no more.
 void Certifier::ForgetIfOver(uint32_t number) {
   const Channel& channel = channels_[number];
   bool over = channel.epochs.empty() && channel.last_epochs.size() == world_->readers.size();
@@ -98,7 +97,7 @@ void Certifier::ForgetIfOver(uint32_t number) {
 }
 
 void Certifier::Certify(const Key& key, Reports reports) {
-  std::string finding, name;  // empty: an earlier run has certified all parts of the epoch
+  std::string finding, name;  // no name: an earlier run has certified the whole epoch
   size_t bytes = 1000;
   for (const auto& [reader, report] : reports) {
     if (finding.empty()) finding = report.finding;
@@ -151,7 +150,7 @@ std::vector<std::string> Certifier::Last() const {
   for (const Made& made : all) {
     try {
       records.push_back(made.get()->Record(false));
-    } catch (const std::bad_alloc&) {  // the certificate could not be made: the others can be shown
+    } catch (const std::bad_alloc&) {  // no memory for this certificate; the others are returned
     }
   }
   return records;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For verified channels. Reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one
-// line on stderr and one JSON record. Every trainer gets a message. It says that the epoch was right, or has the first
-// finding.
+// line on stderr and one JSON record. Every trainer gets the result: the epoch was right, or the first finding.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ class Certifier {
   Certifier(const World* world, Send send, std::string file);
 
   // Call it when this process has made a channel. For the first verified channel, reader 0 opens the file. So a file
-  // that can't be written is logged early, not at the end of the first epoch.
+  // that can't be written is logged early.
   void OnChannel(bool verified);
   // Call it when the job is over. If no channel was verified, it logs that the file got no record.
   void OnEnd() const;
@@ -69,7 +68,7 @@ class Certifier {
   const std::string file_;
 
   mutable Mutex mu_;
-  bool expects_ GUARDED_BY(mu_) = false;                  // there has been a verified channel
+  bool any_verified_ GUARDED_BY(mu_) = false;             // there has been a verified channel
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);  // without finished channels
   // By the channel's name: the newest epoch of the newest channel of that name.
   std::map<std::string, std::pair<Key, Made>> last_ GUARDED_BY(mu_);

@@ -18,7 +18,7 @@ namespace hvdata {
   FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                                     \
   FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                                            \
   FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                                           \
-  FIELD(int32_t, prefetch, 2)               /* steps; 0: as many as help */                                           \
+  FIELD(int32_t, prefetch, 2)               /* steps; 0: the auto window (channel/window.h) */                        \
   FIELD(uint64_t, prefetch_bytes, 64 << 20) /* if prefetch is 0: limit of all trainers' windows together */           \
   FIELD(bool, on_error_continue, false)     /* if a reader fails, the other readers continue */                       \
   FIELD(bool, weighed, false)               /* a share's last component is costs, which become exact weights */       \
@@ -41,8 +41,8 @@ struct ChannelConfig : ChannelOptions {
   std::vector<int> dtypes;                   // rows/column.h
   // Of a ragged tensor's splits whose rows all have one length: that length. Otherwise -1.
   std::vector<int64_t> row_lengths;
-  // As far as the shapes are known: -1 is an unknown size, nullopt an unknown rank. The entry of a sparse tensor's
-  // dense shape is the shape that it describes.
+  // The shapes, as far as they are known. -1 is an unknown size, nullopt an unknown rank. The entry of a sparse
+  // tensor's dense shape is the shape that it describes.
   std::vector<std::optional<std::vector<int64_t>>> shapes;
 };
 

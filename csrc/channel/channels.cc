@@ -10,7 +10,7 @@ namespace hvdata {
 using wire::Header;
 
 namespace {
-constexpr size_t kUnnamed = 16;  // the last so many are known after their end; the same number on every process
+constexpr size_t kUnnamed = 16;  // channels without names of their own that have an account; equal on every process
 }  // namespace
 
 void Channels::Add(const ChannelConfig& config, Channel channel) {
@@ -113,10 +113,10 @@ void Channels::OnDeparted(int member) {
   }
 }
 
-// Ended channels count, too. The time of a channel's end depends on each process's garbage collection, but all
-// processes must know the same names.
+// Includes ended channels. A channel ends when a process's garbage collector runs, but all processes must know the same
+// names.
 std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
-  const MutexLock one_look(&looking_);  // otherwise a slow look would replace what a later look has found
+  const MutexLock one_look(&looking_);  // otherwise a slow look could overwrite the result of a later look
   std::vector<std::pair<std::string, Account>> live;
   for (const Channel& channel : All()) {
     auto& [name, account] = live.emplace_back();
@@ -131,8 +131,9 @@ std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   for (const auto& [name, account] : live) {
     const auto known = accounts_.find(name);
     if (known == accounts_.end()) continue;
+    // The sink or the source may have ended. Its last times stay.
     if (account.trainer) known->second.tally = account.tally, known->second.trainer = account.trainer;
-    if (account.reader) known->second.reader = account.reader;  // the dealer or the iterators may live longer
+    if (account.reader) known->second.reader = account.reader;
   }
   return accounts_;
 }

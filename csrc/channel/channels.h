@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The channels of this process, by number. This class keeps the users of each channel, and messages that come before
-// the channel is made. It also keeps the times of channels that have ended.
+// The channels of this process, by number. This class counts the uses of each channel, and keeps messages that come
+// before the channel is made. It also keeps the times of channels that have ended.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace hvdata {
 struct Channel {
   std::shared_ptr<Sink> sink;      // null: this process does not train, or takes no more steps
   std::shared_ptr<Source> source;  // null: this process is no reader of the channel, or its dealer has stopped
-  int uses = 1;                    // of the sink, by: the Python object of the channel, dataset objects, graphs
+  int uses = 1;                    // of the sink: by the channel's Python object, dataset objects, and graphs
 };
 
 class Channels {
@@ -44,7 +44,7 @@ class Channels {
   std::shared_ptr<Sink> Use(uint32_t number) EXCLUDES(mu_);  // null when there is no sink; otherwise pair with Unuse
   bool Unuse(uint32_t number) EXCLUDES(mu_);                 // true: that was the last use
   std::shared_ptr<Source> FindSource(uint32_t number) const EXCLUDES(mu_);
-  // The dealer of this channel has stopped for good.
+  // Call it when the dealer of this channel has stopped for good.
   void EndSource(uint32_t number) EXCLUDES(mu_);
 
   // Delivers one message of a channel. Another process may send it before this process has made the channel. Then the
@@ -52,12 +52,12 @@ class Channels {
   void Deliver(int member, wire::Header header, BundlePtr bundle) EXCLUDES(mu_);
   // Delivers the kept messages. Returns the channel, without sink and source if it has ended.
   Channel DeliverEarly(uint32_t number) EXCLUDES(mu_);
-  // This member takes no more steps.
+  // Call it when this member takes no more steps.
   void OnDeparted(int member) EXCLUDES(mu_);
 
-  // The accounts of channels, by name. All channels with names of their own have an account. Of channels without such a
-  // name only the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the
-  // memory. `reset`: the times begin again at zero.
+  // The accounts of channels, by name. All channels with names of their own have an account. Of the other channels only
+  // the last ones have an account. Otherwise a program that makes a channel for each epoch would fill the memory.
+  // `reset`: the times begin again at zero.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(looking_, mu_);
 
  private:
@@ -71,7 +71,7 @@ class Channels {
 
   const World* const world_;
 
-  Mutex looking_{Mutex::kBefore};  // held for a look at all sinks and sources, under whose locks nobody looks
+  Mutex looking_{Mutex::kBefore};  // held while Accounts() looks at all sinks and sources
   mutable Mutex mu_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // by channel that is not made yet

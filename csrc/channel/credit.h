@@ -45,16 +45,14 @@ class Credit {
   static Credit Of(const ChannelConfig& config, const World& world) {
     const auto lanes = static_cast<uint64_t>(world.group_trainer_count());
     const auto readers = static_cast<uint64_t>(world.source_count());
-    const bool fits_itself = config.prefetch == 0;
+    const bool is_auto = config.prefetch == 0;
     // If there are several readers, each deals its part of the steps in a window.
-    const int64_t first_limit =
-        plan::Rotation(world.source_count())
-            .Ahead(world.SourceIndex(world.self), fits_itself ? Window::kLeast : config.prefetch);
+    const int64_t first_limit = plan::Rotation(world.source_count())
+                                    .Ahead(world.SourceIndex(world.self), is_auto ? Window::kLeast : config.prefetch);
     return Credit(lanes, static_cast<uint64_t>(first_limit),
-                  fits_itself ? std::max<uint64_t>(config.prefetch_bytes / (lanes * readers), 1) : 0);
+                  is_auto ? std::max<uint64_t>(config.prefetch_bytes / (lanes * readers), 1) : 0);
   }
 
-  // No lane holds anything.
   void BeginEpoch() { lanes_.assign(lanes_.size(), {}); }
 
   // Hold: the lane gets a share of `bytes` bytes. Release: the lane gives such a share up, because its trainer has
@@ -82,7 +80,7 @@ class Credit {
 
  private:
   struct Lane {
-    uint64_t steps = 0, bytes = 0;  // the lane holds so many
+    uint64_t steps = 0, bytes = 0;  // in the lane
     uint64_t largest = 0;           // bytes of the largest recent share
   };
 

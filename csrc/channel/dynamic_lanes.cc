@@ -93,7 +93,7 @@ class DynamicLanes : public Lanes {
   struct Lane {
     bool open = false, closed = false, ended = false;
     bool recalling = false, recalled = false;  // the recall is not answered yet; there has been a recall
-    uint64_t taken = 0, limit = 0, served = 0;
+    uint64_t taken = 0, limit = 0, served_at = 0;
     std::deque<Step> held;  // sent and not acknowledged: lane steps taken .. taken + held.size()
 
     uint64_t sent() const { return taken + held.size(); }
@@ -118,7 +118,6 @@ class DynamicLanes : public Lanes {
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
-  // Takes back all steps from step `from` on.
   void TakeBack(int trainer, LaneStep from) {
     Lane& lane = At(trainer);
     while (!lane.held.empty() && lane.sent() > from.n) {
@@ -133,14 +132,14 @@ class DynamicLanes : public Lanes {
       size_t best = lanes_.size();
       for (size_t i = 0; i < lanes_.size(); ++i) {
         if (!LaneHasCredit(lanes_[i])) continue;
-        if (best == lanes_.size() || std::make_pair(lanes_[i].held.size(), lanes_[i].served) <
-                                         std::make_pair(lanes_[best].held.size(), lanes_[best].served)) {
+        if (best == lanes_.size() || std::make_pair(lanes_[i].held.size(), lanes_[i].served_at) <
+                                         std::make_pair(lanes_[best].held.size(), lanes_[best].served_at)) {
           best = i;
         }
       }
       if (best == lanes_.size()) return;
       Lane& lane = lanes_[best];
-      lane.served = ++clock_;
+      lane.served_at = ++clock_;
       const uint64_t lane_step = lane.sent();
       credit_->Hold(best, waiting_.front().shares.front()->bytes);
       lane.held.push_back(std::move(waiting_.front()));
@@ -162,7 +161,7 @@ class DynamicLanes : public Lanes {
     } else if (idle) {
       for (size_t i = 0; i < lanes_.size(); ++i) {
         Lane& lane = lanes_[i];
-        // One recall is enough: after it the lane gets only steps that its trainer waits for.
+        // One recall is enough, because the lane then gets only steps that its trainer waits for.
         if (lane.closed || lane.held.empty() || lane.recalling || lane.recalled) continue;
         lane.recalling = true;
         output_->Recall(static_cast<int>(i));

@@ -28,9 +28,8 @@ struct Step {
   proof::StepHashes hashes;         // verified channels
   double cost = 0;                  // weighed channels: of all rows of the shares
 
-  Position position() const {
-    return Position(first + elements.size());
-  }  // elements of the epoch up to and including this step
+  // Elements of the epoch up to and including this step.
+  Position position() const { return Position(first + elements.size()); }
   size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
   const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
   // The element of the trainer's share. A share after the last element is a filler, of no element.
@@ -48,7 +47,7 @@ class LaneOutput {
   virtual void SendEnd(int trainer, LaneStep lane_step, const Outcome& outcome) = 0;
   virtual void Recall(int trainer) = 0;
   // The trainer has taken its share of this step. `received`: its result for the share, in a verified channel, or null.
-  // Null `dealt`: the trainer reports a share that it was not sent. Static lanes make only calls with `received`.
+  // Null `dealt`: the trainer reports a share that it was not sent. Static lanes call it only with `received`.
   virtual void Acknowledged(int trainer, const Step* dealt, const wire::Received* received) = 0;
   // Static: the trainer took its share of this step in an earlier run.
   virtual void PassedOver(int trainer, const Step& dealt) = 0;
@@ -60,15 +59,15 @@ class Lanes {
  public:
   virtual ~Lanes() = default;
 
-  // True if so many more steps (static), or one more element (dynamic), may be pulled from the input.
+  // True if `steps` more steps (static), or one more element (dynamic), may be pulled from the input.
   virtual bool HasCredit(uint64_t steps) const = 0;
   virtual void Deal(Step step) = 0;
-  // The input has ended. `outcome` goes to every lane after its last share.
+  // Call it when the input has ended. Every lane gets `outcome` after its last share.
   virtual void Finish(Outcome outcome) = 0;
-  // Gated lanes: steps up to this one may be sent, because all groups have them.
+  // Gated lanes send a step only when all groups have it. Allow() allows steps up to this one.
   virtual void Allow(DealtStep) {}
-  // Gated lanes: the input has ended. Steps that are allowed after its end have these shares. Without shares there are
-  // no such steps.
+  // Gated lanes, when the input has ended: gives the shares of all steps that are allowed after its end. Without shares
+  // there are no such steps.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: called instead of Finish. The epoch ends before this step for all groups, even if this group has more
   // steps.
@@ -84,30 +83,30 @@ class Lanes {
   // Dynamic: the trainer has dropped its shares from step `from` on, and takes more only up to `limit`. At most one
   // earlier share is not acknowledged yet, because an iterator waits for it.
   virtual void Recalled(int, LaneStep /*from*/, LaneStep /*limit*/) {}
-  // Static: sends a share after the lane's end, whatever its limit. The step lives as long as the lanes.
+  // Static: sends a share after the lane's end, whatever the lane's limit. The step must live as long as the lanes.
   virtual void SendBehindEnd(int /*trainer*/, const Step& /*leftover*/) {}
   // Also called for a trainer that has not opened the epoch and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;
-  // True if the trainer has acknowledged everything until now, or until the end. Dynamic: true if all trainers together
-  // have.
+  // True if the trainer has acknowledged every dealt step, or every step up to the end. Dynamic: true if all trainers
+  // together have.
   virtual bool HasAll(int trainer) const = 0;
 
   // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;
   // Static: the number of the first element of these steps. ~0: there are none. Dynamic: always ~0.
   virtual uint64_t FirstUntaken() const { return ~0ull; }
-  // The trainers that must take or open before `trainer` gets so many more steps. Static: the lanes that must all get more
-  // credit before HasCredit is true. Dynamic: empty until the input has ended, because credit of any lane is enough.
+  // The trainers that must take shares, or open the epoch, before `trainer` gets `steps` more steps. Static: all of
+  // these trainers must give credit before HasCredit is true. Dynamic: empty until the input has ended, because credit
+  // of any lane is enough.
   virtual std::vector<int> WaitsFor(int trainer, uint64_t steps) const = 0;
-  // Static: the limit that such a lane needs, in its own steps.
+  // Static: the limit that such a trainer must reach, in steps of its lane.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // Gated lanes: steps before this one are not sent any more.
   virtual DealtStep Oldest() const { return {}; }
-  // How many steps each lane may be sent beyond its taken steps. Returns the smallest of these numbers.
+  // The least number of steps that a lane, unless it is closed, may be sent ahead of its taken steps.
   virtual uint64_t Window() const { return 1; }
 
-  // Steps that are dealt until now.
   uint64_t dealt() const { return dealt_; }
   bool finished() const { return finished_; }
 

@@ -129,10 +129,10 @@ void ReaderEpoch::OnClose(int trainer, const wire::Close& close) {
 
 bool ReaderEpoch::Over() const { return stopped_ || (lanes_->AllClosed() && (cancelled_ || !OnlyItsEndIsLeft())); }
 
-// True if only the end of the input is missing. A program that counts its steps leaves after the last step, and does
-// not ask for the end. Then the dealer continues to the end, which is near. Only the end shows that the epoch was
-// complete, and what remainder="drop" has dropped. A trainer that leaves earlier has broken the epoch off, so no
-// trainer waits for its end.
+// True if only the end of the input is missing. A program that counts its steps closes the epoch after the last step,
+// and does not ask for the end. Then the dealer continues to the end, which is near. Only the end shows that the epoch
+// was complete, and what remainder="drop" has dropped. If a trainer closes the epoch earlier, the epoch is broken off,
+// and needs no end.
 bool ReaderEpoch::OnlyItsEndIsLeft() const {
   if (input_over_ || held_back_ || coordinated() || unwanted_) return false;
   for (int t = 0; t < roster_.size(); ++t) {
@@ -141,8 +141,7 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
   if (Now().n > 0 && Now().n == history_->last_steps && CountsSteps()) return true;
   if (config_.elements < 0 || !counted_) return false;
   const int64_t group = Group(), rest = NotDealt();
-  // Per-rank batches that make no step are fewer than a group. If fillers have completed the last step, that step
-  // counts too many elements.
+  // Fewer per-rank batches than a group make no step. If fillers have completed the last step, NotDealt() is below 0.
   const bool fills_up = config_.remainder != plan::Remainder::kDrop && !SharesTail(config_, world_);
   return fills_up ? rest <= 0 && rest > -group : rest >= 0 && rest < group;
 }
@@ -336,14 +335,14 @@ void ReaderEpoch::LogDropped() {
 
 void ReaderEpoch::LogLost(const Outcome& error) const {
   const int64_t lost = counted_ ? NotDealt() : 0;
-  const char* on = "the epoch goes on without this reader; ";
+  const char* effect = "the epoch goes on without this reader; ";
   if (world_.grouped) {
-    on = !coordinated() ? "the epoch is over for the ranks of this host; "
-         : SendsFillers(config_, world_)
-             ? "the epoch goes on, for the ranks of this host without rows; "
-             : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
+    effect = !coordinated() ? "the epoch is over for the ranks of this host; "
+             : SendsFillers(config_, world_)
+                 ? "the epoch goes on, but the ranks of this host get no rows; "
+                 : "the epoch is over on all hosts, as at the end of a host's data (remainder=\"drop\"); ";
   }
-  Log(error.Text() + ". on_reader_error=\"continue\": " + on +
+  Log(error.Text() + ". on_reader_error=\"continue\": " + effect +
       (lost > 0 ? std::to_string(lost) + " of its " + std::to_string(config_.elements) + " elements are"
                 : std::string("at least 1 of its elements is")) +
       " lost");
@@ -351,9 +350,9 @@ void ReaderEpoch::LogLost(const Outcome& error) const {
 
 // ---- The reasons why a step does not come.
 
-// Called after a long wait for credit. Perhaps no trainer can send WHY: it waits in another library for a stopped rank,
-// or its messages don't reach this reader. If every trainer's window is full, all trainers are equally busy. Then
-// nothing is logged.
+// Called after a long wait for credit. Perhaps the trainers that wait can't send WHY: they wait in another library for
+// a stopped rank, or their messages don't reach this reader. If every trainer's window is full, all trainers are
+// equally busy. Then nothing is logged.
 void ReaderEpoch::LogStall(double seconds) const {
   const auto full = static_cast<int64_t>(lanes_->WaitsFor(-1, 1).size());
   if (full == 0 || full >= roster_.CountIn(epoch_)) return;
@@ -369,7 +368,7 @@ std::string ReaderEpoch::Explain(int trainer) const {
            " s (a Python generator that sleeps can't be interrupted)";
   }
   if (pulled_.progress == wire::Pulled::Progress::kEnded && !alike_ && !input_over_)
-    return "the pipeline of " + me + " has ended, and waits until those of all readers have (shard=\"auto\")";
+    return "the pipeline of " + me + " has ended, and the epoch ends when those of all readers have (shard=\"auto\")";
   std::vector<std::string> slow;
   for (const int t : lanes_->WaitsFor(trainer, 1))
     slow.push_back(world_.GroupTrainerName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));

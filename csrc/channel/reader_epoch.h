@@ -3,7 +3,7 @@
 // channel. It is made when the epoch begins, and destroyed when the dealer has ended it. Not thread-safe: the Source
 // holds its mutex during all calls.
 //
-// The dealer calls Start, then Next and Deal in turn, then Finish. It calls Over until it is true, and then End.
+// The dealer calls Start, then Next and Deal in turn, then Finish. It calls Over until Over returns true, and then End.
 #pragma once
 
 #include <chrono>
@@ -30,16 +30,15 @@
 
 namespace hvdata {
 
-// This reader keeps in step with other readers that have trainers of their own.
+// True if this reader keeps in step with other readers that have trainers of their own.
 inline bool IsCoordinated(const ChannelConfig& config, const World& world) {
   return world.grouped && config.schedule == plan::Schedule::kStatic;
 }
-// This reader sends empty or padding shares for the steps that only other readers have.
+// True if this reader sends empty or padding shares for the steps that only other readers have.
 inline bool SendsFillers(const ChannelConfig& config, const World& world) {
   return IsCoordinated(config, world) && config.remainder != plan::Remainder::kDrop;
 }
-// This reader shares its trainers with other readers. Together they make the last steps of their leftovers
-// (plan::Tail).
+// True if this reader and other readers together make the last steps of their leftovers (plan::Tail).
 inline bool SharesTail(const ChannelConfig& config, const World& world) {
   return world.source_count() > 1 && config.batch == plan::Batch::kPerRank &&
          config.schedule == plan::Schedule::kStatic;
@@ -75,19 +74,20 @@ class ReaderEpoch : private LaneOutput {
   void Start(const plan::Resumption& at, const proof::Past& past);
   // Returns the next task, or nothing while credit is missing. `save`: a trainer wants a state.
   std::optional<Task> Next(bool save);
-  // Before a wait. WantEnough: the dealer wants credit for a quarter of the window (credit.h). WantOne: one step is enough.
+  // Call one of these before a wait. WantEnough: the dealer wants credit for a quarter of the window (credit.h).
+  // WantOne: one step is enough.
   void WantEnough();
   void WantOne() { wanted_ = 1; }
   uint64_t wanted() const { return wanted_; }
   // The last trainer without credit, and the limit that it must reach. -1: any trainer may end the wait.
   std::pair<int, LaneStep> WaitsForCreditOf() const;
-  // Nothing has changed for so long. Logs the reason, unless all trainers are equally busy.
+  // Call it when nothing has changed for so long. Logs the reason, unless all trainers are equally busy.
   void LogStall(double seconds) const;
-  // The dealer begins to pull the next step.
+  // Call it before the dealer pulls the next step.
   void Pull();
   void Deal(Step step);
-  // remainder="drop" has dropped so many rows, or elements. 0 for a batch without rows. `stepless`: elements that made
-  // no step.
+  // Adds `count` rows or elements that remainder="drop" has dropped: 0 for a batch without rows. `stepless`: elements
+  // that made no step.
   void Dropped(int64_t count, uint64_t stepless);
   // Called before Finish, if SharesTail.
   void SetLeftovers(std::vector<Leftover> leftovers, std::string no_filler);
@@ -95,13 +95,14 @@ class ReaderEpoch : private LaneOutput {
   // they can't be made.
   void Fill(Step step) { lanes_->Fill(std::move(step)); }
   void CannotFill(std::string why) { no_filler_ = std::move(why); }
-  // The input has ended with `outcome`. An error gets its place. `of_pipeline`: the user's pipeline has
+  // Call it when the input has ended with `outcome`. An error gets its place. `of_pipeline`: the user's pipeline has
   // failed. With on_reader_error="continue" the other readers then continue, if there are any. If readers divide one
   // pipeline, the epoch ends when all readers have compared their elements.
   void Finish(Outcome outcome, bool of_pipeline = false);
 
-  // Readers that divide one pipeline compare its elements (channel/stream_comparer.h). Pulled: hashes of elements from
-  // number `first` on, also of those that other readers deal. They are sent in bunches, and at a SendPulled.
+  // Readers that divide one pipeline compare its elements (channel/stream_comparer.h). Pulled: this reader has the
+  // hashes of the elements from number `first` on, also of those that other readers deal. Sends them in bunches.
+  // SendPulled sends the rest.
   void Pulled(uint64_t first, std::vector<uint64_t> hashes);
   void SendPulled(wire::Pulled::Progress progress);
   void OnAlike(const wire::Alike& alike);
@@ -209,7 +210,7 @@ class ReaderEpoch : private LaneOutput {
   bool started_ = false;  // the lanes are open
   bool pulling_ = false;  // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point pulls_since_;
-  uint64_t wanted_ = 1;            // the dealer waits for credit for so many steps
+  uint64_t wanted_ = 1;            // how many steps the dealer wants credit for
   std::optional<Step> held_back_;  // pulled before it had credit
   Turn turn_;                      // the first step of the lanes
   TailStep tail_taken_;
@@ -233,8 +234,8 @@ class ReaderEpoch : private LaneOutput {
   uint64_t stepless_ = 0;
   std::set<int> got_end_;  // trainers that have got END
 
-  std::map<int, EpochStep> whys_;  // by trainer that has asked while another reader is behind: its step
-  std::string held_by_;            // the name of that reader, and its reason, if this reader knows them
+  std::map<int, EpochStep> whys_;  // by trainer that has sent WHY while another reader is behind: its step
+  std::string held_by_;            // that reader and its reason, as far as they are known
 
   wire::Pulled pulled_;  // hashes that are not sent yet, and the progress that was sent last
   bool alike_ = false;   // all readers have had the same elements

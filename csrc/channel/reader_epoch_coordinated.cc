@@ -25,7 +25,7 @@ void ReaderEpoch::LearnCosts(DealtStep end, const std::vector<double>& costs) {
   costs_.erase(costs_.begin(), costs_.lower_bound(lanes_->Oldest().n));
 }
 
-// The cost of the step in the whole job. This reader alone knows its own rows only.
+// The cost of the step in the whole job. A coordinated reader gets it with GO, because it knows only its own rows.
 double ReaderEpoch::CostOf(DealtStep step, const Step& dealt) const {
   if (!coordinated()) return dealt.cost;
   const auto found = costs_.find(step.n);
@@ -48,17 +48,16 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   Settle();
 }
 
-// It is logged at the epoch's end, because this reader knows only then whether it had more steps.
+// Called at the epoch's end, because this reader knows only then whether it had more steps.
 void ReaderEpoch::LogCutShort() const {
   if (!cut_short_) return;
   const uint64_t end = cut_short_->n, left_out = std::max(dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
   Log(Where(TurnOf(*cut_short_)),
-      "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
+      "remainder=\"drop\": the data of another host has ended, so this epoch has ended; " +
           (left_out > 0 ? std::to_string(left_out) +
-                              " step(s) that this reader had ready are left out, and all that its pipeline "
-                              "would still have yielded"
-                        : "what the pipeline of this reader would still have yielded, if anything, is left out"));
+                              " step(s) that this reader had ready are left out, and all later steps of its pipeline"
+                        : "later steps of this reader's pipeline, if there are any, are left out"));
 }
 
 void ReaderEpoch::AnswerWhys() const {

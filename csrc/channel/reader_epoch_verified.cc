@@ -45,7 +45,7 @@ void ReaderEpoch::NoStep(uint64_t first, std::vector<proof::Element> elements) {
   if (account_) account_->Deal(first, {std::move(elements), {}});
 }
 
-// The trainer has reached its end, and so many of its shares are missing. Below 0: it got so many surplus shares.
+// The trainer has reached its end without `shares` of its shares. Below 0: it got surplus shares.
 void ReaderEpoch::Missing(int trainer, int64_t shares) {
   if (!account_ || !started_ || wrong_.count(trainer) > 0) return;
   proof::Difference what;
@@ -80,7 +80,7 @@ void ReaderEpoch::Settle() {
 
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
-  // At once, for trainers that wait at the end.
+  // Sent at once, because trainers may wait for it at the end.
   send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);
   Finish({kDataLoss, text});
   why_ = text;

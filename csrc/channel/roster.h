@@ -47,9 +47,9 @@ class Roster {
   }
 
   // An epoch may begin when some trainer has opened it and all trainers have left the epoch before it. `own`: the
-  // trainer of the reader's own process, or -1. With schedule="static" the reader waits for this trainer, because the
-  // program may change the pipeline's data before. An epoch that resumes waits for every trainer's OPEN, because each
-  // trainer sends its RESTORE before OPEN.
+  // trainer of the reader's own process, or -1. With schedule="static" the reader waits for this trainer's OPEN,
+  // because the program may change the pipeline's data until then. An epoch that resumes waits for every trainer's
+  // OPEN, because each trainer sends its RESTORE before OPEN.
   bool MayBegin(uint64_t next, int own) const {
     if (!AllHaveClosed(next - 1) || (own >= 0 && !(*this)[own].HasOpened(next))) return false;
     bool opened = false, all = true, resumes = false;

@@ -54,7 +54,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   }
   restored_ = nullptr;
   const uint64_t epoch = iterator->epoch = ++opened_;
-  if (restored.number > 0) before_ = restored.number - epoch;
+  if (restored.number > 0) earlier_epochs_ = restored.number - epoch;
   tally_ = {epoch, 0, 0, 0};
   ++times_.epochs;
   epoch_ = std::make_unique<TrainerEpoch>(
@@ -291,7 +291,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     reason_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
-    if (current) before_ = numbered->number - opened_;
+    if (current) earlier_epochs_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {
     const auto asked = answers_.find(state->request);  // the request may have been dropped
     if (asked != answers_.end()) asked->second = std::move(state->outcome);

@@ -64,7 +64,7 @@ class Sink {
   // Call it when the share that Next() returned last has become tensors, or could not become tensors. From now on the
   // user's step runs.
   void HandedOut(const SinkIterator& iterator) {
-    MutexLock lock(&mu_);  // another thread may close the epoch meanwhile, which also turns the clock
+    MutexLock lock(&mu_);  // another thread may close the epoch, which also turns the clock
     if (!Runs(iterator)) return;
     epoch_->HandedOut();
     clock_.TurnTo(TrainerDoes::kSteps, last_reader_);
@@ -137,13 +137,13 @@ class Sink {
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // the open epoch, or null
   Tally tally_ GUARDED_BY(mu_);
   TracedWatch<TrainerDoes> clock_;
-  int last_reader_ GUARDED_BY(mu_) = -1;  // the reader of the last share
-  TrainerTimes times_ GUARDED_BY(mu_);    // without `sums` and `window`
-  uint64_t before_ GUARDED_BY(mu_) = 0;   // an epoch's number over all runs minus its number in this run
+  int last_reader_ GUARDED_BY(mu_) = -1;         // the reader of the last share
+  TrainerTimes times_ GUARDED_BY(mu_);           // without `sums` and `window`
+  uint64_t earlier_epochs_ GUARDED_BY(mu_) = 0;  // an epoch's number over all runs minus its number in this run
   const SinkIterator* restored_ GUARDED_BY(mu_) = nullptr;  // the readers have its state, for the next epoch
   Outcome failed_ GUARDED_BY(mu_);
   std::string reason_ GUARDED_BY(mu_);                                 // a reader's answer: why a step does not come
-  int64_t asked_ GUARDED_BY(mu_) = 0;                                  // number of the last save or restore request
+  int64_t last_request_ GUARDED_BY(mu_) = 0;                           // number of the last SAVE or RESTORE
   std::map<int64_t, std::optional<Outcome>> answers_ GUARDED_BY(mu_);  // answers to requests that are not complete
 };
 

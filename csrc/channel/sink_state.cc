@@ -23,8 +23,8 @@ template <typename Ask>
 Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
                          std::vector<std::string>* answers) {
   iterator->cancelled = false;  // an earlier GetNext may have been cancelled
-  const int64_t first = asked_ + 1;
-  asked_ += world_->source_count();
+  const int64_t first = last_request_ + 1;
+  last_request_ += world_->source_count();
   for (int r = 0; r < world_->source_count(); ++r) {
     answers_.emplace(first + r, std::nullopt);
     SendTo(r, epoch, ask(r, first + r));
@@ -56,11 +56,11 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
   if (iterator->epoch == 0) {
     *state = iterator->restored;
     state->epoch = opened_ + 1;
-    if (state->number == 0) state->number = before_ + state->epoch;
+    if (state->number == 0) state->number = earlier_epochs_ + state->epoch;
     return {};
   }
   state->epoch = iterator->epoch;
-  state->number = before_ + state->epoch;
+  state->number = earlier_epochs_ + state->epoch;
   state->trainers = static_cast<uint64_t>(world_->group_trainer_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;

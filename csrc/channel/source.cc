@@ -172,7 +172,6 @@ ReaderTimes Source::Times(bool reset) {
 
 // ---- Checkpoints.
 
-// The requests for the current epoch.
 std::vector<SaveRequest> Source::SaveRequests() {
   auto requests = saves_.extract(begun_);
   return requests ? std::move(requests.mapped()) : std::vector<SaveRequest>();
@@ -195,7 +194,8 @@ void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std:
                             "rank has taken. Restore the last checkpoint",
                             epoch_->Here()});
   }
-  // Without an input there is nothing to save. Other errors go to every trainer, for example a state that is too large.
+  // This code means that there is no input to save. Other errors go to every trainer, for example a state that is too
+  // large.
   if (outcome.code == kFailedPrecondition) return AnswerWithState(request, outcome);
   if (!outcome.ok()) return Answer(request, outcome.At(epoch_->Here()));
   Answer(request, {kOk, std::move(state)});
@@ -212,7 +212,8 @@ void Source::Answer(const SaveRequest& request, Outcome answer) const {
   SendToTrainer(static_cast<int>(request.trainer), request.epoch, wire::State{request.request, std::move(answer)});
 }
 
-// The epoch has no state now, because of `why`. A trainer that has seen its end gets the kept state, or none.
+// The epoch has no state now, because of `why`. A trainer that has closed the epoch gets the kept state, or an empty
+// one.
 void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
   const Roster::Trainer& t = roster_[static_cast<int>(request.trainer)];
   if (t.closed < request.epoch) return Answer(request, std::move(why));
@@ -221,7 +222,7 @@ void Source::AnswerWithState(const SaveRequest& request, Outcome why) {
 
 void Source::OnSave(int trainer, uint64_t epoch, int64_t number) {
   const SaveRequest request{trainer, epoch, number};
-  // The trainer may be in a later epoch than this reader: another reader has sent it a share, or its first GetNext was
+  // The trainer may be in a later epoch than this reader. Another reader has sent it a share, or its first GetNext was
   // cancelled.
   if ((epoch > begun_ && roster_[trainer].opened == epoch) || Deals(epoch)) {
     saves_[epoch].push_back(request);
@@ -241,8 +242,8 @@ void Source::OnRestore(int trainer, uint64_t epoch, const wire::Restore& restore
   if (epoch <= begun_ && epoch_ && !from_front) {
     const std::string late = world_->GroupTrainerName(trainer) + " restored a checkpoint into epoch " +
                              std::to_string(epoch) +
-                             ", which another rank has begun already: restore on "
-                             "every rank, or on rank 0 before any collective, before the first element is asked for";
+                             ", which another rank has begun already. Restore before the first element is asked for: "
+                             "on every rank, or on rank 0 before any collective";
     outcome = {kFailedPrecondition, late, epoch_->Here()};
     epoch_->Finish(outcome);
   } else if (epoch > begun_) {

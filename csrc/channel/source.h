@@ -2,7 +2,7 @@
 // The reader's side of a channel, the mirror of Sink: the mutex, the waits, and the sending. Roster has the trainers.
 // ReaderEpoch has the epoch that is being dealt.
 //
-// It has two callers: the dealer (one thread) and the network.
+// Its callers are the dealer (one thread), and any thread that delivers messages.
 #pragma once
 
 #include <chrono>
@@ -64,7 +64,7 @@ class Source {
   // Begins the epoch that WaitEpoch returned. `cancel` interrupts a pull that no trainer needs any more. It is called
   // at most once. Returns the states that trainers restored for the epoch, by trainer.
   std::map<int, wire::Restore> Begin(uint64_t epoch, std::function<void()> cancel);
-  // Called instead of Begin: the epoch can't begin, and all trainers get the error.
+  // Call it instead of Begin if the epoch can't begin. All trainers get the error.
   void FailEpoch(uint64_t epoch, const Outcome& outcome);
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
@@ -89,7 +89,7 @@ class Source {
   bool sends_fillers() const { return SendsFillers(config_, *world_); }
   // After ReaderEpoch::Finish: waits until the epoch is over (kStop) or a trainer wants a state (kSave).
   Task Linger();
-  // The epoch is over, and the dealer has closed its input.
+  // Call it when the epoch is over, and the dealer has closed its input.
   void End();
 
   // ---- The dealer's answers to kSave.
@@ -102,9 +102,9 @@ class Source {
   // ---- The network.
 
   void Handle(int member, const wire::Header& header);
-  // The trainer opens no more epochs, because it has released the channel or sent BYE.
+  // Call it when the trainer opens no more epochs, because it has released the channel or sent BYE.
   void Depart(int trainer);
-  // The process ends: the dealer stops at once.
+  // Stops the dealer at once, because the process ends.
   void Shut();
   // Waits until the dealer has ended its epoch, if there is one. Waits at most for `most`, because user code may delay
   // the dealer.

@@ -157,9 +157,9 @@ class StaticLanes : public Lanes {
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
-  // A lane that skips the next step needs no credit for it, and may have none. Its trainer is a whole window ahead of
-  // the other trainers. It gives this reader credit only after another reader has sent it a step. That reader may wait
-  // for the other trainers.
+  // A lane that skips the next step needs no credit for it. Otherwise a deadlock could arise. The lane's trainer may be
+  // a whole window ahead of the other trainers. Then it gives this reader credit only after another reader's step, and
+  // that reader may wait for the other trainers.
   bool LaneHasCredit(const Lane& lane, uint64_t steps) const {
     if (position_ < lane.skip_to && --steps == 0) return true;
     return dealt_ + steps <= lane.limit && credit_->Allows(static_cast<size_t>(&lane - lanes_.data()), steps);
@@ -167,7 +167,7 @@ class StaticLanes : public Lanes {
 
   void Take(int trainer, LaneStep steps, const wire::Received* received) {
     Lane& lane = At(trainer);
-    if (lane.closed) return;  // its steps may be dropped
+    if (lane.closed) return;  // Trim() may have dropped its steps
     const uint64_t said = lane.After(steps), taken = std::min(lane.sent, said);
     for (; lane.taken < taken; ++lane.taken) {
       if (lane.taken < dealt_)
@@ -214,7 +214,7 @@ class StaticLanes : public Lanes {
   }
 
   std::vector<Lane> lanes_;
-  size_t at_oldest_;  // open lanes that have not taken the oldest step of the window, which therefore stays there
+  size_t at_oldest_;  // how many lanes have not taken the window's oldest step, and so keep it there
   std::deque<Step> window_;
   Position position_;  // after the last dealt step; at first after the steps of an earlier run
   Step filler_;

@@ -15,7 +15,7 @@ bool StepCoordinator::Advance(Epoch* epoch) {
   Outcome* const outcome = &epoch->outcome;
   *outcome = {};
   constexpr uint64_t kAll = ~0ull;
-  uint64_t reach = kAll;  // every reader has so many steps, or makes fillers for them
+  uint64_t reach = kAll;  // up to here every reader has the steps, or makes fillers
   uint64_t end = kAll;    // no reader goes beyond it
   uint64_t longest = 0;
   bool running = false;
@@ -103,8 +103,8 @@ bool StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition,
                "this reader goes on from a checkpoint, but the epoch begins anew on " + JoinNames(anew) +
-                   ": each host's reader has its own place, so restore the iterator on every rank, each from what it "
-                   "saved itself",
+                   ". The reader of each host has a position of its own. Restore the iterator on every rank, from the "
+                   "state that this rank saved",
                place};
   return true;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinates readers that each have their own trainers (one per host). They send a step when all readers have it,
-// and end on the same step. Runs on reader 0, for all channels. Every reader reports its progress (READY).
+// Coordinates readers that each have trainers of their own: one reader on each host. They send a step when all readers
+// have it, and end on the same step. Every reader sends its progress (READY) to this class on reader 0. It serves all
+// channels.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ class StepCoordinator {
     Progress progress = Progress::kHas;
     Outcome outcome;     // kFailed: the error. kFills: the reason why it can't make fillers, or OK
     Outcome lost;        // the error of its pipeline, with on_reader_error="continue"
-    bool begun = false;  // the reader has begun the epoch. Until then it is not sent `allowed`
+    bool begun = false;  // the reader has begun the epoch. Until then it gets no GO
     uint64_t from = 0;   // the step with which it begins
     Place resumes;       // if it resumes from a checkpoint: its place, for an error
   };

@@ -8,17 +8,17 @@
 namespace hvdata {
 
 namespace {
-// Readers that resume begin at different elements, but at most so many elements apart. The comparer ignores the hash of
-// an element that is further ahead. No reader sends such a hash.
+// Readers that resume begin at different elements, but at most this many elements apart. The comparer ignores the hash
+// of an element that is further ahead. No reader sends such a hash.
 constexpr uint64_t kMostApart = 1 << 20;
 }  // namespace
 
 void StreamComparer::OnPulled(int reader, const wire::Header& header) {
-  const auto* pulled = std::get_if<wire::Pulled>(&header.message);
-  if (reader < 0 || pulled == nullptr) return;
+  if (reader < 0) return;
+  const auto& pulled = std::get<wire::Pulled>(header.message);
   MutexLock lock(&mu_);
-  book_.Update(header, reader, pulled->progress == Progress::kDeparted,
-               [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, *pulled); });
+  book_.Update(header, reader, pulled.progress == Progress::kDeparted,
+               [&](const Key& key, Epoch* epoch) { Note(key, epoch, reader, pulled); });
 }
 
 void StreamComparer::Note(const Key& key, Epoch* epoch, int reader, const wire::Pulled& pulled) const {
@@ -86,7 +86,7 @@ std::string StreamComparer::Differ(int reader, int other, const std::string& wha
 void StreamComparer::Forget(Epoch* epoch) {
   uint64_t until = ~0ull;
   for (const Reader& r : epoch->readers) {
-    if (r.progress != Progress::kClosed) until = std::min(until, r.begun ? r.pulled : 0);
+    if (r.progress != Progress::kClosed) until = std::min(until, r.pulled);
   }
   if (!epoch->difference.empty()) epoch->hashes.clear();
   for (; !epoch->hashes.empty() && epoch->first < until; ++epoch->first) epoch->hashes.pop_front();

@@ -25,7 +25,7 @@ class StreamComparer {
   // `reader`: the sender's reader index in the job.
   void OnPulled(int reader, const wire::Header& header);
 
-  // The number of epochs and channels that it stores: only those that have not ended.
+  // The number of stored epochs, plus the number of channels from which only some readers have departed.
   size_t kept() const {
     MutexLock lock(&mu_);
     return book_.size();
@@ -41,7 +41,7 @@ class StreamComparer {
   };
   struct Hash {
     uint64_t hash = 0;
-    int reader = -1;  // that sent it first; -1: no reader has sent it
+    int reader = -1;  // the first that sent it; -1: no reader has
   };
   struct Epoch {
     std::vector<Reader> readers;

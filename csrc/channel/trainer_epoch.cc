@@ -38,8 +38,8 @@ void TrainerEpoch::Close() {
   }
 }
 
-// Retires the readers that have sent END, as Take() does. A program that counts its steps never takes the end. Close()
-// then sends how many of its leftovers each reader has dropped.
+// Retires the readers that have sent END, as Take() does. A program that counts its steps never takes the end. So
+// Close() calls this function, and then sends each reader how many of its leftovers are dropped.
 void TrainerEpoch::RetireEnded() {
   while (!dynamic() && !tail_) {
     const Lane& lane = At(rotation_.Reader());
@@ -98,8 +98,9 @@ TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
   }
 }
 
-// All shares are taken. A verified epoch is over when all ranks have taken theirs. So every rank raises an error of the
-// epoch. A rank that never reaches its end must not delay the other ranks, so the wait is short.
+// All shares are taken. A verified epoch is over when all ranks have taken theirs. So this rank waits for the verdict,
+// and every rank raises an error of the epoch. A rank that never reaches its end must not delay the other ranks, so the
+// wait is short.
 TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   constexpr double kSeconds = 3;
   if (!config_.verify || !outcome->ok()) return Next::kEnd;
@@ -112,8 +113,8 @@ TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
   return Next::kEnd;
 }
 
-// static: the reader whose turn it is. dynamic: a reader with an error; otherwise a reader with a share, in turn;
-// otherwise a reader that has ended; otherwise the first that runs.
+// static: the reader whose turn it is. dynamic, the first of these that exists: a reader with an error; a reader with a
+// share, in turn; a reader that has ended; a reader that runs.
 int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;
   if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_.n), Me()).reader;
@@ -205,7 +206,7 @@ bool TrainerEpoch::Retire(int reader) {
 // ---- Messages to the readers.
 
 // The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal
-// part of the window, and at least one step, because any reader may be the only reader with a share. The limit never
+// part of the window. It is at least one step, because any reader may be the only reader with a share. The limit never
 // decreases when the window shrinks. Under `dynamic` the reader bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
@@ -268,7 +269,8 @@ Outcome TrainerEpoch::NoFiller() const {
   return {kInvalidArgument, At(reader).no_filler, Where(world_.SourceName(reader))};
 }
 
-// The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several.
+// The cost of all trainers' shares of this step. No reader knows it, because the shares are leftovers of several
+// readers.
 double TrainerEpoch::TailCost(TailStep step) const {
   double cost = 0;
   for (int t = 0; t < world_.group_trainer_count(); ++t) {
@@ -320,7 +322,6 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
 }
 
 void TrainerEpoch::OnVerified(Outcome outcome) {
-  // The first error is kept.
   if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 

@@ -41,7 +41,6 @@ struct SinkState {
   std::vector<Lane> lanes;  // by reader
 };
 
-// A share that has arrived.
 struct Arrival {
   BundlePtr bundle;
   Position position;            // elements of the reader's epoch up to and including this step
@@ -63,16 +62,15 @@ class TrainerEpoch {
   Next Take(Arrival* arrival, Outcome* outcome);
   // True if Take() would return a share or the end.
   bool HasNext() const { return at_end_ ? verdict_ || patience_.Over() : HasNext(NextReader()); }
-  // The reader of the next share.
   int NextReader() const;
   // Verified channels: acknowledges the last share of Take(). In other channels Take() acknowledges it.
   void Acknowledge(wire::Received received);
-  // The share that Take() gave last has become tensors, or can't. In a verified channel it is acknowledged now at the
-  // latest, without a hash if there is none, because the other trainers may wait for that.
+  // Call it when the share that Take() gave last has become tensors, or could not become tensors. A verified channel
+  // acknowledges the share now, if Acknowledge() has not done so, because the other trainers may wait for that.
   void HandedOut();
-  // True if an iterator waits at this moment.
+  // Call it when an iterator begins or ends its wait.
   void SetWaiting(bool waits);
-  // The iterator stops waiting without a share.
+  // Call it when the iterator ends its wait without a share.
   void GiveUp();
   void Close();
 
@@ -88,8 +86,8 @@ class TrainerEpoch {
   // Rows, or elements, that no trainer gets. The number is complete when all readers have ended.
   int64_t Dropped() const;
   void SaveTo(SinkState* state) const;
-  // By reader: its next step. After the end of the epoch it is the step where the reader ended. Readers that keep in
-  // step need it.
+  // Returns each reader's next step. After the epoch's end it is the step where the reader ended. Readers that keep in
+  // step need these numbers.
   std::vector<Turn> Turns() const;
 
  private:

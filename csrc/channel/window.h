@@ -2,10 +2,10 @@
 // How many steps a rank asks for ahead: a fixed number, or prefetch="auto". Not thread-safe.
 //
 // The auto window starts at 2 steps. It doubles when the rank waits with a full window. It also doubles when the rank
-// consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. Its shares
-// take at most a given number of bytes. Except: 2 steps are always allowed. Under `dynamic` a share that one rank has
-// asked for can't go to another rank. So there the window is at most the number of steps that the rank consumes in 5
-// ms. The window decides when a share is sent. It never decides which share is sent.
+// consumes a window in under 1 ms. Otherwise waking the reader would cost as much as the steps themselves. The window's
+// shares take at most a given number of bytes. Except: 2 steps are always allowed. Under `dynamic` a share that one
+// rank has asked for can't go to another rank. So there the window is at most the number of steps that the rank
+// consumes in 5 ms. The window decides when a share is sent. It never decides which share is sent.
 #pragma once
 
 #include <algorithm>
@@ -32,27 +32,24 @@ class Window {
     return std::max(steps, kLeast);
   }
 
-  // A share has come.
   void Came(uint64_t bytes) {
     largest_ = std::max(bytes, largest_ - largest_ / kForgets);  // the size of one large share fades
   }
-  // An epoch begins.
   void Begins() { taken_ = 0; }
-  // The rank has taken a share, and needed `step_ns` for the step before it.
+  // Call it when the rank has taken a share. `step_ns`: the time of the step before.
   void Took(int64_t step_ns) {
     taken_ = std::min(taken_ + 1, kMost);
     step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kForgetsSteps;
     if (step_ns_ < kTooSoonNs / width_) Widen();
   }
-  // The rank has to wait for the next share.
   void Waits() { Widen(); }
 
  private:
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
-  // A width has an effect only after as many steps have passed. At an epoch's beginning only a faster pipeline would
-  // help.
+  // A new width has an effect only after as many steps. So the window doubles at most once in this time. At an epoch's
+  // beginning only a faster pipeline would help.
   void Widen() {
     if (taken_ < width_ || width_ > MostSteps()) return;
     width_ = std::min(2 * width_, kMost);

@@ -15,11 +15,11 @@
 namespace hvdata {
 namespace {
 
-// Each rank sends it to all others. Its bytes are sent as they are. So it has no gaps.
+// Each rank sends the bytes of its offer to all other ranks. So an Offer has no gaps.
 struct Offer {
-  uint64_t name;    // of its socket
-  uint64_t token;   // in each greeting that it receives
-  Segment segment;  // without peers: it lends nothing
+  uint64_t name;    // of the rank's socket
+  uint64_t token;   // in each greeting to the rank
+  Segment segment;  // without peers: the rank lends nothing
 };
 static_assert(std::has_unique_object_representations_v<Offer>, "no gaps");
 
@@ -31,9 +31,9 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
 // call again, up to this number of times.
 constexpr int kMostRounds = 64;
 
-// Connects with a peer that has handed over its bells. `own`: the arena that this process lends to the peer; null: the
-// peer has handed over its `arena`. The peer is the borrower with this `number`, or this process is. Null: `*why` gets
-// the reason.
+// Makes the link with a peer that has handed over its bells. `own`: the arena that this process lends to the peer;
+// null: the peer lends, and has handed over its `arena`. `number`: of the borrower among the lender's borrowers. Null:
+// `*why` gets the reason.
 std::unique_ptr<HostLink> Connect(const Offer& peer, Descriptor bells_fd, Descriptor arena,
                                   const std::shared_ptr<Arena>& own, uint32_t number, std::string* why) {
   const std::shared_ptr<Region> region = Region::Attach(std::move(bells_fd), sizeof(Bells), sizeof(Bells), why);
@@ -71,7 +71,7 @@ std::vector<int> Porters(const World& world) {
     };
     if (std::none_of(readers.begin(), readers.end(), from_afar)) continue;
     if (std::count_if(trainers.begin(), trainers.end(), beside) == 1) continue;
-    // A reader of the host already has links with the trainers.
+    // A reader is preferred, because it has links with the host's trainers anyway.
     const auto reader = std::find_if(readers.begin(), readers.end(), beside);
     porters[static_cast<size_t>(trainer)] =
         reader != readers.end() ? *reader : *std::find_if(trainers.begin(), trainers.end(), beside);
@@ -85,7 +85,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &no_memory);
   if (region && !region->Reserve(0, sizeof(Bells))) {
     region = nullptr;
-    no_memory = "the system has no memory for the words that ranks wait on";
+    no_memory = "the system has no memory for the counters that ranks wait at";
   }
   // Without shared bells this process has no links. It still takes part in the collective calls.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
@@ -123,23 +123,24 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
 
   const Offer mine{name, token, own ? own->segment() : Segment()};
   std::vector<Offer> offers(world.members.size());
-  std::map<int, std::string> refused;           // by lender: why this process can't use its memory
-  std::string have(world.members.size(), 'n');  // by member: 'y' if this end of the link is there, 'w': it may come
+  std::map<int, std::string> refused;  // by lender: why this process can't use its memory
+  // By member. 'y': this end of the link is made; 'w': it is not made yet; 'n': there is no link.
+  std::string my_ends(world.members.size(), 'n');
   const std::vector<std::string> texts = gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
   for (int m = 0; m < count; ++m) {
     const auto i = static_cast<size_t>(m);
     std::memcpy(&offers[i], texts[i].data(), sizeof(Offer));
     if (offers[i].segment.peers == 0 || !lends(m, world.self)) continue;
     refused[m] = no_memory;
-    if (region) have[i] = 'w';
+    if (region) my_ends[i] = 'w';
   }
 
   // Borrowers call, then lenders answer, then borrowers look for the answer. Between these steps all ranks meet in
-  // `gather`. So nothing waits for a process, and a caller that is silent when a lender looks is a stranger.
+  // `gather`. So no other call waits. A caller that has sent no greeting when the lender looks is no rank of this job.
   std::map<int, Descriptor> calls;  // by lender
   const auto borrow = [&](int m) {
     const Offer& offer = offers[static_cast<size_t>(m)];
-    char& state = have[static_cast<size_t>(m)];
+    char& state = my_ends[static_cast<size_t>(m)];
     const Descriptor call = std::move(calls[m]);
     Greeting reply{};
     Descriptor fds[2];
@@ -175,16 +176,16 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     const Greeting reply{offer.token, static_cast<uint64_t>(world.self)};
     if (!link || !HandOver(caller, reply, {region->fd(), own->fd()})) return;
     links[m] = std::move(link);
-    have[greeting.member] = 'y';
+    my_ends[greeting.member] = 'y';
   };
-  std::vector<std::string> theirs;
+  std::vector<std::string> all_ends;
   for (int round = 0;; ++round) {
     for (int m = 0; m < count; ++m) {
-      if (have[static_cast<size_t>(m)] == 'w') borrow(m);
+      if (my_ends[static_cast<size_t>(m)] == 'w') borrow(m);
     }
-    theirs = gather(have);
+    all_ends = gather(my_ends);
     const auto waits = [](const std::string& rank) { return rank.find('w') != std::string::npos; };
-    if (round == kMostRounds || std::none_of(theirs.begin(), theirs.end(), waits)) break;
+    if (round == kMostRounds || std::none_of(all_ends.begin(), all_ends.end(), waits)) break;
     for (int callers = 0; own && callers < kBacklog; ++callers) {
       const Descriptor caller = Accept(listener);
       if (!caller) break;
@@ -194,7 +195,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   }
   // A link is used only if both ends have it.
   for (int m = 0; m < count; ++m) {
-    if (theirs[static_cast<size_t>(m)][static_cast<size_t>(world.self)] != 'y') links.erase(m);
+    if (all_ends[static_cast<size_t>(m)][static_cast<size_t>(world.self)] != 'y') links.erase(m);
     // A lender without shared memory has logged the reason itself.
     if (refused.count(m) && !links.count(m))
       Log(world.Here(),
@@ -203,7 +204,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   if (world.me().reads() && !links.empty()) arena = own;
   for (int m = 0; m < count; ++m) {
     int& porter = porters[static_cast<size_t>(m)];
-    const auto has = [&](int a, int b) { return theirs[static_cast<size_t>(a)][static_cast<size_t>(b)] == 'y'; };
+    const auto has = [&](int a, int b) { return all_ends[static_cast<size_t>(a)][static_cast<size_t>(b)] == 'y'; };
     if (porter >= 0 && porter != m && !(has(m, porter) && has(porter, m))) porter = -1;
   }
 }

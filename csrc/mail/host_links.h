@@ -3,8 +3,8 @@
 // has a link with each rank that it receives for. A link is two rings and an arena, in memory that the reader or porter
 // lends.
 //
-// A porter, which is a reader of its host or the first rank, receives small messages from other hosts for all ranks of
-// its host. So a reader sends one message to each host.
+// A porter is a reader of its host, or the host's first rank. It receives small messages from other hosts for all ranks
+// of its host. So a reader sends one message to each host.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ class HostLink {
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }
 
-  // Only one thread at a time may call Put, and one Take. False if the ring has no room now. A record of more than
-  // Most() bytes never finds room.
+  // One thread at a time may call Put, and one thread at a time Take. Put returns false if the ring has no room now. A
+  // record of more than Most() bytes never finds room.
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
@@ -61,15 +61,16 @@ class HostLink {
   RingTaken Take(Visitor visit) {
     return lends() ? rings_->up.Take(visit) : rings_->down.Take(visit);
   }
-  // By channel. The trainer rings for a TAKEN with this limit or more. Both sides use single read-modify-write
-  // operations. So either the trainer sees the reader's change, or the reader's next look finds the TAKEN in the ring.
+  // By channel: for a TAKEN with this limit or more, the trainer rings the bell. Both sides use single
+  // read-modify-write operations. So either the trainer sees the reader's change, or the reader's next look finds the
+  // TAKEN in the ring.
   std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
   const std::shared_ptr<RingPair> rings_;
 };
 
-// Collective: returns the texts of all members, which have one size.
+// Collective: returns the texts of all members, by member. All texts have the same size.
 using GatherTexts = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct HostLinks {
@@ -80,11 +81,12 @@ struct HostLinks {
   const Payload payload;
   std::shared_ptr<Bells> bells;                    // this process's own
   std::shared_ptr<Arena> arena;                    // null if this process lends memory to no other process of its host
-  std::vector<int> porters;                        // by member; -1: it has no porter
+  std::vector<int> porters;                        // by member; -1: no porter
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 
-// By member: its porter. -1: it gets no shares from other hosts, or it is the only trainer of its host.
+// Returns the porter of each member. -1: the member gets no shares from other hosts, or is the only trainer of its
+// host.
 std::vector<int> Porters(const World& world);
 
 // True if member `from` is a reader for member `to`, and they are on different hosts.

@@ -16,12 +16,12 @@ namespace hvdata {
 
 // Up to this size a copy into the header's message costs less than a second message.
 constexpr uint64_t kInlineLimit = 16 << 10;
-// Up to this size that holds even after a long header.
+// Up to this size a copy costs less even if the header's message is long.
 constexpr uint64_t kAlwaysInline = 256;
 
 // The largest size of an envelope to one rank. A message with the most inline payloads fits in.
 constexpr uint64_t kEnvelopeLimit = 2 * kInlineLimit;
-// The largest size of an envelope to a porter. MPI sends larger messages over sockets only after asking the receiver. A
+// The largest size of an envelope to a porter. Over sockets, MPI asks the receiver before it sends a larger message. A
 // ring takes no larger record.
 constexpr uint64_t kPorterLimit = 2 * kEnvelopeLimit;
 
@@ -39,8 +39,9 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Sets `where` and `bytes` of every component. `shared`: the memory that the receiver maps, too; null: there is none.
-// A payload there stays there, until the receiver gives it back. Other payloads go inline if small, or as messages.
+// Sets `where` and `bytes` of every component. `shared`: the memory that the receiver also maps; null: there is none.
+// The receiver uses a payload in this memory in place, and then gives it back. Other payloads go inline if small, or as
+// messages.
 inline void PlacePayloads(Packet* packet, Arena* shared) {
   InlineBudget budget;
   for (size_t i = 0; i < packet->header.components.size(); ++i) {
@@ -73,8 +74,8 @@ inline bool HasMessages(const std::vector<wire::Component>& components) {
                      [](const wire::Component& one) { return one.where == wire::Where::kMessage; });
 }
 
-// Decodes a message from `member`, makes memory for its payloads, and copies the inline ones there. Returns why it can't
-// be read, or an empty text.
+// Decodes a message from `member`, makes memory for its payloads, and copies the inline ones there. Returns the reason
+// if the message can't be read, or an empty text.
 inline std::string Open(Inbox* inbox, int member, std::string_view message, wire::Header* header,
                         Destination* destination) {
   std::string_view payload;

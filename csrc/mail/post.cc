@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kAlways = ~0ull;
 
-// The step up to which a TAKEN gives credit. A TAKEN does not wake a reader that waits for a later step, or for other
-// trainers. Every other message wakes the reader (kAlways).
+// Returns the step up to which a TAKEN gives credit. A TAKEN does not wake a reader that waits for a later step, or for
+// other trainers. Every other message wakes the reader (kAlways).
 uint64_t LimitIn(const wire::Message& message) {
   const auto* taken = std::get_if<wire::Taken>(&message);
   return taken != nullptr ? taken->limit.n : kAlways;
@@ -59,9 +59,9 @@ Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     const int ours = ReadsAfar(*world, member, world->self) ? mine : -1;
     if (theirs < 0 && ours < 0) continue;
     Route* const route = add(member, nullptr);
-    route->porter = theirs;
-    route->porters = ours;
-    route->numbers = theirs >= 0 && theirs != member;  // the porter itself has only one way
+    route->its_porter = theirs;
+    route->our_porter = ours;
+    route->numbers = theirs >= 0 && theirs != member;  // messages to the porter have only one way
   }
 }
 
@@ -70,13 +70,13 @@ Doorbell Post::Door(bool for_reader, uint32_t channel) {
   door.bell = {links_->bells, links_->bells->Of(for_reader, channel)};
   door.fetch = [this] { return Fetch(); };
   door.fetch_all = [this] { FetchAll(); };
-  if (!for_reader || channel >= Bells::kEach) return door;  // this channel has no word of its own
+  if (!for_reader || channel >= Bells::kEach) return door;  // every message of this channel rings
   door.attend = [this, channel](int member, LaneStep limit) {
     constexpr uint64_t kNever = ~0ull;
-    const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
-    wake_at_[channel].exchange(word(world_->self));
+    const auto limit_for = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
+    wake_at_[channel].exchange(limit_for(world_->self));
     for (Route* const route : linked_) {
-      if (route->link->lends()) route->link->wake_at()[channel].exchange(word(route->member));
+      if (route->link->lends()) route->link->wake_at()[channel].exchange(limit_for(route->member));
     }
   };
   return door;
@@ -106,11 +106,11 @@ void Post::Send(int member, Header header, const Share* share) {
   }
   // BYE avoids the porter, because it must arrive after the messages of no channel. BECAUSE avoids it, too: it
   // says why a step does not come, and a stopped porter may hold that step.
-  const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
-  packet.porter = bye || because ? -1 : route->porter;
+  const bool because = route->its_porter >= 0 && std::holds_alternative<wire::Because>(h.message);
+  packet.porter = bye || because ? -1 : route->its_porter;
   const bool numbered = route->numbers && !because;
-  // A state may have gigabytes, which must not be encoded under a lock for a ring that can't take them.
-  bool all_here =
+  // A state may have gigabytes. A ring can't take it, so it must not be encoded under the lock.
+  bool by_ring =
       link != nullptr && !bye && !wire::IsOneOf<wire::State, wire::Restore>(h.message) && !HasMessages(h.components);
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
@@ -118,21 +118,21 @@ void Post::Send(int member, Header header, const Share* share) {
   {
     MutexLock lock(&route->sending);
     if (numbered) h.sequence = route->sent + 1;
-    if (all_here) {
+    if (by_ring) {
       const std::string front = wire::Encode(h);
       std::vector<std::string_view> parts = InlineParts(packet);
       parts.insert(parts.begin(), front);
-      all_here = link->Put(parts);
-      if (!all_here) Add(&Count().ring_full, 1);
+      by_ring = link->Put(parts);
+      if (!by_ring) Add(&Count().ring_full, 1);
     }
-    if (!all_here) ways_.send_by_mpi(member, std::move(packet));
+    if (!by_ring) ways_.send_by_mpi(member, std::move(packet));
     if (numbered) ++route->sent;  // incremented last: if sending throws, the other end must not wait for this number
   }
   if (link != nullptr && Wakes(link->wake_at(), channel, limit)) link->peer->Of(for_reader, channel)->Ring();
 }
 
-// Hands over the tensors themselves. The header has one component with the bytes of all tensors, which the window
-// needs.
+// Sends a message to this process, with the tensors themselves. The header gets one component with the bytes of all
+// tensors, because the window needs their number.
 void Post::SendHere(Header header, const Share* share) {
   const uint32_t channel = header.channel;
   const uint64_t limit = LimitIn(header.message);

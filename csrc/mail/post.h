@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post office of a process: every message passes here. The ways of a message:
+// Every message of a process passes through its post. The ways of a message:
 //   to this process itself: a queue;
 //   through a link to a process of this host: a ring for headers and small payloads, the arena for large payloads;
 //   to all other processes: MPI, where small messages for another host go through its porter.
-// A sender's messages of a channel are delivered in the order in which they were sent, on whichever way. BYE is
-// delivered after all of them. BECAUSE may overtake other messages.
+// A sender's messages of a channel are delivered in the order in which they were sent, also if their ways differ. BYE
+// is delivered after all of them. BECAUSE may overtake other messages.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ class Post : public Inbox {
   Block AllocateShared(int member, uint64_t bytes);
 
   // Copies blocks into shared memory, if Send would otherwise send them to `member` (as above) by MPI. Not copied:
-  // blocks in shared memory, blocks whose `parts` are small, and blocks for which the arena has no room.
+  // blocks in shared memory, blocks that are small when cut into `parts`, and blocks for which the arena has no room.
   void MoveToArena(int member, std::vector<Block>* blocks, int parts = 1);
 
   // Delivers all messages that have come. If another thread is delivering, that thread delivers them. Call it with no
@@ -62,14 +62,13 @@ class Post : public Inbox {
   // Calls `what` between two deliveries: now, or after the current delivery.
   void InTurn(std::function<void()> what);
 
-  // These implement Inbox, as Fetch does.
   Destination DestinationFor(int member, const wire::Header& header) override;
   void Arrived(int member, wire::Header header, Destination destination) override;
   void PassOn(int source, int member, wire::Envelope envelope) override;
   std::string Name(int member) const override { return world_->Name(member); }
   void Break(const std::string& what) override;
 
-  // A channel's waiting threads wait at this doorbell: the dealer, or a trainer's threads.
+  // The doorbell at which a channel's threads wait: the dealer, or a trainer's threads.
   Doorbell Door(bool for_reader, uint32_t channel);
 
   // Null if this process lends memory to no other process of its host.
@@ -81,8 +80,8 @@ class Post : public Inbox {
     const int member;
     HostLink* const link;  // null: there is a porter, but no link
     bool numbers = true;   // messages to the member have several ways, so they have sequence numbers
-    int porter = -1;       // the member's porter, for messages to it; -1: none
-    int porters = -1;      // our porter, for messages from it; -1: none
+    int its_porter = -1;   // for messages to the member; -1: none
+    int our_porter = -1;   // for messages from the member; -1: none
     Mutex sending{Mutex::kMail};
     uint64_t sent GUARDED_BY(sending) = 0;
     std::deque<std::string> rest GUARDED_BY(sending);  // messages that wait for room in the ring

@@ -81,7 +81,7 @@ bool Post::DeliverRings() {
     RingTaken taken = RingTaken::kNone;
     while (!broken_ && (taken = route->link->Take(take)) == RingTaken::kOne) any = true;
     if (taken == RingTaken::kBroken)
-      Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
+      Break("the ring from " + world_->Name(route->member) + " contains no valid record");
   }
   return any;
 }
@@ -102,7 +102,7 @@ bool Post::DeliverQueue() {
   return !items.empty();
 }
 
-// Takes a message whose payloads are all inline or in the arena.
+// Delivers a message whose payloads are all inline or in the arena.
 void Post::TakeMessage(int member, std::string_view message) {
   Header header;
   Destination destination;
@@ -134,10 +134,10 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
   Route* const route = RouteTo(member);
   if (route == nullptr || header.sequence == 0) return ways_.deliver(member, std::move(header), std::move(bundle));
   const uint64_t sequence = header.sequence;
-  const bool again = sequence < route->next || route->early.count(sequence) > 0;
-  if (again || route->early.size() >= kMostEarly) {
+  const bool duplicate = sequence < route->next || route->early.count(sequence) > 0;
+  if (duplicate || route->early.size() >= kMostEarly) {
     return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
-                 (again ? " has come already" : " is ahead of too many that never came"));
+                 (duplicate ? " has come already" : " came, but too many earlier messages have not"));
   }
   route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
   for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next;
@@ -151,15 +151,15 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
 
 void Post::TakeEnvelope(Route* route, std::string_view record) {
   const auto refuse = [&](const std::string& why) {
-    Break("what " + world_->Name(route->member) + " passes on can't be read: " + why);
+    Break("a message that " + world_->Name(route->member) + " passed on can't be read: " + why);
   };
   std::vector<wire::Enclosed> messages;
   std::string error;
   if (!wire::OpenEnvelope(record, &messages, &error)) return refuse(error);
   for (const wire::Enclosed& one : messages) {
     const auto source = static_cast<int>(one.member);
-    if (RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
-      return refuse("it is from member " + std::to_string(one.member) + ", who does not send this way");
+    if (RouteTo(source) == nullptr || RouteTo(source)->our_porter != route->member) {
+      return refuse("it is from member " + std::to_string(one.member) + ", which does not send through this porter");
     }
     TakeMessage(source, one.message);
   }
@@ -168,8 +168,8 @@ void Post::TakeEnvelope(Route* route, std::string_view record) {
 void Post::PassOn(int source, int member, wire::Envelope envelope) {
   HostLink* const link = LinkTo(member);
   if (link == nullptr || !link->lends() || envelope.bytes() > link->Most()) {
-    return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
-                 ", but can't be passed on");
+    return Break("a message from " + world_->Name(source) + " for member " + std::to_string(member) +
+                 " can't be passed on");
   }
   const uint32_t bells = envelope.bells();
   std::string record = envelope.Take();
@@ -188,8 +188,8 @@ void Post::PassOn(int source, int member, wire::Envelope envelope) {
   }
 }
 
-// Passes on the messages that found no room in a ring before. Each rank empties its rings now and then, even if it
-// waits for nothing.
+// Passes on the messages that found no room in a ring before. Each rank empties its rings every few milliseconds, even
+// if it waits for nothing.
 bool Post::PassOnRest() {
   if (to_pass_on_ == 0) return false;
   bool any = false;

@@ -41,22 +41,23 @@ struct Destination {
 // is empty. The owner is a BundlePtr.
 using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
 
-// What comes by MPI. The communication thread calls these functions. They don't block, and run no user code.
+// Receives what comes by MPI. The communication thread calls these functions. They don't block, and run no user code.
 class Inbox {
  public:
   virtual ~Inbox() = default;
   // Gives memory for the payloads of a received header. Called once for each header with components.
   virtual Destination DestinationFor(int member, const wire::Header& header) = 0;
-  // A whole packet has come. Packets of one member and channel come in the order in which they were sent.
+  // Called when a whole packet has come. Packets of one member and channel come in the order in which they were sent.
   virtual void Arrived(int member, wire::Header header, Destination destination) = 0;
-  // Messages for `member`, of this host, have come in an envelope to this porter. Their labels name `source`.
+  // Called on a porter that has got messages from `source` for `member`, a rank of its host. Their labels name
+  // `source`.
   virtual void PassOn(int source, int member, wire::Envelope envelope) = 0;
   // Delivers the messages that came by all ways. True if it delivered something. Called after every nap, but at most
   // once in a millisecond.
   virtual bool Fetch() = 0;
   // The name of a member, for texts.
   virtual std::string Name(int member) const = 0;
-  // MPI has failed, or a peer has broken the protocol. No more messages will be sent or received.
+  // Called when MPI has failed, or a peer has broken the protocol. No more messages will be sent or received.
   virtual void Break(const std::string& what) = 0;
 };
 
@@ -74,7 +75,6 @@ struct Share {
 // As Post::Send.
 using Send = std::function<void(int member, wire::Header, const Share*)>;
 
-// A header of a channel's epoch.
 inline wire::Header MakeHeader(uint32_t channel, uint64_t epoch, wire::Message message) {
   return {channel, epoch, 0, std::move(message), {}};
 }

@@ -22,7 +22,8 @@ struct Doorbell {
   // Post::Fetch and Post::FetchAll. Call them with no lock held.
   std::function<bool()> fetch = [] { return false; };
   std::function<void()> fetch_all = [] {};
-  // From now on only a TAKEN from `member` with this limit or more rings the bell. kEverybody: every TAKEN rings it.
+  // From now on a TAKEN rings the bell only if it is from `member`, and its limit is `limit` or more. kEverybody: every
+  // TAKEN rings the bell. Other messages always do.
   std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
@@ -32,7 +33,6 @@ class Signal {
   explicit Signal(Doorbell door = {}) : door_(std::move(door)) {}
 
   void NotifyAll() { door_.bell->Ring(); }
-  // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void FetchAll() const { door_.fetch_all(); }
   // Call Attend in ready() of a wait. Then the thread fetches messages that did not ring, before it sleeps. Hold the

@@ -109,7 +109,7 @@ void Agreements::Conclude(int64_t number, Outcome outcome) {
 }
 
 // Ends agreement `number` if all members have contributed, or if a member has departed without contributing.
-void Agreements::CompleteIfTime(int64_t number) {
+void Agreements::EndIfDecided(int64_t number) {
   const Meeting& meeting = meetings_[number];
   if (meeting.contributions.size() == world_->members.size()) {
     SendToAll(meeting, wire::Verdict{number, {kOk, Join(meeting.contributions)}});
@@ -137,13 +137,13 @@ void Agreements::On(int member, const wire::Hello& hello) {
     meeting.what = hello.call;
   }
   meeting.contributions[member] = hello.words;
-  CompleteIfTime(hello.number);
+  EndIfDecided(hello.number);
 }
 
 void Agreements::OnDeparted(int member) {
   MutexLock lock(&mu_);
   departed_.insert(member);
-  for (auto next = meetings_.begin(); next != meetings_.end();) CompleteIfTime((next++)->first);
+  for (auto next = meetings_.begin(); next != meetings_.end();) EndIfDecided((next++)->first);
 }
 
 void Agreements::Tick() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreements: every member contributes a line to its k-th agreement and gets the contributions of all members. The
-// coordinator, reader 0, collects them and answers all members at once. It also names the members that have not come.
+// In an agreement every member contributes a line, and gets the contributions of all members. A member's k-th
+// contribution belongs to the k-th agreement. The coordinator, reader 0, collects the contributions, and answers all
+// members at once. It also names the members that have not come.
 #pragma once
 
 #include <chrono>
@@ -22,10 +23,10 @@ class Agreements {
  public:
   Agreements(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
-  // Contributes to this member's next agreement. `what` names the call in texts.
+  // Contributes to this member's next agreement, and returns its number. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // The result of agreement `number`. It has a line for each different contribution, ordered by first member: the
-  // members, each with a space behind it, a tab, the contribution. nullopt: the result does not come within `slice`.
+  // Waits for the result of agreement `number`. It has a line for each different contribution, ordered by first member:
+  // each member and a space, then a tab, then the contribution. nullopt: the result does not come within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
   // On the coordinator: answers all current and later agreements with this error.
@@ -34,7 +35,7 @@ class Agreements {
   void On(int member, const wire::Hello& hello);
   void On(int member, const wire::Absent& absent);
   void On(int member, const wire::Verdict& verdict);
-  // `member` makes no more contributions.
+  // Call it when `member` makes no more contributions.
   void OnDeparted(int member);
   void Tick();
   void Fail(Outcome outcome);
@@ -50,7 +51,7 @@ class Agreements {
   void SendToAll(const Meeting& meeting, const wire::Message& message) const;
   std::optional<Outcome> Unanswered(int64_t number) REQUIRES(mu_);
   std::string Names(const Meeting& meeting, bool present) const;
-  void CompleteIfTime(int64_t number) REQUIRES(mu_);
+  void EndIfDecided(int64_t number) REQUIRES(mu_);
   void Conclude(int64_t number, Outcome outcome) REQUIRES(mu_);
 
   const World* const world_;

@@ -53,8 +53,8 @@ Place Exchange::Where(const Key& key) const {
   return world_->Here(CallName(key.name) + (named ? "" : ", call " + std::to_string(key.call)));
 }
 
-// The key of this rank's next call of this name. Each call's gradient has another name, so the counts of old ones are
-// dropped.
+// The key of this rank's next call of this name. Each call's gradient has a name of its own, so the counts of old names
+// are dropped.
 Exchange::Key Exchange::Next(const std::string& name) {
   Key key{name, made_[name]++};
   if (key.call > 0 || !IsGradient(name)) return key;
@@ -71,7 +71,7 @@ void Exchange::SendTo(int trainer, wire::Message message, const Share* share) {
   send_(world_->trainers[static_cast<size_t>(trainer)], MakeHeader(0, 0, std::move(message)), share);
 }
 
-// The callback runs after this rank has sent all its messages of the call, because the program may depart at once.
+// The program may depart in the callback. So the callback runs after this rank has sent all its messages of the call.
 void Exchange::Answer(const Key& key, Callback callback, const Outcome& outcome, Exchanged exchanged) const {
   AfterUnlock([callback = std::move(callback), outcome = outcome.At(Where(key)), exchanged = std::move(exchanged)] {
     callback(outcome, exchanged);
@@ -118,11 +118,11 @@ void Exchange::Refuse(const std::string& name, int root, const Outcome& why) {
   MutexLock lock(&mu_);
   const Key key = Next(name);
   if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
-  const bool only_takes = root != me() && !IsGather(name);
+  const bool only_receives = root != me() && !IsGather(name);
   const Outcome error = why.At(Where(key));
-  for (int t = 0; t < world_->trainer_count(); ++t) {  // all, because a rank may take another rank for the root
+  for (int t = 0; t < world_->trainer_count(); ++t) {  // to all, because they may have given other roots
     if (t == me()) continue;
-    if (only_takes)
+    if (only_receives)
       SendTo(t, wire::Called{name, key.call, root});
     else
       SendError(key, error, t);
@@ -149,7 +149,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
     return Finish(key, {}, {key.call, std::move(arrived.bundle)});
   }
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
-    if (!call.collected) return;  // a trainer with another root also sends CALLED
+    if (!call.collected) return;  // that trainer gave another root; its CALLED ends the call
     FreeAfterUnlock(std::exchange(call.given[arrived.trainer], std::move(arrived.bundle)));
     return CollectIfAllGiven(key, &call);
   }
@@ -280,12 +280,12 @@ void Exchange::EndWaitsForDeparted() {
     const auto at = next++;
     const Key key = at->first;
     const Call& call = at->second;
-    const bool leads = call.root == me();  // other ranks wait for this rank
+    const bool is_root = call.root == me();  // other ranks wait for this rank
     const auto lost = std::find_if(departed_.begin(), departed_.end(),
-                                   [&](int t) { return t != me() && (leads ? !Has(call, t) : t == call.root); });
+                                   [&](int t) { return t != me() && (is_root ? !Has(call, t) : t == call.root); });
     if (lost == departed_.end()) continue;
     const Outcome error(kUnavailable, DepartedText(key.name, *lost));
-    leads ? Abandon(key, error) : Finish(key, error);
+    is_root ? Abandon(key, error) : Finish(key, error);
   }
 }
 
@@ -306,12 +306,12 @@ std::string Exchange::Missing(const Key& key, const Call& call) const {
     names.push_back(world_->TrainerName(t));
     if (crossed.empty()) crossed = Crossed(t);
   }
-  if (names.empty()) return IsGather(name) ? "its own look at the parts" : "its own part";
+  if (names.empty()) return IsGather(name) ? "its own check of the parts" : "its own part";
   return JoinNames(names) + not_made + crossed;
 }
 
-// Ranks that make blocking calls in different orders wait for each other. Returns the other call that a trainer waits
-// in, if it has sent this rank a CALLED for that call.
+// Ranks that make blocking calls in different orders wait for each other. Returns a text with the other call that
+// `trainer` waits in, if this rank has got a CALLED of that call.
 std::string Exchange::Crossed(int trainer) const {
   for (const auto& [key, arrived] : early_) {
     const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {

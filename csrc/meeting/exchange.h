@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages of scatter and gather. Calls of one name match by their count. The k-th scatter of a name on one rank
-// belongs to the k-th scatter of that name on all other ranks. So does the k-th gather. The gradient of a call is a call
-// of the reverse kind, with a name of its own.
+// belongs to the k-th scatter of that name on all other ranks. Gathers match in the same way. The gradient of a call is
+// a call of the reverse kind, with a name of its own.
 //
-// docs/messages.md draws a scatter. CALLED names the root, so ranks with different roots find out. The root of a gather
-// checks the parts of all ranks. Then it ends the call on all ranks, perhaps with an error.
+// docs/messages.md draws a scatter. CALLED names the root, so ranks find out if their roots differ. The root of a
+// gather checks the parts of all ranks. Then it ends the call on all ranks, perhaps with an error.
 #pragma once
 
 #include <chrono>
@@ -26,10 +26,11 @@
 
 namespace hvdata {
 
-// The call's name in texts: "scatter 'name'". Users' names don't begin with NUL. Names with NUL are ours. "\0G" and a
-// name is a gather. "\0B", a name, a space and a number is the gradient of that call. A single NUL is the name of calls
-// without a name. "\0A" and "audit 1" is a scatter of that audit. The program has not made such a scatter, so texts name
-// the audit.
+// Returns the name of a call for texts: "scatter 'name'". A user's name does not begin with NUL. Our names do:
+//   "\0"                        a scatter without a name
+//   "\0G" + name                a gather
+//   "\0B" + name + " " + call   the gradient of the call with this name and number
+//   "\0A" + "audit 1"           a scatter of an audit; texts name the audit, because the program made no scatter
 std::string CallName(const std::string& name);
 
 struct Exchanged {
@@ -50,12 +51,13 @@ class Exchange {
 
   // Begins this rank's next scatter of this name. Only the root gives `parts`.
   void Scatter(const std::string& name, int root, Parts parts, Callback callback);
-  // Begins this rank's next gather of this name. It ends with the root's status, when the root has checked all parts.
+  // Begins this rank's next gather of this name. The gather ends when the root has checked all parts, with the root's
+  // outcome.
   void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
-  // The root has checked the parts of its gather. All ranks get this outcome.
+  // Call it when the root has checked the parts of its gather. All ranks get this outcome.
   void EndGather(const std::string& name, uint64_t call, const Outcome& outcome);
-  // A rank that can't take part calls it instead of Scatter or Gather. The call counts. If other ranks need this rank's
-  // rows, the call ends on all ranks with this error.
+  // A rank that can't take part calls it instead of Scatter or Gather. It counts as a call of this name. If other ranks
+  // need this rank's rows, the call ends on all ranks with this error.
   void Refuse(const std::string& name, int root, const Outcome& why);
 
   void Handle(int member, wire::Header header, BundlePtr bundle);
@@ -78,7 +80,7 @@ class Exchange {
     Parts parts;
     Callback callback;
     Patience patience;
-    std::set<int> called = {};      // ranks that have made the call: any rank on the root, only the root on other ranks
+    std::set<int> called = {};      // that have made the call: other ranks if this rank is the root, otherwise the root
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
   };
@@ -117,7 +119,7 @@ class Exchange {
   std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // the number of this rank's calls, by name
   std::deque<std::string> gradients_ GUARDED_BY(mu_);     // the newest names of gradients in made_
   std::map<Key, Call> calls_ GUARDED_BY(mu_);
-  std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
+  std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // messages of calls that this rank has not begun
   std::map<Key, Outcome> failed_calls_ GUARDED_BY(mu_);        // the error for ranks that call later
   std::set<int> sent_to_ GUARDED_BY(mu_);                      // trainers that have got a message from this rank
   std::set<int> departed_ GUARDED_BY(mu_);                     // trainers that will send nothing more

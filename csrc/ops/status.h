@@ -32,7 +32,7 @@ inline absl::Status ToStatus(const Outcome& outcome) {
 
 // Without the place of an error of this library, because the outcome gets another place.
 inline Outcome ToOutcome(const absl::Status& status) {
-  const absl::optional<absl::Cord> message = status.GetPayload(kMessage);
+  const auto message = status.GetPayload(kMessage);  // std::optional or absl::optional, by version
   return {static_cast<int>(status.code()), message ? std::string(*message) : std::string(status.message())};
 }
 

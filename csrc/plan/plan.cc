@@ -56,16 +56,16 @@ int64_t Rotation::Ahead(int reader, int64_t window) const {
   return window <= before ? 0 : (window - before - 1) / running_ + 1;
 }
 
-Tail::Tail(std::vector<int64_t> left, int trainers, Remainder remainder)
-    : left_(std::move(left)),
+Tail::Tail(std::vector<int64_t> leftovers, int trainers, Remainder remainder)
+    : leftovers_(std::move(leftovers)),
       trainers_(trainers),
-      total_(std::accumulate(left_.begin(), left_.end(), int64_t{0})),
+      total_(std::accumulate(leftovers_.begin(), leftovers_.end(), int64_t{0})),
       steps_(StepsOf(total_, trainers, remainder)) {}
 
 Tail::Share Tail::Find(int64_t element) const {
   Share share;
   share.element = element;
-  for (int64_t left : left_) {
+  for (int64_t left : leftovers_) {
     if (share.element < left) break;
     share.element -= left;
     ++share.reader;
@@ -82,8 +82,8 @@ Tail::Share Tail::At(int64_t step, int trainer) const {
 }
 
 int64_t Tail::Dropped(int reader) const {
-  const auto mine = left_.begin() + reader;
-  const int64_t end = std::accumulate(left_.begin(), mine + 1, int64_t{0});
+  const auto mine = leftovers_.begin() + reader;
+  const int64_t end = std::accumulate(leftovers_.begin(), mine + 1, int64_t{0});
   return std::clamp<int64_t>(end - steps_ * trainers_, 0, *mine);
 }
 

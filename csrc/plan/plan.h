@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which trainer gets which rows of which step. Pure arithmetic: neither MPI nor TensorFlow.
+// Decides which trainer gets which rows of which step. This is pure arithmetic, without MPI or TensorFlow.
 #pragma once
 
 #include <cstddef>
@@ -23,37 +23,38 @@ struct Rows {
   bool operator==(const Rows& o) const { return begin == o.begin && count == o.count && padding == o.padding; }
 };
 
-// The rows of a global batch of `rows` rows that go to trainer `trainer` of `trainers`.
+// Returns the rows that trainer `trainer` of `trainers` gets from a global batch of `rows` rows.
 //   kDrop     every trainer gets floor(rows / trainers)
-//   kPartial  the first rows % trainers trainers get one row more; shares may be empty
+//   kPartial  the first (rows % trainers) trainers get one row more; shares may be empty
 //   kPad      every trainer gets ceil(rows / trainers); the missing rows are zeros at the end of the step
 //   kRepeat   as kPad, but the missing rows are copies of the first rows of the step
 Rows RowsOf(int64_t rows, int trainers, int trainer, Remainder remainder);
 
-// False when a global batch makes no step: kDrop with fewer rows than trainers.
+// False if a global batch makes no step, because it has fewer rows than trainers under kDrop.
 inline bool MakesStep(int64_t rows, int trainers, Remainder remainder) {
   return remainder != Remainder::kDrop || rows >= trainers;
 }
 
-// Rows of a global batch that no trainer gets. Only kDrop drops rows.
+// The number of rows of a global batch that no trainer gets.
 inline int64_t DroppedRows(int64_t rows, int trainers, Remainder remainder) {
   return remainder == Remainder::kDrop ? rows % trainers : 0;
 }
 
-// True when the last elements of per-rank batches, fewer than trainers, still make a step. Then the trainers without an
-// element get an empty or padding share.
+// Per-rank batches: true if the last `elements` elements, which are fewer than the trainers, still make a step. Then
+// trainers without an element get an empty or padding share.
 inline bool TailMakesStep(int64_t elements, Remainder remainder) {
   return elements > 0 && remainder != Remainder::kDrop;
 }
 
-// Steps that `elements` elements make. Trainers see this number as the cardinality, for kPerRank under kStatic.
+// The number of steps that `elements` elements make. For kPerRank under kStatic, it is the cardinality of the trainers'
+// dataset.
 inline int64_t StepsOf(int64_t elements, int trainers, Remainder remainder) {
   return elements / trainers + (TailMakesStep(elements % trainers, remainder) ? 1 : 0);
 }
 
-// The order in which readers deal steps. In round k every reader that has a k-th step deals it, reader 0 first. A reader
-// without more steps leaves the rotation. Every trainer has its own copy. All copies agree, because a reader's end is at
-// the same step for all trainers.
+// The order in which readers deal steps. In round k every reader that has a k-th step deals it, reader 0 first. A
+// reader without more steps leaves the rotation. Every trainer has its own copy of the rotation. All copies agree,
+// because a reader ends at the same step for all trainers.
 class Rotation {
  public:
   explicit Rotation(int readers);
@@ -62,12 +63,12 @@ class Rotation {
   bool Runs(int reader) const { return readers_[static_cast<size_t>(reader)].runs; }
   void Advance(int reader) { ++readers_[static_cast<size_t>(reader)].round; }  // a step of this reader has been taken
   void Retire(int reader);                                                     // this reader has no more steps
-  // The epoch resumes from a checkpoint: the reader's next step belongs to a later round.
+  // Call it if the epoch resumes from a checkpoint. Moves the reader's next step to this round, but never back.
   void Forward(int reader, int64_t round);
   int64_t Round(int reader) const { return readers_[static_cast<size_t>(reader)].round; }
 
-  // How many of the next `window` steps, including the current one, this reader deals, if no reader retires meanwhile.
-  // The number is an upper bound if the readers' rounds differ by more than one.
+  // Returns how many of the next `window` steps this reader deals, if no reader retires meanwhile. The current step is
+  // the first of them. The number is an upper bound if the readers' rounds differ by more than one.
   int64_t Ahead(int reader, int64_t window) const;
 
  private:
@@ -79,8 +80,9 @@ class Rotation {
   int running_;
 };
 
-// The last steps, which several readers of per-rank batches make of their leftovers, joined in the readers' order: each
-// has too few for a step of its own. So the job has one remainder, instead of one for each reader.
+// The last steps of an epoch with per-rank batches and several readers. Each reader's leftovers are too few for a step.
+// So the readers join their leftovers, in the readers' order. Then the job has one remainder, instead of one for each
+// reader.
 class Tail {
  public:
   struct Share {
@@ -88,7 +90,7 @@ class Tail {
     int64_t element = 0;  // among the leftovers of this reader
     bool filler = false;  // this trainer gets an empty or padding share, with the shape of this element
   };
-  Tail(std::vector<int64_t> left, int trainers, Remainder remainder);
+  Tail(std::vector<int64_t> leftovers, int trainers, Remainder remainder);
   int64_t steps() const { return steps_; }
   Share At(int64_t step, int trainer) const;
   // True if this step has too few elements for all trainers.
@@ -99,7 +101,7 @@ class Tail {
  private:
   Share Find(int64_t element) const;
 
-  std::vector<int64_t> left_;
+  std::vector<int64_t> leftovers_;
   int64_t trainers_, total_ = 0, steps_;
 };
 

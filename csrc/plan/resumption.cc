@@ -9,8 +9,8 @@ namespace hvdata::plan {
 namespace {
 
 constexpr uint64_t kMostElements = uint64_t{1} << 48;  // of an epoch, as in PeersCount()
-// The most elements that a reader has pulled and that are in no account. They exist if another reader's end came first.
-// A reader pulls them one step at a time.
+// The limit on elements that a reader has pulled and its account does not have. There are such elements if another
+// reader ended the epoch first. They are few, because a reader pulls one step at a time.
 constexpr uint64_t kMostUnknown = 1 << 22;
 
 bool HasEnded(const Restored& one) { return one.position == kAllTaken; }
@@ -52,8 +52,9 @@ std::string WhyNotFromFront(const std::vector<Restored>& all, const Restored& st
   return "";
 }
 
-// dynamic: a trainer sees the end when all elements are taken, by any trainer. A trainer that was never asked proves
-// nothing.
+// dynamic: a trainer reaches its end when the trainers together have taken all elements. So one ended trainer is
+// enough, unless another trainer's state says that the epoch was running. An iterator that was never asked for an
+// element has no state, so it does not count.
 bool IsOver(const std::vector<Restored>& all, bool dynamic) {
   if (std::all_of(all.begin(), all.end(), HasEnded)) return true;
   const bool running =
@@ -61,7 +62,8 @@ bool IsOver(const std::vector<Restored>& all, bool dynamic) {
   return dynamic && !running && std::any_of(all.begin(), all.end(), HasEnded);
 }
 
-// By trainer. A trainer that restored nothing gets the position of the first trainer that restored a state.
+// Returns the positions by trainer. A trainer that restored nothing gets the position of the first trainer that
+// restored a state.
 std::vector<Position> Positions(const std::vector<Restored>& all, size_t trainers) {
   std::vector<Position> positions(trainers, all.front().position);
   for (const Restored& one : all) positions[static_cast<size_t>(one.trainer)] = one.position;
@@ -91,7 +93,7 @@ std::string Resume(const std::vector<Restored>& all, Schedule schedule, const st
   const bool uneven = std::any_of(all.begin(), all.end(), [&](const Restored& one) { return one.position != first; });
   resumption->positions = std::move(positions);
   if (uneven && !resumption->over && state != nullptr && state->trainers != names.size()) {
-    return "the ranks saved at different steps, which can be restored only on the same number of ranks (" +
+    return "the ranks saved at different steps. Such a checkpoint can be restored only on the same number of ranks (" +
            std::to_string(state->trainers) + ", not " + std::to_string(names.size()) + ")";
   }
   return "";

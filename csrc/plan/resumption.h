@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides where one reader's epoch resumes, from the states that its trainers restored. Pure arithmetic.
+// Decides where one reader's epoch resumes, from the states that its trainers restored.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct Restored {
   Position position;   // elements that the trainer had taken, or kAllTaken
   Turn turn;           // the reader's next step for this trainer
   TailStep tail_taken;
-  bool has_state = false;  // false for an iterator that was never asked, and perhaps at the epoch's end
+  bool has_state = false;  // false if the iterator was never asked for an element, and perhaps at the epoch's end
 
-  // These belong to the state.
+  // Numbers from the reader's state.
   uint64_t epoch_id = 0, snapshot = 0;  // differ between states of different epochs or checkpoints
   uint64_t trainers = 0;                // of the run that saved it
-  uint64_t first = 0;                   // the first element that the state has, or that its input yields next
+  uint64_t first = 0;                   // the first element that the state holds, or that its input yields next
 };
 
 struct Resumption {
   bool over = false;  // all elements of the epoch have been taken
-  // The input resumes from the state with the earliest element. False: it starts at its front.
+  // True: the input resumes from the state with the earliest element. False: the input starts at its front.
   bool has_state = false;
   std::vector<Position> positions;  // static: by trainer
   uint64_t first = 0;               // static: the first element that some trainer has not taken
@@ -38,7 +38,8 @@ struct Resumption {
   TailStep tail_taken;
 };
 
-// `all`: in the trainers' order, at least one. `names`: of all trainers. Returns why these can't be resumed, or "".
+// Computes where the epoch resumes. `all`: in the trainers' order, at least one. `names`: the names of all trainers.
+// Returns the reason why the epoch can't resume, or "".
 std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
                    Resumption* resumption);
 
@@ -47,7 +48,7 @@ struct Holding {
   std::vector<uint64_t> elements;  // their numbers
   uint64_t pulled = 0;
 
-  // True if a reader can have saved this: the numbers grow, and the input has yielded these elements.
+  // True if a reader can have saved these numbers: they grow, and the input has yielded their elements.
   bool Sound() const;
 };
 
@@ -60,9 +61,9 @@ struct Remaining {
 // `taken`: elements that trainers have taken since the state was made.
 Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken);
 
-// The element at which a verified channel's account resumes. In the state it covers the elements before number `first`,
-// and the next `known` elements. The result is after `resumption.first` if the elements between make no step. None: the
-// account and the elements contradict each other.
+// Returns the element at which a verified channel's account resumes. The account in the state covers the elements
+// before number `first`, and the next `known` elements. The result may be later than `resumption.first`, because the
+// elements between make no step. nullopt: the account and the elements contradict each other.
 std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
                                       const Resumption& resumption, const Remaining& remaining);
 

@@ -34,14 +34,14 @@ Account::Account(std::vector<uint64_t> ranks, plan::Schedule schedule)
 }
 
 void Account::GoOn(const Past& past) {
-  had_ = past.mark.From(past.from);
-  for (const uint64_t element : past.again) had_.erase(element);
+  delivered_before_ = past.mark.From(past.from);
+  for (const uint64_t element : past.again) delivered_before_.erase(element);
   verified_before_ = past.verified;
   first_ = past.from;
   report_ = past.mark.UpTo(past.from);
   if (!past.verified) report_.AddUnverified(past.from);
   report_.unverified = std::max(report_.unverified, past.unverified);
-  // The counts of the ranks, in this run's order of ranks.
+  // Brings the counts into this run's order of ranks.
   const std::vector<uint64_t> rows = std::exchange(report_.rows, {}), steps = std::exchange(report_.steps, {});
   std::map<uint64_t, size_t> places;
   for (const uint64_t rank : ranks_) places.emplace(rank, places.size());
@@ -59,9 +59,9 @@ void Account::GoOn(const Past& past) {
 void Account::Deal(uint64_t first, const StepHashes& step) {
   if (first < Next()) return;                  // a damaged checkpoint may have counted these already
   for (uint64_t k = Next(); k < first; ++k) {  // elements between make no step, or an earlier run has delivered them
-    const auto found = had_.find(k);
-    entries_.push_back({found == had_.end() ? Element() : found->second});
-    had_.erase(k);
+    const auto found = delivered_before_.find(k);
+    entries_.push_back({found == delivered_before_.end() ? Element() : found->second});
+    delivered_before_.erase(k);
   }
   for (const Element& element : step.elements) entries_.push_back({element});
   const size_t elements = step.elements.size();
@@ -71,7 +71,7 @@ void Account::Deal(uint64_t first, const StepHashes& step) {
     const size_t owner = elements == 1 ? 0 : std::min(i, elements - 1);
     Entry& entry = At(first + owner);
     if (elements == 1 || i < elements) ++entry.open;
-    if (dynamic_ || step.shares.size() < trainers_) continue;  // it is not known yet which trainer takes it
+    if (dynamic_ || step.shares.size() < trainers_) continue;  // the share has no trainer yet
     if (entry.element.shares.empty()) entry.element.trainer = i;
     entry.element.shares.push_back(step.shares[i].data.rows);
   }
@@ -128,7 +128,7 @@ Report Account::Close(uint64_t number, bool complete, std::string why) const {
     else if (why.empty())
       why = kBrokenOff;
   }
-  for (const auto& [element, its] : had_) {
+  for (const auto& [element, its] : delivered_before_) {
     if (element >= Next()) report.Add(its);
   }
   if (!complete && why.empty()) why = kBrokenOff;
@@ -151,7 +151,7 @@ Bookmark Account::Mark(uint64_t element) const {
     if (lost) ++mark.before.unverified;
     mark.ahead.push_back(lost ? Element() : entry.element);
   }
-  for (const auto& [number, its] : had_) {
+  for (const auto& [number, its] : delivered_before_) {
     if (number < Next()) continue;
     mark.ahead.resize(static_cast<size_t>(number - first_));  // elements between are not dealt yet
     mark.ahead.push_back(its);

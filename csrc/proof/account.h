@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The account of one reader's rows in one epoch: counts, and a digest of the completely delivered elements, in order.
-// ReaderEpoch reports the lanes' actions to it. Not thread-safe.
+// ReaderEpoch reports each action of its lanes to the account. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace hvdata::proof {
 
-// A finding: a text for users, and numbers of rows. No text: nothing is wrong.
+// A finding has a text for users, and numbers of rows. Without a text nothing is wrong.
 struct Difference {
   std::string text;
   uint64_t lost = 0, twice = 0, altered = 0;
@@ -25,8 +25,8 @@ struct Difference {
 // "1 row", "5 rows"
 std::string Rows(uint64_t count);
 
-// Compares a share that a trainer has taken with the dealt one. `dealt`: the next share in the trainer's lane; null:
-// there is none. `position`: the place of `dealt` in the epoch.
+// Compares a share that a trainer has taken with the share that was dealt to this trainer. `dealt`: the next share in
+// the trainer's lane; null: there is none. `position`: the place of `dealt` in the epoch.
 Difference Compare(const ShareHash* dealt, Position position, const wire::Received& received);
 
 // The part of a checkpoint that describes the earlier runs of an epoch.
@@ -34,7 +34,7 @@ struct Past {
   Bookmark mark;
   uint64_t from = 0;              // the epoch resumes at this element
   bool verified = true;           // the earlier run has kept an account
-  uint64_t unverified = 0;        // if not verified: delivered elements that don't come again
+  uint64_t unverified = 0;        // if not verified: how many delivered elements don't come again
   std::set<uint64_t> again = {};  // elements that this run deals again
 };
 
@@ -48,21 +48,25 @@ class Account {
   // Continues the account of earlier runs. Call it before all other functions.
   void GoOn(const Past& past);
 
+  // ---- Reports of what has happened.
+
   // The reader has cut the elements from number `first` on into these shares. No shares: no trainer gets their rows.
   void Deal(uint64_t first, const StepHashes& step);
-  // The trainer has taken a share of this many rows. `element`: the share belongs to it. kNoElement: the share is a
-  // filler, or not the one that was dealt.
+  // The trainer has taken a share of this many rows. `element`: the share's element. kNoElement: the share is a filler,
+  // or differs from the dealt share.
   void Take(int trainer, uint64_t element, uint64_t rows);
   // An earlier run has given the trainer its share of this element.
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
   // Dynamic: an earlier run has delivered the element.
-  void DeliveredBefore(uint64_t element, const Element& its) { had_[element] = its; }
+  void DeliveredBefore(uint64_t element, const Element& its) { delivered_before_[element] = its; }
   // No trainer gets these elements. Except: elements that all trainers already have.
   void LeaveOut(uint64_t first, uint64_t count);
+  // ---- Findings and results.
+
   // Adds a finding. The report keeps only the first one.
   void Find(const Difference& what);
-  // Moves the completely delivered elements before number `until` into the report, up to the first incomplete one.
-  // Checkpoints from now on resume with `until` or a later element.
+  // Moves the elements before number `until` into the report. Stops at the first element that is not completely
+  // delivered. Later checkpoints must resume with `until` or a later element.
   void Fold(uint64_t until);
 
   // The report until now. An element counts as delivered when every trainer has its share.
@@ -90,9 +94,9 @@ class Account {
   Report report_;                // all folded elements, and the counts
   Report passed_;                // only the trainers' rows and steps of folded elements
   bool verified_before_ = true;
-  uint64_t first_ = 0;               // number of entries_[0]
-  std::deque<Entry> entries_;        // not folded yet
-  std::map<uint64_t, Element> had_;  // delivered by an earlier run, and not in entries_ yet
+  uint64_t first_ = 0;                            // number of entries_[0]
+  std::deque<Entry> entries_;                     // not folded yet
+  std::map<uint64_t, Element> delivered_before_;  // delivered by an earlier run, and not in entries_ yet
 };
 
 }  // namespace hvdata::proof

@@ -14,7 +14,7 @@ namespace hvdata::proof {
 namespace {
 __extension__ typedef unsigned __int128 Wide;
 
-// Any number, modulo 2^61 - 1.
+// Reduces any number modulo 2^61 - 1.
 constexpr uint64_t Reduced(Wide number) {
   constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
   number = (number & kPrime) + (number >> 61);
@@ -23,8 +23,8 @@ constexpr uint64_t Reduced(Wide number) {
   return rest >= kPrime ? rest - kPrime : rest;
 }
 
-// A generator of the field's multiplicative group: its powers repeat as late as possible. A row takes two places of the
-// polynomial, because a fingerprint has more bits than the field.
+// A generator of the field's multiplicative group, so its powers repeat as late as possible. A row takes two places of
+// the polynomial, because a fingerprint has more bits than the field.
 constexpr uint64_t kBase = 0x1E3779B97F4A7C1Aull;
 constexpr uint64_t kRow = Reduced(Wide{kBase} * kBase);
 

@@ -71,14 +71,14 @@ void Report::CountShares(const Element& element) {
 }
 
 std::string Report::Encode() const {
-  std::string words;
-  wire::Writer writer(&words);
+  std::string bytes;
+  wire::Writer writer(&bytes);
   Fields(&writer, *this);
-  return words;
+  return bytes;
 }
 
-bool Report::Decode(std::string_view words, Report* report) {
-  wire::Reader reader(words);
+bool Report::Decode(std::string_view bytes, Report* report) {
+  wire::Reader reader(bytes);
   Fields(&reader, *report);
   return reader.ok() && reader.rest().empty() && Sound(*report);
 }
@@ -101,17 +101,17 @@ std::map<uint64_t, Element> Bookmark::From(uint64_t element) const {
 }
 
 std::string Bookmark::Encode() const {
-  std::string words(kFormat);
-  wire::Writer writer(&words);
+  std::string bytes(kFormat);
+  wire::Writer writer(&bytes);
   BookmarkFields(&writer, *this);
-  return words;
+  return bytes;
 }
 
-bool Bookmark::Is(std::string_view words) { return words.substr(0, kFormat.size()) == kFormat; }
+bool Bookmark::Is(std::string_view bytes) { return bytes.substr(0, kFormat.size()) == kFormat; }
 
-bool Bookmark::Decode(std::string_view words, Bookmark* bookmark) {
-  if (!Is(words)) return false;
-  wire::Reader reader(words.substr(kFormat.size()));
+bool Bookmark::Decode(std::string_view bytes, Bookmark* bookmark) {
+  if (!Is(bytes)) return false;
+  wire::Reader reader(bytes.substr(kFormat.size()));
   BookmarkFields(&reader, *bookmark);
   return reader.ok() && reader.rest().empty() && Sound(bookmark->before);
 }

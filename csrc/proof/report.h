@@ -12,8 +12,8 @@
 
 namespace hvdata::proof {
 
-// A reader keeps the digests of the first so many elements of an epoch. With them two certificates show where they
-// differ. Each digest takes 16 bytes, also in every checkpoint.
+// A reader keeps the digests of an epoch's first elements, up to this number. With these digests two certificates show
+// where they differ. Each digest takes 16 bytes, also in every checkpoint.
 constexpr uint64_t kMostListed = 1 << 22;
 
 // The reason why an epoch was not complete, if no other reason is known.
@@ -23,13 +23,13 @@ inline constexpr const char* kBrokenOff = "it was broken off";
 struct Element {
   Digest digest;
   uint64_t dropped = 0;
-  // static: the rows of its shares, for trainers from number `trainer` on. Empty if it made no step.
+  // static: the rows of the element's shares. shares[i] belongs to trainer number `trainer` + i. Empty if the element
+  // made no step.
   uint64_t trainer = 0;
   std::vector<uint64_t> shares = {};
 };
 
-// The hash of a share. The reader computes it at the cut, and the trainer computes it again when it hands the share
-// out.
+// The hash of a share. The reader computes it when it cuts the share, and the trainer when it hands the share out.
 struct ShareHash {
   Digest data;           // of its rows in their order, without padding
   Fingerprint hash = 0;  // of these rows and of everything else in the share
@@ -53,7 +53,7 @@ struct Report {
   std::string channel;
   std::vector<uint8_t> mode;    // plan::Batch, Schedule, Remainder
   std::vector<uint64_t> ranks;  // the trainers' ranks
-  uint64_t trainers = 0;        // the first so many of `ranks` belong to this run
+  uint64_t trainers = 0;        // how many of `ranks` belong to this run; these stand first
   std::string finding;          // the first finding
   std::string why;              // the reason why the epoch was not complete
 
@@ -65,7 +65,7 @@ struct Report {
   void AddUnverified(uint64_t elements);
   void CountShares(const Element& element);
   std::string Encode() const;
-  static bool Decode(std::string_view words, Report* report);
+  static bool Decode(std::string_view bytes, Report* report);
 };
 
 // The account in a checkpoint: a report on the elements before number `first`, and the next elements that the reader
@@ -80,9 +80,9 @@ struct Bookmark {
   // The elements from number `element` on, by number.
   std::map<uint64_t, Element> From(uint64_t element) const;
   std::string Encode() const;
-  static bool Decode(std::string_view words, Bookmark* bookmark);
+  static bool Decode(std::string_view bytes, Bookmark* bookmark);
   // True if these bytes begin as Encode writes them. States of older versions begin otherwise.
-  static bool Is(std::string_view words);
+  static bool Is(std::string_view bytes);
 };
 
 }  // namespace hvdata::proof

@@ -81,8 +81,7 @@ TEST(CertificateOfReaders, AsksWhetherTheyReadTheSame) {
        "readers 1, 2 and 3 yielded the same 5 rows in the same order: does each read its own part of the data?"},
       // The last ones may be left out of one of them (remainder="drop").
       {{kEven, {20, 22, 24}},
-       "readers 0 and 1 yielded the same first 3 rows in the same order: does each read a part of the data of its "
-       "own?"},
+       "readers 0 and 1 yielded the same first 3 rows in the same order: does each read its own part of the data?"},
       {{kEven, {20, 23, 25, 27, 29}}, ""},
   };
   for (const auto& [readers, note] : cases) {

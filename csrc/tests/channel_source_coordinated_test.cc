@@ -54,8 +54,7 @@ TEST_F(GroupedTest, AnEpochMayBeOverWhenItBegins) {
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
   const std::string log = LogOf([&] { source_->End(); });
-  EXPECT_NE(log.find("what the pipeline of this reader would still have yielded, if anything, is left out"),
-            std::string::npos)
+  EXPECT_NE(log.find("later steps of this reader's pipeline, if there are any, are left out"), std::string::npos)
       << log;
 }
 
@@ -74,8 +73,8 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   EXPECT_EQ(
       LogOf([&] { source_->End(); }),
       "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
-      "has ended, and with it the epoch; 1 step(s) that this reader had ready are left out, and all that its pipeline "
-      "would still have yielded\n");
+      "has ended, so this epoch has ended; 1 step(s) that this reader had ready are left out, and all later steps of "
+      "its pipeline\n");
 }
 
 TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
@@ -102,10 +101,10 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     return Sent();
   };
   EXPECT_EQ(said(plan::Remainder::kDrop,
-                 "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
+                 "the epoch is over on all hosts, as at the end of a host's data (remainder=\"drop\"); "
                  "at least 1"),
             (Texts{"r0 READY e1 0,1,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
+  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, but the ranks of this host get no rows; at least 1"),
             (Texts{"r0 READY e1 0,2,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <random>
-#include <thread>
 
 #include "channel/step_coordinator.h"
 #include "channel_job.h"
@@ -41,7 +40,6 @@ class StepCoordinatorTest : public testing::Test {
   }
   // "r1 e1 3" may go up to 3; "... end" and there ends; "... end!13 text"; "... behind: text".
   Texts Gos() {
-    std::lock_guard<std::mutex> lock(mu_);
     Texts texts;
     for (const auto& [reader, go] : std::exchange(gos_, {})) {
       std::string text =
@@ -57,14 +55,12 @@ class StepCoordinatorTest : public testing::Test {
   static Texts ToAll(const std::string& go) { return {"r0 " + go, "r1 " + go, "r2 " + go}; }
 
   const World world_ = MakeWorld(0, 3, kReaders, false, true);
-  std::mutex mu_;
   struct Told : wire::Go {
     uint64_t epoch;
   };
   std::vector<std::pair<int, Told>> gos_;
   StepCoordinator in_step_{&world_, [this](int member, wire::Header h, const Share* share) {
                              EXPECT_TRUE(std::holds_alternative<wire::Go>(h.message) && share == nullptr);
-                             std::lock_guard<std::mutex> lock(mu_);
                              const int reader = world_.members[static_cast<size_t>(member)].reader;
                              gos_.push_back({reader, {std::get<wire::Go>(std::move(h.message)), h.epoch}});
                            }};
@@ -122,7 +118,6 @@ TEST_F(StepCoordinatorTest, TheCostsOfAllReadersAreAddedUpForEachStep) {
     in_step_.OnReady(reader, MakeHeader(7, 1, wire::Ready{Progress::kHas, Turn(steps), {}, cost}));
   };
   const auto told = [this] {
-    std::lock_guard<std::mutex> lock(mu_);
     std::vector<std::vector<double>> costs;
     for (const auto& [reader, go] : std::exchange(gos_, {})) costs.push_back(go.costs);
     return costs;
@@ -166,8 +161,8 @@ TEST_F(StepCoordinatorTest, HostsGoOnFromACheckpointTogether) {
   EXPECT_EQ(After({goes_on(0, 5), goes_on(1, 4), goes_on(2, 5)}), ToAll("e1 4")) << "perhaps from different steps";
   const std::string text =
       " 0 end!9 [r1] this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
-      ": each host's reader has its own place, so restore the iterator on every rank, each from what "
-      "it saved itself";
+      ". The reader of each host has a position of its own. Restore the iterator on every rank, from the state that "
+      "this rank saved";
   EXPECT_EQ(After({goes_on(1, 5)}, 2), Texts());
   EXPECT_EQ(After({{2, Progress::kHas, 1}}, 2), (Texts{"r1 e2" + text, "r2 e2" + text}));
   EXPECT_EQ(After({{0, Progress::kBegins}}, 2), Texts{"r0 e2" + text}) << "which begins after the end";
@@ -324,17 +319,6 @@ TEST_P(AnyOrder, OneAndTheSameEnd) {
     }
     for (const uint64_t heard : heard_) EXPECT_EQ(heard, all_have);
   }
-  ExpectEnd();
-}
-
-TEST_P(AnyOrder, OneAndTheSameEndFromThreads) {
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < kReaders; ++r) {
-    threads.emplace_back([this, r] {
-      for (uint64_t word = 0; word <= scripts_[r].steps; ++word) Say(r, word);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
   ExpectEnd();
 }
 

@@ -183,16 +183,15 @@ TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
   for (const auto& [at, to, bytes] : cases) {
     SetUp();
     post(at).PassOn(kReader, to, envelope(kReader, bytes));
-    EXPECT_EQ(Broken(at).rfind("something for member " + std::to_string(to) +
-                                   " has come here from rank 0 on a, but can't be passed on",
-                               0),
-              0u)
+    EXPECT_EQ(
+        Broken(at).rfind("a message from rank 0 on a for member " + std::to_string(to) + " can't be passed on", 0), 0u)
         << Broken(at);
   }
   EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({envelope(kSecond, 1).Take()}));
   post(kFirst).Fetch();
-  EXPECT_EQ(Broken(kFirst).rfind(
-                "what rank 1 on b passes on can't be read: it is from member 3, who does not send this way", 0),
+  EXPECT_EQ(Broken(kFirst).rfind("a message that rank 1 on b passed on can't be read: it is from member 3, which does "
+                                 "not send through this porter",
+                                 0),
             0u)
       << Broken(kFirst);
 }

@@ -101,7 +101,8 @@ TEST_F(ResumeTest, WhatDoesNotBelongTogether) {
   other.trainers = 2;
   EXPECT_EQ(Error({other}), "") << "all at one step go on with any number of ranks";
   EXPECT_EQ(Error({other, Running(2, 9)}),
-            "the ranks saved at different steps, which can be restored only on the same number of ranks (2, not 3)");
+            "the ranks saved at different steps. Such a checkpoint can be restored only on the same number of ranks "
+            "(2, not 3)");
 }
 
 TEST(Remain, WhatWasTakenDoesNotComeAgain) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every failure on the communication thread is an exception, because no work can continue, and one place reports it.
+// Every failure on the communication thread is an exception, because no work can continue. Transport::Run reports it.
 #pragma once
 
 #include <mpi.h>
@@ -12,7 +12,7 @@ namespace hvdata {
 
 constexpr int kNoPeer = -1;
 
-// The peer's name, which only the catcher knows, stands between what() and `after`.
+// The error text is what(), the peer's name, and `after`. Only the catcher knows the name.
 struct PeerFailure : std::runtime_error {
   PeerFailure(const std::string& before, int with, std::string then)
       : std::runtime_error(before), peer(with), after(std::move(then)) {}

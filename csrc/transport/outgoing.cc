@@ -31,8 +31,8 @@ uint64_t BytesOf(const std::vector<std::string_view>& parts) {
 }  // namespace
 
 // Sends all packets that wait in this round. Small packets for one rank, or for a host with a porter, go in one
-// envelope. No packet waits for later packets. A packet that travels alone follows the envelope with the packets before
-// it. So packets that go one way to a rank keep their order.
+// envelope. No packet waits for later packets. A packet that travels alone is sent after the envelope with the packets
+// before it. So packets of the same way to a rank keep their order.
 void Transport::SubmitAll() {
   for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.packet));
   for (auto& [to, envelope] : envelopes_) SubmitEnvelope(to, &envelope);
@@ -62,15 +62,15 @@ void Transport::SubmitEnvelope(int to, wire::Envelope* envelope) {
   const int dest = envelope->member() >= 0 ? envelope->member() : to;  // messages for one member need no porter
   const auto bytes = std::make_shared<std::string>(envelope->Take());
   const size_t skipped =
-      count == 1 ? wire::Envelope::kFrameBytes + wire::Envelope::kLabelBytes : 0;  // it travels without envelope
-  if (count > 1) {  // counted before the send, because it may arrive before PostPieces() returns
+      count == 1 ? wire::Envelope::kFrameBytes + wire::Envelope::kLabelBytes : 0;  // one message needs no envelope
+  if (count > 1) {  // counted before the send, because the envelope may arrive before PostPieces() returns
     Add(&Count().bags_sent, 1);
     Add(&Count().bagged, count);
   }
   PostPieces(dest, kHeaderTag, bytes->data() + skipped, bytes->size() - skipped, bytes);
 }
 
-// Hands all messages of the packet to MPI. Its payloads have been placed. `front`: its encoded header.
+// Hands all messages of the packet to MPI. PlacePayloads() has placed its payloads. `front`: its encoded header.
 void Transport::Submit(int dest, Packet packet, std::string front) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;

@@ -26,7 +26,7 @@ class Requests {
 
   // Tests the requests, or only some of them if there are many, and calls the Done of completed ones. True if any has
   // completed. Does not call MPI_Testsome, because its errors belong to no communicator. MPICH would give them to its
-  // default handler, which ends the job. (For some errors MPICH does so here, too.)
+  // default handler, which ends the job. (MPICH also does this for some errors of MPI_Test.)
   bool Test() {
     bool any = false;
     for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {

@@ -22,10 +22,10 @@ constexpr auto kLookEvery = std::chrono::milliseconds(1);
 constexpr auto kMostHushed = std::chrono::seconds(5);
 
 // Returns how long to sleep after nothing has happened for `quiet`. MPI has no portable way to sleep until a message
-// comes. Zero: yield the core once, then look again. `transferring`: MPI holds our requests. Over sockets these proceed
-// only while a thread polls, so the thread polls longer before it naps. A nap is a fifth of `quiet`, at most 1 ms. If a
-// hundredth of `quiet` is more, the nap is that, at most 5 ms. So data every 20 ms costs some 40 looks. An idle thread
-// wakes 200 times a second, for less than 0.5 % of a core.
+// comes. Zero: yield the core once, then look again. `transferring`: some requests are not complete. Over sockets these
+// proceed only while a thread polls. So the thread polls longer before it naps. A nap is a fifth of `quiet`, at most 1
+// ms. From 100 ms on, a nap is a hundredth of `quiet`, at most 5 ms. If data comes every 20 ms, the thread looks some
+// 40 times between. An idle thread wakes 200 times a second, for less than 0.5 % of a core.
 std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring) {
   using namespace std::chrono_literals;
   using std::chrono::microseconds;
@@ -117,7 +117,7 @@ void Transport::Run() {
   over_.NotifyAll();
 }
 
-// Looks at everything once. False when the thread may end.
+// Does one round of the thread's work. False: the thread may end.
 bool Transport::Round() {
   if (!connected_()) {  // the process is about to end, and a call of MPI might never return
     std::this_thread::sleep_for(kTickEvery);
@@ -155,8 +155,9 @@ bool Transport::Round() {
 }
 
 // True when every rank has left, and all header messages for this rank have come. After a plain barrier messages may
-// still be on their way. So the barrier is a sum: each rank gives the numbers of header messages that it has sent to each
-// rank, and gets the number that it must receive. MPI opens a tree of connections for it, not one for each pair.
+// still be on their way. So the ranks compute sums instead. Each rank gives the number of header messages that it has
+// sent to each rank. It gets the number that it must receive. MPI opens a tree of connections for the sums, instead of
+// a connection for each pair.
 bool Transport::AllHaveLeft() {
   constexpr const char* kCall = "MPI_Ireduce_scatter_block";
   if (!std::exchange(counting_, true))

@@ -33,7 +33,7 @@ namespace hvdata {
 // Both kinds are cut into pieces of kPieceBytes, because MPI's counts are ints. Messages of one sender and tag don't
 // overtake each other. So pieces need no numbers.
 //
-// There is one tag for each class of message. Steps don't get their own tags, because MPI may allow no more than 32767.
+// There is one tag for each class of message. Steps don't get their own tags, because MPI may allow no tag above 32767.
 constexpr int kHeaderTag = 1;
 constexpr int kPayloadTag = 2;
 
@@ -43,7 +43,7 @@ constexpr int kPayloadTag = 2;
 constexpr uint64_t kPieceBytes = HVDATA_PIECE_BYTES;
 
 // Calls visit(offset, count) for each piece. A payload without bytes has no pieces. The receiver of a header message
-// doesn't know its size. So its last piece is the first one that is not full, and may be empty.
+// doesn't know its size. So the last piece of a header message is the first piece that is not full. It may be empty.
 template <typename Visitor>
 void ForEachPiece(int tag, uint64_t bytes, Visitor visit) {
   for (uint64_t offset = 0; offset < bytes || (tag == kHeaderTag && offset == bytes); offset += kPieceBytes) {
@@ -60,22 +60,22 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // Starts the thread. It calls `tick` about every 100 ms.
+  // Starts the thread, which calls `tick` about every 100 ms. While `connected` returns false, the thread does not call
+  // MPI.
   void Begin(std::function<void()> tick, std::function<bool()> connected = [] { return true; });
 
   // Sends `packet` to another rank. Any thread may call it before Leave(). Never waits. Holds the owners of the blocks
   // until MPI has sent them. Packets of one channel from one thread to one rank arrive in order.
   void Send(int dest, Packet packet);
 
-  // This process sends no more. The thread still receives until every process has called Leave() and all their messages
-  // have come (see AllHaveLeft). It also completes its own sends. Then it ends. This call returns at once.
+  // Call it when this process sends no more. The thread still receives until every process has called Leave() and all
+  // their messages have come (see AllHaveLeft). It also completes its own sends. Then it ends. Leave() returns at once.
   void Leave();
 
   // Waits until the thread has ended, for at most `patience`. True if it has.
   bool Join(std::chrono::nanoseconds patience);
 
-  // Keeps the thread from calling MPI until Resume(), for at most some seconds. When Hush() returns, no MPI call is
-  // running.
+  // Stops the thread's MPI calls until Resume(), for at most 5 s. Returns when no MPI call is running, or after 5 s.
   void Hush();
   void Resume();
 
@@ -144,10 +144,10 @@ class Transport {
   std::vector<Queued> sending_;
   std::map<int, wire::Envelope> envelopes_;  // being filled, by destination: a rank or a porter
   std::vector<Incoming> incoming_;           // by rank
-  // Messages with kHeaderTag: sent to each rank, come from all ranks, and expected at the end.
+  // The numbers of messages with kHeaderTag: sent to each rank, come from all ranks, and expected at the end.
   std::vector<uint64_t> sent_;
   uint64_t came_ = 0, expected_ = 0;
-  bool counting_ = false, counted_ = false;  // AllHaveLeft() has begun to count the expected ones, and knows them
+  bool counting_ = false, counted_ = false;  // AllHaveLeft() has begun to compute `expected_`, and has it
   MPI_Request count_ = MPI_REQUEST_NULL;
   Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_look_ = last_news_;
 

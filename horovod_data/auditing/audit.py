@@ -32,8 +32,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     iteration begins, at shutdown(), or at the end of the program.
 
     A thread then joins the keys of all ranks, so the program does not wait. When all ranks have ended the epoch, rank 0
-    prints the report to stderr, and report() returns it on every rank. An audit has this thread and its reference up to
-    the end of the job: call audit() once for a loader, not once an epoch.
+    prints the report to stderr, and report() returns it on every rank. An audit keeps this thread and its reference
+    until the end of the job. So call audit() once for a loader, not for each epoch.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
@@ -86,18 +86,18 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
 def _agreed(
     job: state.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: signals.Held
 ) -> tuple[Key, Reference]:
-    """The key, and the reference, which rank 0 reads. Raises an error on all ranks if their arguments don't fit."""
+    """The key, and the reference, which rank 0 reads. Raises an error on all ranks if their arguments differ."""
     failure: Optional[BaseException] = None
-    words: dict[str, Any] = {"arguments": {"key": None}, "reference": reference is not None}
+    mine: dict[str, Any] = {"arguments": {"key": None}, "reference": reference is not None}
     try:
         _check_loader(given)
         key = _checked_key(key, given)
-        words["arguments"] = {"key": "a function" if callable(key) else key}
+        mine["arguments"] = {"key": "a function" if callable(key) else key}
         check_reference(reference, key)
     except Exception as error:
         failure = error
-        words["error"] = words_of(error)
-    said: list[Any] = [((job.layout.trainers[rank],), one) for rank, one in enumerate(exchange.allgather(words))]
+        mine["error"] = words_of(error)
+    said: list[Any] = [((job.layout.trainers[rank],), one) for rank, one in enumerate(exchange.allgather(mine))]
     check_errors(job, "audit()", said, failure)
     check_agreement(job, "audit()", said)
     return key, make_reference(job, exchange, reference, key, ctrl_c) if said[0][1]["reference"] else Reference()

@@ -17,8 +17,8 @@ Array = Any
 
 BUCKETS = 256  # of rows in the picture
 LINES = 64  # of ranks in the picture; if there are more ranks, several share a line
-_MOST_EXAMPLES = 4  # of each sort
-_CELLS = 1 << 19  # rows that are counted at a time, times ranks
+_MOST_EXAMPLES = 4  # of each kind
+_CELLS = 1 << 19  # the most rows x ranks that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Counts(NamedTuple):
     seen: Array  # int64 [buckets]: different known rows that the job saw
     times: Any  # Counter of how often seen: number of different rows
     strange: Any  # the same Counter, only for rows that the reference does not have
-    # uint64 [examples, 4]: the first examples of this kind, and of each kind below. The two words of a key, its place in
-    # the reference, and how often it was seen
+    # The first examples of three kinds, each uint64 [examples, 4]: the two words of a key, its place in the reference,
+    # and how often it was seen.
     never: Array
     repeated: Array
     unknown: Array
@@ -82,7 +82,7 @@ def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> 
     """
     tables, ranks = [*received, *([reference] if reference is not None else [])], len(received)
     slices_less_1 = sum(map(len, tables)) // max(1, _CELLS // ranks)
-    edges = np.linspace(0, PARTS, 2 + slices_less_1).astype(np.int64)  # parts of the slices
+    edges = np.linspace(0, PARTS, 2 + slices_less_1).astype(np.int64)  # the first part of each slice
     cuts = list(zip(*(np.searchsorted(part_of(table), edges) for table in tables)))
     slices = ([table[a:b] for table, a, b in zip(tables, *ends)] for ends in zip(cuts, cuts[1:]))
     return total(_count(pieces[:ranks], pieces[ranks] if reference is not None else None, axis) for pieces in slices)
@@ -107,9 +107,8 @@ def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) ->
     wanted, places = np.minimum(seen, 1), np.zeros(len(keys), np.uint64)
     if reference is not None:
         wanted, at = table[:, ranks], order[source == ranks] - (len(words) - len(reference))
-        places[key[source == ranks][::-1]] = reference[
-            at[::-1], 2
-        ]  # if a key comes several times, its first place counts
+        # If a key comes several times, its first place counts.
+        places[key[source == ranks][::-1]] = reference[at[::-1], 2]
     surplus, unknown = seen - np.maximum(wanted, 1), wanted == 0
 
     saw = by_rank > 0
@@ -158,7 +157,7 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
 
 
 def _first_of(tables: Sequence[Array]) -> Array:
-    """The first of some examples: numbers, by their value, and then digests, by their place in the reference."""
+    """The first of these examples. Numbers come first, by value, and then digests, by place in the reference."""
     found = np.concatenate(tables)
     numbers = found[:, 0] == INTEGER
     by = np.where(numbers, found[:, 1] ^ np.uint64(1 << 63), found[:, 2])

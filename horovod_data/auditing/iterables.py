@@ -30,7 +30,7 @@ class Audit:
         Raises:
           RuntimeError: no epoch has begun on this rank, or the last epoch ended after shutdown(), or this is a forked
             child.
-          tf.errors.UnavailableError: a rank has left the job before the end of that epoch.
+          tf.errors.UnavailableError: a rank departed from the job before the end of that epoch.
           tf.errors.DeadlineExceededError: a rank has not ended it within HOROVOD_DATA_TIMEOUT seconds.
         """
         return self._recorder.report()

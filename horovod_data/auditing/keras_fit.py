@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --audit: audits the data of Keras' Model.fit, without changes in the program.
 
-HOROVOD_DATA_AUDIT=1 makes horovod_data.init(), and launcher/rank.py before the program starts, replace Model.fit in
-every Keras that is imported, then or later. The new Model.fit audits x, and adds a callback that ends the audit's epochs
-with Keras' epochs. A log line on rank 0 names what can't be audited.
+With HOROVOD_DATA_AUDIT=1, launcher/rank.py (before the program starts) and horovod_data.init() call install(). It
+replaces Model.fit in every Keras that is imported by then or later. The new Model.fit audits x. It adds a callback that
+ends the audit's epochs with Keras' epochs. A log line on rank 0 names what can't be audited.
 
 This module is loaded before TensorFlow, so it imports only Python's own modules.
 """
@@ -133,7 +133,7 @@ def _audited(arguments: Mapping[str, Any]) -> Any:
 
 
 def _loader_of(x: Any, arguments: Mapping[str, Any]) -> Any:
-    """A loader of x if x is of arrays. None: x is a loader. Raises TypeError if x can't be audited."""
+    """A loader for x if x holds arrays. None: x is a loader. Raises TypeError if x can't be audited."""
     import tensorflow as tf
 
     from .sequences import sequence_class
@@ -165,7 +165,7 @@ def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -
     return [ours, *several]  # before the program's callbacks, which may raise
 
 
-@functools.lru_cache  # says the same once
+@functools.lru_cache  # logs each text once
 def _say(text: str) -> None:
     """Logs a line on the launcher's first rank, because the program may not have called init()."""
     if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")) == "0":

@@ -72,7 +72,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
             return Keys(row_digests(value))
         array, dtype = array_of(value)
     except NoArray as error:
-        what = f"{what} is a {kind}, and no array of one kind{error}"
+        what = f"{what} is a {kind}, not an array of one kind{error}"
         to_do = "Let it be a whole number, a text, or an array (a list) with one of these for each row; join several"
         raise explained(TypeError, what, f"{to_do} values of one key into one text") from None
     if array.ndim > 1 or (dtype != "string" and array.dtype.kind not in "iub"):
@@ -96,7 +96,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
 def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     """The keys of a tuple of arrays: each row's key is made of its entries in all arrays.
 
-    A tuple of single values has one key for each. A tuple within is an array, because PyTorch collates texts so.
+    A tuple of single values has one key for each value. An inner tuple is an array: PyTorch collates texts into tuples.
     """
     parts = [list(part) if isinstance(part, tuple) else part for part in value]
     if all(map(_is_single, parts)):
@@ -108,9 +108,9 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     if len(parts) == 1:
         return given_keys(parts[0])
     made = [given_keys(part, f"part {i} of the key").words for i, part in enumerate(parts)]
-    told = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
-    if len(set(told)) > 1:
-        what = f"the key is a tuple of parts of different lengths: {', '.join(told)}"
+    lengths = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
+    if len(set(lengths)) > 1:
+        what = f"the key is a tuple of parts of different lengths: {', '.join(lengths)}"
         raise explained(ValueError, what, "Let each part of a key have one entry for each row")
     return Keys(row_digests(np.concatenate(made, axis=1)))
 

@@ -17,7 +17,7 @@ _SHADES = " ░▒▓█"
 _ORDER = {
     "number": "rows by their keys, {first} to {last}",
     "reference": "rows in the order of the reference",
-    "hash": "rows by the hash of their keys, in no order of their own",
+    "hash": "rows by the hash of their keys, so in no meaningful order",
 }
 # Colours (red, green, blue) by how often a row was seen. Numbers in between get colours in between.
 _SEEN = ((0.0, (255, 255, 255)), (1.0, (33, 102, 172)), (2.0, (244, 165, 30)), (4.0, (178, 24, 43)))
@@ -46,7 +46,7 @@ class Raster:
 
 
 def text(raster: Raster) -> str:
-    """A line for each rank. A blank: no row was seen. A full block: every row once. A digit: every row so many times.
+    """A line for each rank. A blank: no row was seen. A full block: every row once. A digit n: every row n times.
 
     The last line is for all ranks together. It is full only where every row was seen.
     """
@@ -68,7 +68,7 @@ def save_png(raster: Raster, path: Any) -> None:
     """Draws a band for each rank, and a thicker band for all. White is never, blue once, orange twice, red 4 times or
     more.
 
-    The last band is darker, down to black, where more rows were not seen.
+    The last band is the darker, down to black, the more rows were not seen.
     """
     import tensorflow as tf
 

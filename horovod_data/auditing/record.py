@@ -21,13 +21,13 @@ _MOST_NAMES = 16 << 20  # bytes
 _MOMENT_SECONDS = 1.0
 _MOST_ERROR = 200  # letters of an error, in the report
 
-_live: list[Recorder] = []  # those whose threads run, the oldest first
+_live: list[Recorder] = []  # the recorders whose threads run, the oldest first
 
 Array = Any
 
 
 def finish_all(takes_long: Callable[[], object]) -> None:
-    """Waits for the reports of the last epochs, at the end of this rank's part in the job.
+    """Waits for the reports of the last epochs, when this rank departs from the job.
 
     `takes_long`: called once, if the other ranks have not ended these epochs within a moment.
     """
@@ -107,11 +107,11 @@ class Recorder:
         """`settle`: makes the report of an epoch, collectively. `announce`: print it."""
         self.name, self._key, self._settle, self._announce = name, key, settle, announce
         self.forgiving = False  # True: an element whose keys can't be made is passed on. Its epoch keeps the error
-        # The garbage collector may end a generator's epoch at any place, so also under this lock.
+        # Reentrant, because the garbage collector may end a generator's epoch while this thread holds the lock.
         self._lock = threading.RLock()
         self._epoch = Epoch(1)
         self._iteration = 0
-        # random, because a restored iterator has a number of another process
+        # Random, because a restored iterator has a number that another process gave.
         self._numbers = itertools.count(random.getrandbits(61))
         self._older: set[int] = set()
         self._forked = fork_check()
@@ -176,7 +176,7 @@ class Recorder:
                 raise keys
 
     def end(self, iteration: Optional[int] = None, error: Optional[BaseException] = None, whole: bool = True) -> None:
-        """Ends the running epoch, if there is one, and if it is of this iteration. `whole`: the loader has ended."""
+        """Ends the running epoch, if it belongs to this iteration (None: to any). `whole`: the loader has ended."""
         with self._lock:
             if iteration in (None, self._iteration):
                 self._close(error, whole=error is None and whole)
@@ -240,11 +240,11 @@ class Recorder:
                 report.set_result(made)
             except BaseException as error:
                 if failure is None:
-                    why = f"there is no report, and none of later epochs: {message_of(error)}"
+                    why = f"there is no report of this and of later epochs: {message_of(error)}"
                     say(explain(f"{self.name}, epoch {epoch.number}: {why}"))
                 failure = error
                 report.set_exception(error)
-            del taken, epoch  # its keys would stay in memory up to the next epoch
+            del taken, epoch  # otherwise the epoch's keys would stay in memory until the next epoch
         _live.remove(self)
 
 

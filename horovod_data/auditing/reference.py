@@ -39,26 +39,26 @@ class Reference(NamedTuple):
 
 
 def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
-    """Makes the reference. Collective. Only rank 0 reads `given`. Ctrl-C waits, except while rank 0 reads.
+    """Makes the reference. Collective. Only rank 0 reads `given`. Ctrl-C is deferred, except while rank 0 reads.
 
-    Raises the errors of the reading, on all ranks.
+    If reading fails, all ranks raise the error.
     """
     chunks = _chunks(given, key) if exchange.rank == 0 else iter(())
     tables = [np.empty((0, 3), np.uint64)]
     names, rows = Names(), 0
     while True:
-        came = _next(chunks, ctrl_c) if exchange.rank == 0 else None
-        failure = came if isinstance(came, BaseException) else None
-        counted = isinstance(came, int)
-        keys = came if isinstance(came, Keys) else Keys(tables[0][:, :2])
-        said: dict[str, Any] = {"rows": came if counted else rows, "more": came is keys, "counted": counted}
+        chunk = _next(chunks, ctrl_c) if exchange.rank == 0 else None
+        failure = chunk if isinstance(chunk, BaseException) else None
+        counted = isinstance(chunk, int)
+        keys = chunk if isinstance(chunk, Keys) else Keys(tables[0][:, :2])
+        said: dict[str, Any] = {"rows": chunk if counted else rows, "more": chunk is keys, "counted": counted}
         if failure is not None:
             said["error"] = words_of(failure)
         said = exchange.allgather(said)[0]
         try:
             check_errors(job, "audit(), reading the reference", [((job.layout.trainers[0],), said)], failure)
         finally:
-            del came, failure  # an error would keep itself and the program's frames alive
+            del chunk, failure  # an error would keep itself and the program's frames alive
         if not said["more"]:
             part = np.concatenate(tables)
             return Reference(said["rows"], None if said["counted"] else part[in_parts(part, 1)[0]], names)
@@ -87,7 +87,7 @@ def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:
     if _kind(given) == "function":
         given = given()
         if given is None or _kind(given) == "function":
-            what = f"the function that reference= is returned {given!r}"
+            what = f"the function passed as reference= returned {given!r}"
             raise explained(TypeError, what, "Let it return a number of rows, keys, or an iterable of elements")
         check_reference(given, key)
     if _kind(given) == "number":

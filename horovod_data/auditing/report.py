@@ -59,9 +59,9 @@ class Report:
     distinct_by_rank: tuple[int, ...]
     never: Optional[int]  # rows of the reference that were never seen; None: there is no reference
     unknown: Optional[int]  # different rows that are not in the reference; None: there is no reference
-    repeats: int  # deliveries of a row beyond the number in the reference, or without a reference beyond the first
+    repeats: int  # deliveries of a row beyond its number in the reference. Without a reference: beyond the first
     reference: Optional[int]  # rows of the reference
-    times: dict[int, int]  # how often seen, from 1: number of different rows
+    times: dict[int, int]  # the number of different rows, by how often they were seen
     # (a, b): rows that both saw; (a, a): rows that a saw more than once; no value is 0
     pairs: dict[tuple[int, int], int]
     by_content: bool  # no key was given
@@ -211,7 +211,7 @@ class Report:
             yield f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}"
             yield "A rank that ends first leaves the others waiting in their next collective call"
         if self.never and self.left and not self.errors:
-            ended = "(a loop that was left, end_epoch(), report()): what the loader still had is not seen"
+            ended = "(a loop that was left, end_epoch(), report()): elements that the loader still had were not seen"
             yield f"On {self._named(self.left)} the epoch ended before the loader did {ended}"
         whole_epoch = not self.unknown and not self.errors and not self.left
         known = self.reference or 0

@@ -148,7 +148,7 @@ def _rows(leaf: Any, path: str) -> Iterator[bytes]:
 
 
 def _row(row: Any, path: str = "") -> bytes:
-    """The bytes of an element, or of a part of it, that is one row. They are those of the same row in a batch."""
+    """The bytes of an element, or of a part of it, that is one row. The same row in a batch has the same bytes."""
     arrays = [_array(leaf, where) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
     return b"".join(chain.from_iterable(_rows_of_array(array[None], dtype) for array, dtype in arrays))
 
@@ -191,7 +191,7 @@ def array_of(leaf: Any) -> tuple[Array, str]:
             leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow
         if isinstance(leaf, list) and not leaf:
             return np.empty(0, np.int64), "int64"
-        # numpy's own texts lose NULs at their ends, and in an array of them each is as long as the longest
+        # An array of numpy's own texts loses NULs at their ends, and makes each text as long as the longest.
         texts = any(_is_text(one) for _, one in _entries(leaf))
         array = np.array(leaf, object) if texts else np.asarray(leaf)
     except Exception as error:  # the object's own conversion may raise any error
@@ -201,7 +201,7 @@ def array_of(leaf: Any) -> tuple[Array, str]:
             raise NoArray
         return array, "string"
     if array.dtype.kind == "f" and isinstance(leaf, list) and all(_is_integer(one) for _, one in _entries(leaf)):
-        # as floats, neighbours would be the same
+        # As floats, different whole numbers could be equal.
         raise NoArray(" (whole numbers that no dtype of numpy can hold together)")
     # in one byte order, so that the same numbers have the same bytes
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -79,7 +79,7 @@ def _axis(ranges: list[Any], reference: Reference) -> Axis:
     if ranges and None not in ranges:
         first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
         if not by_key and reference.rows and 0 <= first and last < reference.rows:
-            return Axis("number", 0, reference.rows - 1)  # the keys are probably all numbers from 0 on
+            return Axis("number", 0, reference.rows - 1)  # the keys are probably the numbers from 0 to rows - 1
         return Axis("number", first, last)
     return Axis("reference", 0, reference.rows - 1) if by_key and reference.rows else Axis("hash")
 
@@ -104,7 +104,7 @@ def _places(epoch: Epoch, words: Any, key: Sequence[int]) -> list[Any]:
 
 
 def _example(found: Sequence[int], by_rank: Sequence[Any], by_content: bool) -> Example:
-    """`by_rank`: each rank's answer of _places()."""
+    """`by_rank`: what _places() returned on each rank."""
     word0, word1, _, times = found
     seen = tuple(Seen(rank, step, row) for rank, (places, _) in enumerate(by_rank) for step, row in places)
     key: Union[int, str] = shown(word0, word1)

@@ -26,7 +26,7 @@ _OF_RANK = "horovod_data.of_rank"  # an attribute of an error: the rank that it 
 class JobSets:
     """The sets of a job. Every rank has one, with the same arguments, and calls the same methods. Collective."""
 
-    def __init__(self, directory: str, keep: int, what: str, arguments: Optional[dict[str, Any]] = None) -> None:
+    def __init__(self, directory: str, keep: int, what: str, arguments: dict[str, Any]) -> None:
         """Local.
 
         Args:
@@ -44,7 +44,7 @@ class JobSets:
                 RuntimeError, f"{what} was called on a dedicated reader", "Call horovod_data.serve() before it"
             )
         self.rank, self.ranks = self._job.trainer, len(self._job.layout.trainers)
-        self._what, self._arguments = what, {"keep": keep, **(arguments or {})}
+        self._what, self._arguments = what, {"keep": keep, **arguments}
         self._sets = Sets(directory, keep)
         self._number = 0  # of the next set
         self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the set current that waits
@@ -103,16 +103,13 @@ class JobSets:
         self._number = answer["number"]
         return None if answer["set"] is None else WholeSet(**answer["set"])
 
-    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool = False) -> bool:
+    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool) -> None:
         """Saves a set. An error of the disk, on any rank, is logged, and the sets before stay.
 
         Args:
           write: writes this rank's part into the folder that it is given.
           about: the same on every rank, and anything that JSON can hold.
           wait: the set becomes current only by settle(True).
-
-        Returns:
-          Whether the set was saved.
 
         Raises:
           ValueError: the ranks differ in `about`.
@@ -144,7 +141,6 @@ class JobSets:
         finally:
             failure = None
         self.waits = saved and wait
-        return saved
 
     def settle(self, current: bool) -> None:
         """Makes the set current that was saved with wait=True, or drops it. Local."""

@@ -47,12 +47,11 @@ class Channel:
 
 
 def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
-    """Makes a channel. The caller becomes a user of the channel.
+    """Makes a channel. The caller is a user of the channel until it calls bindings.channel_unuse().
 
     Collective: all ranks make their channels in the same order. Every rank takes part in the agreement, also after its
     own work has failed. So all ranks raise the error of a failed rank.
-    `ctrl_c` delivers signals only while the program's own code runs. After that, signals wait until all ranks have made
-    the channel.
+    `ctrl_c` delivers signals while the program's own code runs. After that it defers signals.
     """
     mine: dict[str, Any] = {"arguments": options.words()}
     reading: Optional[Reading] = None
@@ -101,9 +100,9 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
 
 
 def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]) -> tuple[int, Said]:
-    """The number of the agreement, and the data of all ranks in it.
+    """Sends `mine` to all ranks. Returns the number of the agreement, and the data of all ranks.
 
-    If the agreement itself fails, this rank raises its own failure, if it has one.
+    If the agreement itself fails, raises this rank's `failure`. Without one, raises the error of the agreement.
     """
     try:
         number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
@@ -119,10 +118,10 @@ def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]
 def _agreed(
     job: state.Job, options: Options, number: int, what: str, said: Said, reading: Optional[Reading]
 ) -> tuple[Channel, list[int]]:
-    """The channel, and the bytes of shared memory of each reader. Raises ValueError if the readers' data don't fit."""
-    by_rank = {rank: words for ranks, words in said for rank in ranks}
+    """Returns the channel, and the size of each reader's arena. Raises ValueError if the readers' data don't match."""
+    by_rank = {rank: contribution for ranks, contribution in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
-    names = [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)]
+    names = [f"reader {reader} on {job.hosts[rank]}" for reader, rank in enumerate(job.layout.readers)]
     fingerprints = [words["fingerprint"] for words in readers]
     if options.shard is not None:
         parts = [None if words["part"] is None else PartSummary(**words["part"]) for words in readers]
@@ -140,8 +139,8 @@ def _agreed(
 
 def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
     options = channel.options
-    # The most bytes that a reader may have on their way for this channel. The limit is a quarter of the smallest arena,
-    # because a reader's arena serves all channels.
+    # The most bytes that a reader may send ahead for this channel: at most a quarter of the smallest arena, because all
+    # channels share a reader's arena.
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
     (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
@@ -190,7 +189,7 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
 def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_rows: list[Optional[int]]) -> int:
     """The cardinality that every trainer sees.
 
-    `counts` has the number of each reader's elements. `with_rows` has Reading.steps of each reader.
+    `counts` and `with_rows` have Reading.count and Reading.steps of each reader.
     """
     if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # fewer elements may come
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
@@ -203,7 +202,7 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int], with_
         known = [one for one in with_rows if one is not None]
         total = sum(known) if len(known) == len(with_rows) else None
         return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0], total)
-    if options.schedule == "dynamic":  # each host has elements of its own
+    if options.schedule == "dynamic":  # a host's ranks end when their own reader is exhausted
         return _UNKNOWN
     each = [steps(*one) for one in zip(counts, job.layout.readers, with_rows)]
     finite = [one for one in each if one != _INFINITE]

@@ -73,18 +73,18 @@ def distribute_dataset(
         (x, y, sample_weight * weight), as with `weigh`.
       prefetch: the most steps that a reader may send ahead to a rank, beyond its current step. This changes neither the
         order of rows, nor which rank gets a row.
-        "auto": as many as help, 2 to 64, bounded in bytes.
+        "auto": as many as help the rank: 2 to 64, within prefetch_mb.
         A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most prefetch
         shares.
       prefetch_mb: with prefetch="auto", the most MiB of batches that the reader may send ahead for this channel, to
-        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. The
-        limit is a quarter of a reader's HOROVOD_DATA_ARENA_MB. With a number as prefetch, prefetch_mb is an error.
+        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. At
+        most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With a number as prefetch, prefetch_mb is an error.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.
         "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or
         elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers,
         and no later stage counts elements. Otherwise every reader reads everything, and delivers its part of the
-        elements. Parts that don't make up one whole are an error, for example with another order on each reader.
+        elements. If the parts don't make up one whole, it is an error: for example, if their orders differ.
         Except: datasets that a function makes for later epochs are not compared, so they must be the same on all
         readers.
       on_reader_error: the effect of an error in a reader's pipeline.
@@ -122,8 +122,8 @@ def distribute_dataset(
         has the same class, and names that rank.
       RuntimeError: before init(), after shutdown(), inside tf.function, or after a rank has departed.
       TimeoutError: a rank has not made this call within HOROVOD_DATA_TIMEOUT seconds.
-      Errors of the dataset function: on the reader as they are. On other ranks they have the same class and quote the
-        text, or are a RuntimeError if the class is neither Python's nor TensorFlow's.
+      Errors of the dataset function: on the reader as they are. On other ranks they quote the text. Their class is the
+        same if it is Python's or TensorFlow's, otherwise RuntimeError.
       KeyboardInterrupt: at once in the dataset function, otherwise when all ranks have made the call.
 
     Iterating raises, on every rank:
@@ -199,9 +199,9 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
         what = f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}"
         raise explained(ValueError, what, "Use the same arguments or another name")
     asked[name] += 1
-    # A dedicated reader never comes here, because it is in serve().
-    in_charge = job.reader is not None or job.trainer == 0
-    if in_charge and given is not None and given != channel.made_of and not channel.told:
+    # Trainer 0 logs too, because dedicated readers are in serve() by now.
+    logs = job.reader is not None or job.trainer == 0
+    if logs and given is not None and given != channel.made_of and not channel.told:
         channel.told = True
         what = f"channel {options.name!r} exists already, from an earlier graph: it keeps its first dataset"
         to_do = (

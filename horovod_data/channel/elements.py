@@ -36,7 +36,7 @@ class Component:
     shape: tf.TensorShape
     rule: EmptyRule
     row_length: int = -1  # the length of a uniform axis that a ragged tensor stores as row splits; else -1
-    says: Optional[tf.TensorShape] = None  # of a sparse tensor's dense shape: the static shape that it must match
+    says: Optional[tf.TensorShape] = None  # for a sparse tensor's dense shape: the static shape that it must match
 
 
 def is_none(leaf: Any) -> bool:
@@ -144,10 +144,10 @@ def common_spec(specs: Sequence[Any]) -> Any:
       ValueError: the readers have different components, or components of different types. The text says which.
     """
     named = [leaves(spec) for spec in specs]
-    for reader, others in enumerate(named):
-        if [name for name, _ in others] != [name for name, _ in named[0]]:
-            ours, theirs = (", ".join(name for name, _ in one) for one in (named[0], others))
-            raise ValueError(f"reader 0 has {ours}, reader {reader} has {theirs}")
+    for reader, parts in enumerate(named):
+        if [name for name, _ in parts] != [name for name, _ in named[0]]:
+            first, other = (", ".join(name for name, _ in one) for one in (named[0], parts))
+            raise ValueError(f"reader 0 has {first}, reader {reader} has {other}")
     common = []
     for same in zip(*named):
         leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
@@ -173,7 +173,7 @@ def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def put_together(spec: Any) -> Callable[..., Any]:
-    """The inverse of take_apart, for Dataset.map. The mapped dataset then needs `spec` as its element_spec."""
+    """The inverse of take_apart, for Dataset.map. The caller must then set the dataset's element_spec to `spec`."""
 
     def pack(*tensors: tf.Tensor) -> Any:
         rest = list(tensors)

@@ -27,12 +27,12 @@ _MOST_PREFETCH = 2**31 - 1  # a C int
 _MOST_MB = float(1 << 20)
 
 
-class _Ours(str):
-    """A value that no program passes by accident, because it is compared by identity."""
+class _Marker(str):
+    """A value that is compared by identity, so that no program passes it by accident."""
 
 
 # The value of `shard` in predict(): "auto", except where the dataset function takes an InputContext.
-UNLESS_SHARDED = _Ours("auto, unless the dataset function takes a context")
+UNLESS_SHARDED = _Marker("auto, unless the dataset function takes a context")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +107,10 @@ class Options:
         return {**given, "weigh": "a function" if self.has_costs else self.weigh}
 
     def completed(self, settings: Settings) -> Options:
-        """The same options. HOROVOD_DATA_* variables replace arguments that were left out."""
+        """A copy in which HOROVOD_DATA_* variables replace arguments that were left out."""
         size = self.prefetch_mb
         if size is None and self.prefetch == AUTO:
-            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # the setting is in whole bytes, and may be less
+            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # rounding to whole bytes may make it less
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
     def __str__(self) -> str:
@@ -125,12 +125,10 @@ def _steps(given: Any) -> Union[int, str]:
     if _is_auto(given):
         return AUTO
     if (prefetch := whole(given)) is None:
-        to_do = 'It counts steps: 1 or more; "auto" stands for as many as help'
-        raise explained(TypeError, f"prefetch={given!r} is not a whole number", to_do)
+        raise explained(TypeError, f"prefetch={given!r} is not a whole number", 'Use 1 or more steps, or "auto"')
     if not 1 <= prefetch <= _MOST_PREFETCH:
         what = "less than 1" if prefetch < 1 else f"more than {_MOST_PREFETCH}"
-        to_do = f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"'
-        raise explained(ValueError, f"prefetch={prefetch} is {what}", to_do)
+        raise explained(ValueError, f"prefetch={prefetch} is {what}", f'Use 1 to {_MOST_PREFETCH} steps, or "auto"')
     return prefetch
 
 
@@ -141,7 +139,7 @@ def _size(given: Any) -> Optional[float]:
         raise explained(TypeError, f"prefetch_mb must be a number of MiB, not {given!r}")
     try:
         size = float(given)
-    except OverflowError:  # more digits than a text should have
+    except OverflowError:  # a huge int, whose digits would fill the error text
         given = size = math.inf if given > 0 else -math.inf  # type: ignore[operator]
     if not math.isfinite(size) or size < LEAST_MB:
         raise explained(ValueError, f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more")

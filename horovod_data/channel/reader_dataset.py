@@ -40,11 +40,12 @@ class Reading:
     """The dataset that this process reads for a channel, or the function that makes one for every epoch."""
 
     spec: Any  # of its elements
-    count: int  # of its elements, as tf.data counts
+    count: int  # the number of its elements, as tf.data counts
     steps: Optional[int]  # global batches with at least one row for each trainer; None: unknown
-    fingerprint: Optional[str]  # equal for pipelines that yield the same, before they are sharded; None: not known
+    fingerprint: Optional[str]  # of the pipeline before it is sharded; None: unknown
     part: Optional[ReaderPart]  # with shard="auto"
-    # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
+    # deal(channel, epoch, number) runs one epoch, until all trainers have ended it. bindings.source_wait() returns
+    # `epoch` and `number`.
     deal: Callable[[int, int, int], None]
     close: Callable[[], None] = lambda: None  # frees the session in which deal() runs
 
@@ -81,7 +82,7 @@ class Reading:
 
     @classmethod
     def _of_graph(cls, dataset: tf.data.Dataset, rules: _Rules, graph: tf.Graph) -> "Reading":
-        """A dataset of a TF1 graph."""
+        """Makes a Reading of a dataset of a TF1 graph."""
         if rules.shard:
             to_do = "Pass a function that makes the dataset: it is called in eager mode"
             raise explained(ValueError, 'shard="auto" cannot look into a dataset of a TF1 graph', to_do)
@@ -179,7 +180,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
 def _made_anew(function: Callable[..., Any], rules: _Rules, spec: Any, number: int) -> _Prepared:
     """The dataset of epoch `number`. Its elements must have the types and shapes that all ranks know.
 
-    With shard="auto" the readers do not compare their parts again, because no reader waits here for another one.
+    With shard="auto" the readers do not compare their parts again, because this call is not collective.
     """
     made = _prepared(_call(function, number), rules)
     if not _fits(made.spec, spec):
@@ -275,8 +276,8 @@ def _graph_deal(
     """Prepares a dataset of a TF1 graph.
 
     Returns a function that deals an epoch, a function that closes the session, and the dataset's length. The session
-    runs a copy of the needed part of the graph. While the user's graph lives, this rank uses the channel. So the
-    channel must not keep that graph alive.
+    runs a copy of the needed part of the graph. It must not keep the user's graph alive, because this rank uses the
+    channel until that graph is freed.
     """
     needed: set[str] = set()
     waiting = [variant.op, count.op]

@@ -22,7 +22,7 @@ _UNKNOWN = 2  # absl::StatusCode::kUnknown
 # UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
-# The longest wait for a dealer thread. It is limited, because a generator that sleeps can't be interrupted.
+# shutdown() waits at most this time for the dealer threads, because a generator that sleeps can't be interrupted.
 _JOIN_SECONDS = 5.0
 
 # All dealers that have not been joined. Idle dealers count too: their objects must not be freed while Python ends.
@@ -41,7 +41,7 @@ class Dealer:
         self._reading = reading
         self._channel: Optional[int] = None
         self._label = ""
-        self._told = threading.Event()
+        self._decided = threading.Event()  # begin() or cancel() was called
         self.thread: threading.Thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
         for ended in [dealer for dealer in _dealers if not dealer.thread.is_alive()]:
             ended.thread.join()
@@ -60,14 +60,14 @@ class Dealer:
         self.thread.name += f" {label}"
         self._label = label
         self._channel = channel
-        self._told.set()
+        self._decided.set()
 
     def cancel(self) -> None:
         """Ends the thread, because the channel was not made."""
-        self._told.set()
+        self._decided.set()
 
     def _deal(self) -> None:
-        self._told.wait()
+        self._decided.wait()
         try:
             while self._channel is not None and (turn := bindings.source_wait(self._channel)):
                 _run_epoch(self._reading, self._channel, self._label, *turn)
@@ -83,9 +83,9 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
         reading.deal(channel, epoch, number)
     except SystemExit as error:  # raised by a dataset function that is called for every epoch
         _exit_job(channel, label, epoch, error)
-    except BaseException as error:  # the op did not begin, so the trainers wait
+    except BaseException as error:  # the op has not begun, so only this call reports the error to the trainers
         kind = "" if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: "
-        bindings.source_fail(channel, epoch, _code_of(error), kind + message_of(error))  # the core adds a longer place
+        bindings.source_fail(channel, epoch, _code_of(error), kind + message_of(error))  # the core adds the place
 
 
 def _code_of(error: BaseException) -> int:
@@ -99,7 +99,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:
-    """Ends the job after sys.exit() in a dataset function, which may run on any thread."""
+    """After sys.exit() in a dataset function: ends the job with that status, or only the epoch if the status is 0."""
     if status := exit_status.status_of(error.code):
         exit_status.show_text_of(error)
         what = f"the dataset function ends the program with status {status}, and the job with it"
@@ -128,7 +128,7 @@ def serve() -> None:
     job = state.current("serve()")
     if job.trainer is not None:
         return
-    to_do = "Call distribute_dataset() for all channels before serve(). predict() takes what it returned with "
+    to_do = "Call distribute_dataset() for all channels before serve(). For predict(), call it with "
     to_do += 'remainder="partial"'
     bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do, where=""))
     bindings.wait_all_bye()

@@ -49,7 +49,7 @@ class _Typed(private.UnaryDataset):
         return self._spec
 
 
-def receive(channel: int, label: str, steps: int, spec: Any, whole: bool, multiplies: bool = False) -> tf.data.Dataset:
+def receive(channel: int, label: str, steps: int, spec: Any, whole: bool, multiplies: bool) -> tf.data.Dataset:
     """The dataset of this rank's shares: `steps` elements (as tf.data counts) of this spec.
 
     `whole`: the ranks together get all rows, in order and without padding.

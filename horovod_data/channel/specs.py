@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the spec of an element as JSON, for other processes. So no process needs to unpickle anything."""
+"""Writes the spec of an element as JSON, for other processes, which therefore unpickle nothing."""
 
 from __future__ import annotations
 

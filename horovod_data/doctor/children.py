@@ -36,11 +36,11 @@ class Told:
     def end(self) -> str:
         return f"ended {self.ended}: {self.last_words()}"
 
-    def last_words(self, lines: int = 3) -> str:
-        """The last lines of stderr without decoration. They usually have the reason for the end."""
+    def last_words(self) -> str:
+        """The last three lines of stderr without decoration. They usually have the reason for the end."""
         said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
         telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
-        return " / ".join((telling or said)[-lines:])
+        return " / ".join((telling or said)[-3:])
 
 
 def say(**record: Any) -> None:

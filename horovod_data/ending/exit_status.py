@@ -45,8 +45,7 @@ GRACE_SECONDS = 0.5
 PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
-# The message of an error that other ranks have after sys.exit() in a pipeline, a dataset function, or a model in
-# predict(). TensorFlow makes a text of the first.
+# The error that other ranks raise after sys.exit() in a pipeline, a dataset function, or a model in predict().
 _EXIT_ELSEWHERE = re.compile(
     r"^(?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
 )
@@ -105,7 +104,7 @@ def _wrap_hooks() -> None:
     def exit(status: Any = None, /) -> NoReturn:  # the name shows in help() and tracebacks
         try:
             previous_exit(status)
-        except SystemExit:  # raised by the original sys.exit, which makes an object of it
+        except SystemExit:  # `except` makes the object that sys.exit alone does not make before Python 3.12
             raise
 
     exit.__doc__ = previous_exit.__doc__
@@ -148,8 +147,8 @@ def _status_of_uncaught(error: Optional[BaseException]) -> int:
     """The status of the job after an uncaught error."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
-    told = None if error is None else _EXIT_ELSEWHERE.search(message_of(error))
-    return (int(told[1]) & 0xFF or 1) if told else 1
+    elsewhere = None if error is None else _EXIT_ELSEWHERE.search(message_of(error))
+    return (int(elsewhere[1]) & 0xFF or 1) if elsewhere else 1
 
 
 def _note_uncaught(error: Optional[BaseException]) -> None:
@@ -190,7 +189,7 @@ def fail(status: int, said: bool) -> NoReturn:
     _said = said
     time.sleep(0 if _alone() else GRACE_SECONDS)
     _abort(status)
-    raise AssertionError("the process goes on")
+    raise AssertionError("abort() has returned")
 
 
 def _at_exit() -> None:
@@ -246,6 +245,6 @@ def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
 
 def _uncaught() -> bool:
     """Says whether an exception ended the program and Python called another excepthook."""
-    value = getattr(sys, "last_value", None)  # Python sets it first
+    value = getattr(sys, "last_value", None)  # Python sets it before it calls the excepthook
     trace = getattr(value, "__traceback__", None)
     return _root is not None and trace is not None and trace.tb_frame.f_code is _root and _may_end()

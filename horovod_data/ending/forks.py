@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protects a forked child from the job's objects that it inherits.
 
-A tf.data iterator has threads, and a child has only the thread that forked. TensorFlow joins the threads of an iterator
-that is destroyed. It gives the work to a thread when an iterator is asked for an element. So a child would crash or
-wait without end. Sessions of TF1 have threads, too. Therefore in a child:
+Iterators of tf.data and sessions of TF1 have threads, but a child has only the thread that forked. TensorFlow waits for
+an iterator's threads when it destroys the iterator, and when the program asks for an element. So a child would crash or
+wait without end. Therefore in a child:
 
 - The inherited iterators and sessions are never destroyed.
 - Iterators and datasets of a channel raise, and inherited sessions raise.
@@ -49,9 +49,9 @@ def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> Non
     objects = gc.get_objects()
     if frozen:
         gc.freeze()
-    # Those made before init(). Not by isinstance(), because proxies import modules, or raise, when they are asked.
-    ours = {of for of in set(map(type, objects)) if issubclass(of, kinds)}
-    _inherited.update(one for one in objects if type(one) in ours)
+    # Objects made before init(). isinstance() would make proxies import modules, or raise.
+    found = {of for of in set(map(type, objects)) if issubclass(of, kinds)}
+    _inherited.update(one for one in objects if type(one) in found)
     os.register_at_fork(after_in_child=_in_child)
 
 
@@ -80,12 +80,12 @@ def _in_child() -> None:
     checked = lambda dataset: _refuse_dataset() if _is_of_channel(dataset) else call(dataset)
     setattr(tf.data.Dataset, private.DATASET_CALL, checked)
     for one in list(_inherited):
-        with contextlib.suppress(Exception):  # the others are taken care of all the same
+        with contextlib.suppress(Exception):  # the other objects must still be disarmed
             _disarm(one)
 
 
 def _disarm(one: _Inherited) -> None:
-    """In the child: nothing ends the object, and what would wait for a thread raises."""
+    """In the child: makes sure that the object is never destroyed, and that calls raise if they would need a thread."""
     if isinstance(one, private.BaseSession):
         _keep(one)
         # close() would wait for the session's threads

@@ -64,10 +64,7 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 def refuse(where: str) -> None:
-    """Makes hvd.init() raise on this dedicated reader, in all modules of Horovod.
-
-    Otherwise it would wait without end.
-    """
+    """Makes hvd.init() of all Horovod's modules raise on this dedicated reader, where it would wait without end."""
     try:
         from horovod.common.basics import HorovodBasics
     except Exception:  # not installed, or unusable
@@ -111,7 +108,7 @@ def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], boo
     for our shutdown(), and our shutdown() comes before the call that waits for Horovod's thread.
 
     Args:
-      hears: called first.
+      hears: hvd.shutdown() calls it first.
       ends: does our shutdown(), and returns whether our communication thread has ended.
     """
     library = _library(horovod)

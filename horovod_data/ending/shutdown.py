@@ -35,8 +35,8 @@ def shutdown() -> None:
     continue to run. Except: at exit Horovod ends within a second, because other ranks may wait for this rank in a
     collective.
 
-    - A trainer sends the readers that it is done, and returns at once. Its iterators end. If it has an audit(), it
-      first makes the report of the last epoch, together with the other ranks.
+    - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
+      audit(), all ranks together first make the report of the last epoch.
     - A reader serves until every trainer is done. If it also trains, a log line names the trainers for which it waits,
       after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
@@ -45,7 +45,7 @@ def shutdown() -> None:
 
     Raises:
       RuntimeError: in a forked child.
-      TimeoutError: on a reader that trains: for HOROVOD_DATA_TIMEOUT seconds no other trainer has taken a batch, or been done.
+      TimeoutError: on a reader that trains: no trainer has taken a batch or ended for HOROVOD_DATA_TIMEOUT seconds.
     """
     if (job := joined()) is None or known("shutdown()").ended:
         return
@@ -53,7 +53,7 @@ def shutdown() -> None:
     if (error is None and not exit_status.failing()) or (job.reader is None and not _last_things):
         _shut_down(exiting=not threading.main_thread().is_alive())  # called by an atexit handler of the program
     elif error is not None and not job.waits_at_exit:
-        _say_behind("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
+        _say_during("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
         job.waits_at_exit = True
         if bindings.state() == bindings.State.RUNNING:
             bindings.leave_channels()
@@ -67,17 +67,17 @@ def _error_under_way() -> Optional[BaseException]:
     return None if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) else error
 
 
-def _say_behind(call: str, error: BaseException, then: str = "") -> None:
+def _say_during(call: str, error: BaseException, then: str = "") -> None:
     """Logs the error, because other ranks may end the job before the program prints it."""
     if joined() is not None and not (isinstance(error, SystemExit) and exit_status.status_of(error.code) == 0):
-        say(explain(f"{call} is called behind {type(error).__name__}: {text_of(error)}", then))
+        say(explain(f"{call} is called during {type(error).__name__}: {text_of(error)}", then))
 
 
-def _shut_down(exiting: bool = False) -> None:
+def _shut_down(exiting: bool) -> None:
     if joined() is None or (job := known("shutdown()")).ended:
         return
     if _last_things and bindings.state() == bindings.State.RUNNING:
-        # so that the epochs of the other ranks end; the calls of before_shutdown() wait for that
+        # This ends the epochs of the other ranks. The functions of before_shutdown() wait for that.
         bindings.leave_channels()
     while _last_things and bindings.state() == bindings.State.RUNNING:
         _last_things.pop(0)(horovod.begin_to_end if exiting else lambda: None)
@@ -110,13 +110,14 @@ def _serve_on(job: Job) -> None:
     limit, seen, since = job.settings.timeout_seconds, None, time.monotonic()
     while not bindings.wait_all_bye(_LOOK_SECONDS):
         readers = times.readers(times.own())
-        moved = [(one.elements, one.untaken) for one in readers.values()], bindings.serves()
-        if moved != seen:
-            seen, since = moved, time.monotonic()
+        waits_for = bindings.serves()
+        progress = [(one.elements, one.untaken) for one in readers.values()], waits_for
+        if progress != seen:
+            seen, since = progress, time.monotonic()
         elif limit and time.monotonic() - since >= limit:
             raise explained(
                 TimeoutError,
-                f"shutdown() has waited {limit:g} s for {moved[1]}: no batch was taken, and there was no end",
+                f"shutdown() has waited {limit:g} s for {waits_for}: no trainer has taken a batch or ended",
                 "They may wait for this rank in a collective. Call shutdown() after the last collective, or leave it out, "
                 "because the exit of the program does the same. HOROVOD_DATA_TIMEOUT sets the limit",
             )
@@ -132,26 +133,19 @@ def end() -> bool:
 
 
 def hear_of_horovods_end() -> None:
-    """Called by hvd.shutdown(), before it does our shutdown().
-
-    Logs an error that the program handles at this moment.
-    """
+    """Logs the error that the program handles at this moment. hvd.shutdown() calls it before our shutdown()."""
     if (job := joined()) is not None and not job.ended and (error := _error_under_way()) is not None:
-        _say_behind("hvd.shutdown()", error)
+        _say_during("hvd.shutdown()", error)
 
 
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
-    """Makes shutdown() call `last` after it has left its channels and before it leaves the job.
+    """Makes shutdown() call `last` between departing from the channels and departing from the job, the oldest first.
 
-    The oldest `last` comes first. `last` gets a function. It must call this function before a longer wait for other
-    ranks.
+    `last` gets a function, and must call it before a long wait for other ranks.
     """
     _last_things.append(last)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:
-    """Makes shutdown() call `ending` after all sources have ended.
-
-    The newest comes first. It is for joining threads.
-    """
+    """Makes shutdown() call `ending`, which joins threads, after all sources have ended. The newest comes first."""
     _endings.append(ending)

@@ -22,8 +22,8 @@ from .settings import Settings
 _LOOK_SECONDS = 0.5  # between two looks at the clock
 _GRACE_SECONDS = 0.5
 
-# What all processes must have alike, and its name for people. The version comes first, because another version may have
-# other fields.
+# The fields that must be equal on all processes, with their names in error texts. The version comes first, because
+# another version may have other fields.
 _ALIKE = {
     "version": "the version of horovod_data",
     "readers": "readers",
@@ -70,7 +70,7 @@ def meet(mine: Introduction, rank: int, exchange: Callable[[bytes], list[bytes]]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Raises RuntimeError on every rank unless all trainers have Horovod, or none, and it counts the trainers alone."""
+    """Raises RuntimeError on every rank unless all trainers or none have Horovod, and its ranks are the trainers."""
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
     states = [
@@ -115,10 +115,10 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def watched(where: str, size: int, settings: Settings, did: str = "called") -> Iterator[None]:
-    """Watches a wait for all `size` processes on a thread, because a call of MPI can't be interrupted.
+    """A context that waits for all `size` processes. A thread watches it, because a call of MPI can't be interrupted.
 
-    Logs the stall line. At the time limit it ends this process with an error, and the job with it. `did` says in these
-    texts what the other processes have not done with init().
+    The thread logs the stall line. At the time limit it logs an error and ends this process, which ends the job. `did`
+    is the verb for init() in these texts: "not all of the 4 processes have called horovod_data.init()".
     """
     if size == 1:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether this process was started in a way that can work. Pure: it uses only its arguments.
+"""Checks whether this process was started in a way that can work. It calls neither MPI nor TensorFlow.
 
 Each check raises RuntimeError, whose text says what to change. `mpi` is mpi_name() of the MPI library that the core was
 built with.
@@ -27,7 +27,7 @@ class Launcher(NamedTuple):
     """The launcher of this process, as far as the environment shows it."""
 
     name: str
-    size: int  # processes in the job; at least so many if the launcher doesn't say
+    size: int  # processes in the job; a lower bound if the launcher doesn't say
     evidence: str  # the variable that shows this launcher
 
 
@@ -65,7 +65,7 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
             RuntimeError,
             f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
             f"memory, which need at least {least}, besides those of your program",
-            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
+            "Raise the limit where the job is started, as with `ulimit -n 1024`, or the limit of its container",
             where,
         )
 
@@ -153,7 +153,7 @@ def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
             RuntimeError,
             f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
             f"of its own. horovod_data was built with {mpi}",
-            "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
+            "Install Horovod and mpi4py for that library too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
             "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
         )
 

@@ -38,7 +38,7 @@ class Settings:
     progress_seconds: float = 10.0  # seconds from line to line
     timeline: str = ""  # the path of the timeline's file; empty: no timeline
     timeline_bytes: int = 1 << 30
-    prefetch_bytes: int = 64 << 20  # bytes on their way to all ranks of a channel, with prefetch="auto"
+    prefetch_bytes: int = 64 << 20  # bytes sent ahead to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # verify every channel; channels made later read verify_in() again
 
 
@@ -171,12 +171,12 @@ def verify_in(environ: Mapping[str, str]) -> bool:
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
-def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], is_none: str) -> str:
-    """The value of a variable, or the first choice if it is not set. `is_none` ends the text about a wrong value."""
+def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], purpose: str) -> str:
+    """The value of a variable, or the first choice if it is not set. `purpose` ends the text about a wrong value."""
     value = environ.get(name, "").strip() or choices[0]
     if value not in choices:
         allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise explained(ValueError, f"{name}={value!r} is no way {is_none}", f"Set {name} to {allowed}, or unset it")
+        raise explained(ValueError, f"{name}={value!r} is no way {purpose}", f"Set {name} to {allowed}, or unset it")
     return value
 
 

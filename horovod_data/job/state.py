@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job as this process sees it, from init() on. Every public call gets it from here first."""
+"""The job as this process sees it, from init() on. Every public call first gets the job here."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def current(what: str) -> Job:
             RuntimeError,
             f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
             "finalised (by hvd.shutdown(), say)",
-            "Call shutdown() after the last call that reads; a process can't join again",
+            "Call shutdown() after the last use of horovod_data; a process can't join again",
         )
     return job
 

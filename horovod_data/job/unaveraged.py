@@ -17,15 +17,18 @@ from typing import Any
 from ..errors import explain
 
 TO_DO = (
-    "Use DistributedOptimizer and the callbacks of horovod_data.integrations.keras. Or use Keras 2: TF_USE_LEGACY_KERAS=1 "
-    "with the package tf_keras"
+    "Use DistributedOptimizer, load_model and the callbacks of horovod_data.integrations.keras. Or use Keras 2: "
+    "TF_USE_LEGACY_KERAS=1 with the package tf_keras"
 )
 
 
 def refuse(where: str) -> None:
-    """Makes DistributedOptimizer() of horovod.keras and horovod.tensorflow.keras raise, for optimizers of Keras 3.
+    """Makes DistributedOptimizer() and load_model() of Horovod's Keras layers raise, for optimizers of Keras 3.
 
-    Call it if Horovod has several ranks. packaging/horovod has a patch with which Horovod does not come here.
+    Horovod's load_model() gives a model of Keras 3 a plain optimizer.
+
+    Call it if Horovod has several ranks. With the patch in packaging/horovod, Horovod averages these gradients, and
+    nothing raises.
 
     Raises:
       RuntimeError: the program has made such an optimizer before.
@@ -33,7 +36,7 @@ def refuse(where: str) -> None:
     try:
         import horovod._keras as layer
 
-        make = layer.create_distributed_optimizer
+        make, load = layer.create_distributed_optimizer, layer.load_model
         arguments = inspect.signature(make)
     except Exception:  # another version of Horovod
         return
@@ -43,12 +46,22 @@ def refuse(where: str) -> None:
     @functools.wraps(make)
     def checked(*args: Any, **kwargs: Any) -> Any:
         given = arguments.bind(*args, **kwargs).arguments["optimizer"]
-        kind = _of_keras_3()
-        if kind is not None and isinstance(given, kind):
-            raise RuntimeError(_text(where))
+        _check(given, where)
         return make(*args, **kwargs)
 
-    layer.create_distributed_optimizer = checked
+    @functools.wraps(load)
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        model = load(*args, **kwargs)
+        _check(getattr(model, "optimizer", None), where)
+        return model
+
+    layer.create_distributed_optimizer, layer.load_model = checked, loaded
+
+
+def _check(optimizer: Any, where: str) -> None:
+    kind = _of_keras_3()
+    if kind is not None and isinstance(optimizer, kind):
+        raise RuntimeError(_text(where))
 
 
 def _of_keras_3() -> Any:
@@ -74,9 +87,9 @@ def _text(where: str) -> str:
 
 
 def keras_3_without_patch(home: str) -> str:
-    """The version of Keras 3, if tf.keras is Keras 3 and Horovod, in the folder `home`, is without our patch.
+    """Returns the version of Keras 3 if tf.keras is Keras 3 and Horovod lacks our patch. Otherwise an empty text.
 
-    It imports neither of them. Otherwise an empty text.
+    `home` is Horovod's folder. This function imports neither Keras nor Horovod.
     """
     try:
         version = importlib.metadata.version("keras")

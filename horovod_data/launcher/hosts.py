@@ -42,15 +42,15 @@ class Allocation:
     source: str  # what names them
 
 
-def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
+def parse_hosts(text: str) -> tuple[Host, ...]:
     """Parses `host1:4,host2:4`. A host without a number has one slot. If a host comes twice, its slots are added up."""
     found = []
     for part in text.split(","):
         match = re.fullmatch(rf"({_NAME})(?::(\d+))?", part.strip())
         if match is None:
-            what = f"{option} {text}: {part.strip()!r} is not a host with its slots"
-            raise LaunchError(what, f"Write it as {option} host1:4,host2:4")
-        found.append((match[1], _slots(match[2], f"{option} {text}")))
+            what = f"-H {text}: {part.strip()!r} is not a host with its slots"
+            raise LaunchError(what, "Write it as -H host1:4,host2:4")
+        found.append((match[1], _slots(match[2], f"-H {text}")))
     return together(found)
 
 

@@ -22,8 +22,8 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     - `train/epoch`: the epoch's number in this run.
     - `train/rows`, `train/steps`: delivered on this rank. An element without rows counts as one row.
-    - `train/dropped`: rows of the whole job that remainder="drop" left out (elements with batch="per_rank"). It counts
-      when the readers reach the end of the epoch. In an epoch that was broken off, it counts what was dealt until then.
+    - `train/dropped`: rows of the whole job that remainder="drop" left out (elements with batch="per_rank"). They are
+      counted when the readers reach the end of the epoch, or when the epoch is broken off.
 
     Seconds of a channel on a rank, since the channel was made or since the last `stats(reset=True)`. The first three
     add up to the time of its epochs:

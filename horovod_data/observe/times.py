@@ -18,7 +18,7 @@ _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
 _OF_NOW = ("untaken", "window")  # values of this moment, not sums
 
-# The names of these values in stats(), which has them for each channel on every process.
+# The values that stats() has for each channel on every process.
 _NAMES = {
     "trainer": ("wait", "receive", "step", "waits", "window"),
     "reader": ("pipeline", "deal", "room", "serve", "untaken"),
@@ -212,22 +212,24 @@ def _since(process: Process, before: Process) -> dict[str, Any]:
         earlier = before["channels"].get(name, {})
         if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of the same name
             earlier = {}
-        roles = {role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+        roles = {
+            role: _grown(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel
+        }
         later[name] = {"options": channel["options"], **roles}
     return {**process, "channels": later}
 
 
-def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    less: dict[str, Any] = {}
+def _grown(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    grown: dict[str, Any] = {}
     for key, value in now.items():
         if key in _OF_NOW:
-            less[key] = value
+            grown[key] = value
         elif isinstance(value, list):
-            less[key] = [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
+            grown[key] = [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
         else:
-            less[key] = value - then.get(key, 0)
-    was_reset = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
-    return dict(now) if was_reset else less
+            grown[key] = value - then.get(key, 0)
+    was_reset = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in grown.values())
+    return dict(now) if was_reset else grown
 
 
 def flat(process: Process) -> dict[str, float]:
@@ -246,10 +248,10 @@ def flat(process: Process) -> dict[str, float]:
                     named[f"{name}/{value}_seconds"] = mine.get(value, 0) * _NS
                 else:
                     named[f"{name}/{value}"] = mine.get(value, 0)
-        one = channel.get("trainer", {})
-        named[f"{name}/queue"] = one["queued"] / one["steps"] if one.get("steps") else 0.0
-        other = channel.get("reader", {"room_of": (), "room_times_of": ()})
-        room, times = (dict(zip(process["serves"], other[what])) for what in ("room_of", "room_times_of"))
+        trainer = channel.get("trainer", {})
+        named[f"{name}/queue"] = trainer["queued"] / trainer["steps"] if trainer.get("steps") else 0.0
+        reader = channel.get("reader", {"room_of": (), "room_times_of": ()})
+        room, times = (dict(zip(process["serves"], reader[what])) for what in ("room_of", "room_times_of"))
         for rank in range(process["ranks"]):
             named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0) * _NS
             named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)

@@ -18,10 +18,10 @@ from ..job.settings import too_many_per_node
 # A plan without slack falls behind at the first delay. So delivery in a recommended plan takes at most this part of a
 # step.
 MOST_USED = 0.8
-# The search tries at most so many dedicated readers. A switch has no more ports.
+# The search tries at most this many dedicated readers, because a switch has no more ports.
 MOST_READERS = 256
 USUAL_RANKS = (8, 64, 512, 4096)
-# The upper limit for ranks and for everything else that is counted. MPI has no more ranks.
+# The upper limit for ranks and for all other counts, because a rank of MPI is a C int.
 MOST = (1 << 31) - 1
 # prefetch="auto", as in csrc/channel/window.h. PREFETCH_BYTES is the default of HOROVOD_DATA_PREFETCH_MB.
 AUTO = "auto"
@@ -114,7 +114,7 @@ class Job:
         return self.ranks * self.batch_bytes
 
     def window(self, served: int) -> int:
-        """The most steps that may be on their way from one reader to the ranks that it serves."""
+        """The most steps that may be on their way from all readers together to the `served` ranks."""
         if isinstance(self.prefetch, int):
             return self.prefetch
         fitting = self.prefetch_bytes / (served * self.batch_bytes)
@@ -177,30 +177,30 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
     goodput = job.link_gbit * 1e9 / 8 * costs.goodput
     if readers.per_node:
         # Every host is a job of its own. All hosts have the same pace.
-        served, local, each = job.fullest, job.fullest, 1
+        served, local, in_turn = job.fullest, job.fullest, 1
     else:
-        served, each = job.ranks, max(1, readers.dedicated)
+        served, in_turn = job.ranks, max(1, readers.dedicated)
         local = 0 if readers.dedicated and readers.own_hosts else job.fullest
     remote = served - local
     # Readers take turns, each with a whole step. At most as many readers work at once as the window has steps. Their
     # pipelines run ahead in their own buffers.
     window = job.window(served)
-    at_work = min(each, window)
-    lines = at_work if local == 0 else min(at_work, job.hosts)
+    at_work = min(in_turn, window)
+    links = at_work if local == 0 else min(at_work, job.hosts)
     pipeline = served * job.batch_bytes / job.pipeline_bytes_per_second if job.pipeline_bytes_per_second else 0.0
     received = min(job.ranks_per_host, remote) * job.batch_bytes
     seconds = {
         "step": job.step_seconds,
-        "pipeline": pipeline / each,
+        "pipeline": pipeline / in_turn,
         "batches": served * costs.seconds_per_batch / at_work,
         "copy": local * job.batch_bytes / costs.copy_bytes_per_second / at_work,
         "sending": remote * job.batch_bytes / costs.send_bytes_per_second / at_work,
-        "reader's link": remote * job.batch_bytes / goodput / lines,
+        "reader's link": remote * job.batch_bytes / goodput / links,
         "trainers' link": received / goodput,
     }
     bound_by = max(seconds, key=lambda name: seconds[name])  # If parts are equal, max() takes the first: "step".
-    hosts_of_readers = 1 if readers.per_node else each if local == 0 else min(each, job.hosts)
-    held = -(-window // each) + 1  # steps in each reader: its part of the window, and one step that waits for credit
+    hosts_of_readers = 1 if readers.per_node else in_turn if local == 0 else min(in_turn, job.hosts)
+    held = -(-window // in_turn) + 1  # steps in each reader: its part of the window, and one step that waits for credit
     beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share the reader's memory
     kept = RANK_BYTES * served + (SLOTS_BYTES + RINGS_BYTES * beside if beside else 0)
     shared = (job.ranks if readers.per_node else local) * job.batch_bytes
@@ -237,12 +237,12 @@ class Plan:
         return self.prediction.delivery_seconds <= MOST_USED * self.job.step_seconds
 
 
-def judge(job: Job, readers: Readers, costs: Costs = MEASURED) -> Plan:
+def judge(job: Job, readers: Readers) -> Plan:
     """The plan for the job as it is, with these readers."""
-    return Plan(job, readers, predict(job, readers, costs))
+    return Plan(job, readers, predict(job, readers))
 
 
-def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Plan]:
+def plans(job: Job, own_hosts: bool = True) -> list[Plan]:
     """The plans for three layouts, the simplest first: rank 0 reads; the fewest dedicated readers that suffice; a
     reader per host.
 
@@ -252,17 +252,17 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):
         wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
-        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts), costs)
+        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts))
         if best is None or plan.prediction.delivery_seconds < best.prediction.delivery_seconds * (1 - 1e-9):
             best = plan
         if best.relaxed:
             break
     assert best is not None
-    return [judge(job, Readers(), costs), best, judge(job, Readers(per_node=1), costs)]
+    return [judge(job, Readers()), best, judge(job, Readers(per_node=1))]
 
 
-def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
+def recommend(job: Job, own_hosts: bool = True) -> Plan:
     """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
-    candidates = plans(job, own_hosts, costs)
+    candidates = plans(job, own_hosts)
     fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
     return next((plan for plan in candidates if plan.relaxed), fastest)

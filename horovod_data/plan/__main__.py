@@ -26,18 +26,18 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _describe(plan: Plan) -> list[str]:
-    job, readers, told = plan.job, plan.readers, plan.prediction
-    verdict = "keeps up" if told.keeps_up else "does not keep up" if job.step_seconds else "as fast as it goes"
-    window = f'"{AUTO}" (up to {told.window} steps)' if job.prefetch == AUTO else job.prefetch
-    parts = ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in told.seconds.items() if seconds)
+    job, readers, found = plan.job, plan.readers, plan.prediction
+    verdict = "keeps up" if found.keeps_up else "does not keep up" if job.step_seconds else "as fast as it goes"
+    window = f'"{AUTO}" (up to {found.window} steps)' if job.prefetch == AUTO else job.prefetch
+    parts = ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in found.seconds.items() if seconds)
     return [
-        f"{readers}, prefetch={window}: {verdict}, {told.steps_per_second:.3g} steps/s, bound by: {told.bound_by}",
+        f"{readers}, prefetch={window}: {verdict}, {found.steps_per_second:.3g} steps/s, bound by: {found.bound_by}",
         f"  a step waits for the longest of: {parts}",
-        f"  leaves each reader's host: {_size(told.leaving_bytes_per_step)} per step, "
-        f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
-        f"  memory: {_size(told.reader_memory_bytes)} in each of {readers.count(job)} "
-        f"reader{'s' * (readers.count(job) > 1)}, {_size(told.trainer_memory_bytes)} in each rank on another host",
-        f"  processor time for delivering: {told.cpu_seconds_per_step:.3g} s per step, all processes together",
+        f"  leaves each reader's host: {_size(found.leaving_bytes_per_step)} per step, "
+        f"{_size(found.leaving_bytes_per_step * found.steps_per_second)}/s",
+        f"  memory: {_size(found.reader_memory_bytes)} in each of {readers.count(job)} "
+        f"reader{'s' * (readers.count(job) > 1)}, {_size(found.trainer_memory_bytes)} in each rank on another host",
+        f"  processor time for delivering: {found.cpu_seconds_per_step:.3g} s per step, all processes together",
     ]
 
 
@@ -74,16 +74,16 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 def _table(found: Sequence[Plan]) -> list[str]:
     columns: dict[str, list[str]] = {}
     for plan in found:
-        told = plan.prediction
+        prediction = plan.prediction
         for name, cell in {
             "ranks": f"{plan.job.ranks:,}",
-            "all ranks take": f"{_size(plan.job.step_bytes * told.steps_per_second)}/s",
+            "all ranks take": f"{_size(plan.job.step_bytes * prediction.steps_per_second)}/s",
             "recommended": str(plan.readers),
-            "prefetch": f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
-            "steps/s": f"{told.steps_per_second:.3g}",
-            "bound by": told.bound_by,
-            "each reader sends": f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
-            "and holds": _size(told.reader_memory_bytes),
+            "prefetch": f"{plan.job.prefetch}{f' ({prediction.window})' * (plan.job.prefetch == AUTO)}",
+            "steps/s": f"{prediction.steps_per_second:.3g}",
+            "bound by": prediction.bound_by,
+            "each reader sends": f"{_size(prediction.leaving_bytes_per_step * prediction.steps_per_second)}/s",
+            "and holds": _size(prediction.reader_memory_bytes),
         }.items():
             columns.setdefault(name, [name]).append(cell)
     padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns.values()]
@@ -129,21 +129,21 @@ def _parser() -> argparse.ArgumentParser:
         "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up; 2: wrong arguments.",
     )
     usual = ", ".join(map(str, USUAL_RANKS))
-    parser.add_argument("--ranks", type=_whole(1), help=f"that train; left out: a table for {usual}")
+    parser.add_argument("--ranks", type=_whole(1), help=f"ranks that train; left out: a table for {usual}")
     for name, takes, text in (
-        ("--batch-mb", _above_zero, "of one rank, in one step; 1 MB is 1,000,000 bytes"),
-        ("--step-ms", _zero_or_more, "of computation; 0: as fast as data comes"),
-        ("--link-gbit", _above_zero, "of each host's link that batches may use"),
+        ("--batch-mb", _above_zero, "MB of one rank's batch; 1 MB is 1,000,000 bytes"),
+        ("--step-ms", _zero_or_more, "ms of computation in a step; 0: as fast as data comes"),
+        ("--link-gbit", _above_zero, "Gbit/s of each host's link that batches may use"),
     ):
         parser.add_argument(name, type=takes, required=True, help=text)
     parser.add_argument("--ranks-per-host", type=_whole(1), default=8)
-    text = "steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case"
+    text = "steps sent ahead; auto (the default): 2, or more if they help and --prefetch-mb allows"
     parser.add_argument("--prefetch", type=_steps, default=AUTO, metavar="auto|N", help=text)
-    text = f"with auto; by default {PREFETCH_BYTES >> 20}"
+    text = f"MiB that auto may send ahead; by default {PREFETCH_BYTES >> 20}"
     parser.add_argument("--prefetch-mb", type=_above_zero, metavar="MiB", help=text)
     pipeline = parser.add_mutually_exclusive_group()
-    pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="that the pipeline of one reader yields")
-    text = "in which the pipeline of one reader yields one rank's batch"
+    pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="MB/s that the pipeline of one reader yields")
+    text = "ms in which the pipeline of one reader yields one rank's batch"
     pipeline.add_argument("--pipeline-ms", type=_above_zero, help=text)
     layout = parser.add_mutually_exclusive_group()
     layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
@@ -193,11 +193,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
     others = [[] if readers else plans(job, not given.shared_hosts) for job in jobs]
     if given.json:
-        told = [
+        described = [
             {**_as_json(plan), "alternatives": [_as_json(other) for other in beside]}
             for plan, beside in zip(chosen, others)
         ]
-        print(json.dumps(told[0] if given.ranks is not None else told, indent=1))
+        print(json.dumps(described[0] if given.ranks is not None else described, indent=1))
     elif given.ranks is None:
         print("\n".join(_table(chosen)))
     else:

@@ -3,7 +3,7 @@
 
 OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names. For a killed job, OURS are
 the parts that its processes have left. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Each file
-counts microseconds from its own start. It gives the time of this start by the clock of rank 0's host. This package
+counts microseconds from its own start, and gives the time of this start by the clock of rank 0's host. This package
 needs neither TensorFlow nor MPI.
 """
 

@@ -14,10 +14,10 @@ from .files import Timeline, merge, read, read_parts
 
 
 def _describe(timeline: Timeline) -> str:
-    told = f"{timeline.path}: {len(timeline.events):,} events of {'horovod_data' if timeline.ours else 'Horovod'}"
+    text = f"{timeline.path}: {len(timeline.events):,} events of {'horovod_data' if timeline.ours else 'Horovod'}"
     if timeline.broken_off:
-        told += "; the job was killed, or runs on"
-    return told + (f"; {timeline.left_out:,} were left out" if timeline.left_out else "")
+        text += "; the job was killed, or runs on"
+    return text + (f"; {timeline.left_out:,} were left out" if timeline.left_out else "")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -28,8 +28,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         "merge",
         help="several timelines of one job into one file",
         description=(
-            "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
-            "(https://ui.perfetto.dev) or chrome://tracing. Of a job that was killed, name the files of all its processes."
+            "Puts horovod_data's timeline of a job and Horovod's into one file, for Perfetto "
+            "(https://ui.perfetto.dev) or chrome://tracing. For a job that was killed, name the files of all its processes."
         ),
     )
     merging.add_argument(

@@ -50,14 +50,14 @@ def read(path: str) -> Timeline:
     if not heads:
         return _horovods(path, events, broken_off)
     if (said := heads[0]["args"].get("timeline")) != FORMAT:
-        raise _no_timeline(path, f"its format is {said!r:.60}, of another version than this one")
+        raise _no_timeline(path, f"its format is {said!r:.60}, of another version of horovod_data")
     return _ours(path, events, broken_off)
 
 
 def _whole_events(path: str, text: str) -> list[Event]:
     """The events of a file that is cut off in an event."""
     at = len(text)
-    for _ in range(4):  # the first of these places may be within the last event
+    for _ in range(4):  # the last "}," may be within the last event
         at = max(text.rfind("},", 0, at), 0)
         try:
             return _events(path, f"{text[: at + 1]}]")
@@ -155,7 +155,7 @@ def _ours(path: str, events: list[Event], broken_off: bool) -> Timeline:
     clocks.sort(key=lambda event: event.get("pid") != 0)  # rank 0's clock is that of Horovod's timeline
     if not clocks or not _is_number(clocks[0]["args"].get(START)):
         raise _no_timeline(path, "it has no start time")
-    # The end has the number of all events that were left out.
+    # The event "horovod_data end" has the number of all events that were left out.
     lost = _metadata(events, "horovod_data end")[-1:] or [one for one in events if one.get("cat") == "left out"]
     left_out = sum(int(event.get("args", {}).get("left_out", 0)) for event in lost)
     return Timeline(path, True, clocks[0]["args"][START], events, broken_off, left_out)

@@ -4,7 +4,7 @@
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep the output that the page has
     python packaging/site/gallery.py none          no example: new words, the same output
 
-Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax and torch_ranks need `make test-frameworks`, and
+Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax, keras_torch and torch_ranks need `make test-frameworks`, and
 .venv-latest/bin/python.
 """
 
@@ -89,6 +89,12 @@ ENTRIES = [
         "mpirun -np 4 python examples/keras_jax.py",
     ),
     Entry(
+        "Keras 3 on PyTorch",
+        "[keras_torch.py](../examples/keras_torch.py) trains with `fit` on the PyTorch backend, and compares its weights with those of "
+        "one process. [coordinator.py](../examples/coordinator.py) finds the address where the processes meet.",
+        "mpirun -np 4 python examples/keras_torch.py",
+    ),
+    Entry(
         "PyTorch",
         "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
         "that of one process.",
@@ -163,7 +169,7 @@ TAIL = """
 
 - Slurm: [several hosts with `horovod-data-run`](../examples/slurm/launcher.sbatch), [`srun`](../examples/slurm/srun.sbatch),
   [a reader on a node of its own](../examples/slurm/reader.sbatch), [a reader on every node](../examples/slurm/readers_per_node.sbatch).
-- Kubernetes: [an MPIJob](../examples/kubernetes/mpijob.yaml).
+- Kubernetes: [a TrainJob](../examples/kubernetes/trainjob.yaml) of Kubeflow Trainer, [an MPIJob](../examples/kubernetes/mpijob.yaml).
 
 [Launching](launching.md) says how to use them.
 

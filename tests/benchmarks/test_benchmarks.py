@@ -25,7 +25,12 @@ def parts(page: str) -> set[str]:
     for line in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
         found |= {cell.strip() for cell in line.split("|")}
     found = {
-        re.sub(r"^\d+ ranks, ((a core each|not pinned): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$", "", part)
+        re.sub(
+            r"^\d+ ranks, ((a core each|not pinned): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$"
+            r"|^[\d.]+: .*(?=, the thriftiest rival$)",  # in a short run another rival may be the thriftiest
+            "",
+            part,
+        )
         for part in found
     }
     return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}

@@ -207,7 +207,7 @@ hvdata.shutdown()
 """, 2, env={"HOROVOD_DATA_TIMEOUT": "4"}, status=None)  # fmt: skip
     assert job.returncode != 0, job.describe()
     job.assert_said(
-        r"TimeoutError: \[rank 0 on \S+\] shutdown\(\) has waited 4 s for rank 1 on \S+: no batch was taken, and there was no end\. "
+        r"TimeoutError: \[rank 0 on \S+\] shutdown\(\) has waited 4 s for rank 1 on \S+: no trainer has taken a batch or ended\. "
         r"They may wait for this rank in a collective\. Call shutdown\(\) after the last collective, or leave it out",
         0,
     )

@@ -57,7 +57,7 @@ ENDS_BY_SHUTDOWN = "import atexit; atexit.register(hvdata.shutdown); sys.exit(%d
          behind="except BaseException:\n    hvdata.shutdown()\n    raise"),
     # It ends Horovod on the other rank, whose error may end the job before this error is printed.
     case("horovod's shutdown", 0, "raise ValueError('no file')", 1, before=HVD, behind="finally: hvd.shutdown()",
-         said=r"horovod_data: \[rank 0 on \S+\] hvd.shutdown\(\) is called behind ValueError: no file"),
+         said=r"horovod_data: \[rank 0 on \S+\] hvd.shutdown\(\) is called during ValueError: no file"),
     # Horovod ends first, so the other rank fails.
     case("shutdown at exit", 0, ENDS_BY_SHUTDOWN % 0, 1, "Horovod has been shut down"),
     case("shutdown at exit 3", 0, ENDS_BY_SHUTDOWN % 3, 3),
@@ -91,7 +91,7 @@ hvdata.shutdown()
 say("end")
 """, 2, before=HVD)  # fmt: skip
     assert job.stdout == ["is over True\nsteps 4\nend\n", "steps 20\nend\n"], job.describe()
-    job.assert_said(r"hvdata.shutdown\(\) is called behind ValueError: early stop", 0)
+    job.assert_said(r"hvdata.shutdown\(\) is called during ValueError: early stop", 0)
 
 
 def test_the_end_of_the_data_is_no_error_for_shutdown():

@@ -137,7 +137,7 @@ call_all("after")
             job.assert_said(
                 rf"^after {name}: RuntimeError: \[rank {rank} on \S+\] {name}\(\) was called after the end of the job: "
                 r"horovod_data\.shutdown\(\) has been called, or MPI has been finalised \(by hvd\.shutdown\(\), say\)\. Call "
-                r"shutdown\(\) after the last call that reads; a process can't join again\.$", rank)  # fmt: skip
+                r"shutdown\(\) after the last use of horovod_data; a process can't join again\.$", rank)  # fmt: skip
         job.assert_said(rf"^after init: .*\[rank {rank} on .*can't join again", rank)
         job.assert_said(
             rf"^after next: FailedPreconditionError.*\[rank {rank} on .*, channel train\].*can't join again", rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras 3 on JAX, PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
+"""Keras 3 on JAX and on PyTorch, PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
 
 import importlib.util
 import re
@@ -39,6 +39,15 @@ several = pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)
 def test_keras_on_jax(np, readers):
     text = said(EXAMPLES / "keras_jax.py", np, readers)
     assert re.search(rf"{np} processes of JAX, {np} devices: loss .* in one process", text), text
+
+
+@needs("torch")
+@needs_keras_3
+@several
+def test_keras_on_torch(np, readers):
+    """The example compares the weights of all ranks with those of one process."""
+    text = said(EXAMPLES / "keras_torch.py", np, readers)
+    assert re.search(rf"{np} ranks of Keras on torch: loss .* in one process", text), text
 
 
 @needs("torch")

@@ -2,7 +2,10 @@
 """The README's script with Keras 3: on Horovod with our patch, on Horovod as it is, and with one import changed."""
 
 import json
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,73 +14,106 @@ from jobs import run_job
 
 pytestmark = [pytest.mark.horovod, needs_keras_3, pytest.mark.limit(180)]
 
-SCRIPT = """
-import json, os, sys
-import {module} as hvd
-import numpy as np
-import tensorflow as tf
-from sklearn.datasets import load_digits
-
-import horovod_data as hvdata
-
-hvdata.init()
-
-
-def images():
-    x, y = load_digits(return_X_y=True)
-    x = (x.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2000, seed=1, reshuffle_each_iteration=False)
-
-
-train = hvdata.distribute_dataset(lambda: images().batch(128), batch="global", remainder="pad", weigh="rows")
-hvdata.serve()
-
-tf.keras.utils.set_random_seed(1 + hvd.rank())
-model = tf.keras.Sequential(
-    [
-        tf.keras.Input((8, 8, 1)),
-        tf.keras.layers.Conv2D(8, 3, activation="relu"),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(10),
-    ]
-)
-first = [weight.sum().item() for weight in model.get_weights()]
-model.compile(
-    optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05)),
-    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-)
-print("compiled", flush=True)
-losses = model.fit(
-    train, epochs=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvdata.callbacks.MetricAverage()]
-).history["loss"]
-with open(os.path.join(sys.argv[1], f"{{hvd.size()}}.{{hvd.rank()}}.json"), "w") as file:
-    json.dump([losses, first, [weight.tolist() for weight in model.get_weights()]], file)
-"""
 OURS, STOCK, PLAIN = "horovod_data.integrations.keras", "horovod.tensorflow.keras", "horovod.keras"
-
-
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAINS = {"HOROVOD_CYCLE_TIME": None}  # Horovod's own
+CHANGES = {  # in the README's script: what is replaced, and by what
+    "import horovod.tensorflow.keras as hvd\n": "import {module} as hvd\n",
+    "EPOCHS = 12\n": "EPOCHS = 1\n",
+    "hvdata.serve()\n": "hvdata.serve()\ntf.keras.config.set_dtype_policy({policy!r})\n",
+    "tf.keras.optimizers.Adam(0.002 * hvd.size())": "tf.keras.optimizers.{optimizer}",
+    "ledger = Ledger()\n": "first = model.get_weights()\nprint('compiled', flush=True)\nledger = Ledger()\n",
+    "least_accuracy=0.95)\n": "least_accuracy=0.0)\n{write}",
+}
+WRITE = """
+import os
+import numpy as np
+folder = os.environ["HVDATA_TEST_WEIGHTS"]
+loss = np.float32(model.history.history["loss"][0])
+np.savez(os.path.join(folder, f"{hvd.size()}.{hvd.rank()}.npz"), loss, first[0], *model.get_weights())
+"""
+
+
+def script(module=STOCK, optimizer="SGD(0.05)", policy="float32"):
+    """digits_keras.py, of which the README shows a part, for one epoch. It writes its loss, and weights before and after."""
+    text = (EXAMPLES / "digits_keras.py").read_text()
+    for old, new in CHANGES.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new.format(module=module, optimizer=optimizer, policy=policy, write=WRITE))
+    return f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{text}"
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    subprocess.run([sys.executable, EXAMPLES / "digits_data.py", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def ended(digits, tmp_path):
+    """A function that runs a script() on ranks, and gives (loss, first weight, weights) of each."""
+
+    def run(text, ranks):
+        env = {**TRAINS, "DIGITS_FOLDER": str(digits), "HVDATA_TEST_WEIGHTS": str(tmp_path)}
+        job = run_job(text, ranks, env=env, timeout=120)
+        assert job.returncode == 0, job.describe()
+        files = [np.load(tmp_path / f"{ranks}.{rank}.npz") for rank in range(ranks)]
+        all_of_it = [[file[f"arr_{index}"] for index in range(len(file.files))] for file in files]
+        return [(loss, first, weights) for loss, first, *weights in all_of_it]
+
+    return run
+
+
+def same(one, other):
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other))
+
+
+def distance(one, other):
+    return max(np.abs(mine - theirs).max() for mine, theirs in zip(one, other))
 
 
 @pytest.mark.parametrize(
-    "module, patched", [(OURS, False), (STOCK, True), (PLAIN, True)], ids=["ours", "patched", "horovod.keras"]
+    "module, patched, counts",
+    [
+        pytest.param(STOCK, True, [4], id="patched"),
+        pytest.param(STOCK, True, [2], id="patched, 2 ranks", marks=pytest.mark.slow),
+        pytest.param(OURS, False, [2, 4], id="ours", marks=pytest.mark.slow),
+        pytest.param(PLAIN, True, [2, 4], id="horovod.keras", marks=pytest.mark.slow),
+    ],
 )
-def test_weights_are_those_of_one_process(horovod, tmp_path, module, patched):  # noqa: F811
+def test_weights_are_those_of_one_process(horovod, ended, module, patched, counts):  # noqa: F811
     horovod(patched)
-    ended = {}
-    for np_ in 1, 2, 4:
-        job = run_job(SCRIPT.format(module=module), np_, str(tmp_path), env=TRAINS, timeout=100)
-        assert job.returncode == 0, job.describe()
-        ended[np_] = [json.loads((tmp_path / f"{np_}.{rank}.json").read_text()) for rank in range(np_)]
-    ((losses, _, weights),) = ended[1]
-    for ranks in ended[2], ended[4]:
-        assert ranks[0][1] != ranks[1][1]  # the first weights
-        for mean_losses, _, mine in ranks:
-            assert mine == ranks[0][2]
-            assert np.allclose(
-                mean_losses, losses, rtol=0, atol=1e-3
-            )  # the last batch has filler rows, which Keras counts
-            assert all(np.allclose(one, other, rtol=0, atol=1e-5) for one, other in zip(mine, weights))
+    ((loss, _, weights),) = ended(script(module), 1)
+    for count in counts:
+        ranks = ended(script(module), count)
+        assert not np.array_equal(ranks[0][1], ranks[1][1])
+        for _, _, mine in ranks:
+            assert same(mine, ranks[0][2]) and distance(mine, weights) < 1e-5
+        # The last batch has filler rows, which Keras counts.
+        assert abs(np.mean([each for each, *_ in ranks]) - loss) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer, policy, close",
+    [
+        ("Adam(0.002)", "float32", 1e-3),
+        ("SGD(0.05)", "mixed_bfloat16", 0.02),
+        ("SGD(0.05)", "mixed_float16", 0.02),
+        ("Adam(0.002)", "mixed_float16", 0.02),
+    ],
+)
+def test_ranks_have_equal_weights(horovod, ended, optimizer, policy, close):  # noqa: F811
+    """And the loss of one process, where rounding errors are larger."""
+    horovod(patched=True)
+    text = script(optimizer=optimizer, policy=policy)
+    ((loss, *_),) = ended(text, 1)
+    for count in 2, 4:
+        ranks = ended(text, count)
+        assert not np.array_equal(ranks[0][1], ranks[1][1])
+        assert all(same(mine, ranks[0][2]) for _, _, mine in ranks)
+        assert abs(np.mean([each for each, *_ in ranks]) - loss) < close
 
 
 OF_TF_KERAS = """
@@ -100,7 +136,7 @@ with open(os.path.join(sys.argv[1], f"{{hvd.rank()}}.json"), "w") as file:
 """
 
 
-@pytest.mark.parametrize("module", [STOCK, PLAIN])
+@pytest.mark.parametrize("module", [STOCK, pytest.param(PLAIN, marks=pytest.mark.slow)])
 def test_tf_keras_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
     """Its optimizers stay Horovod's, which averages their gradients."""
     pytest.importorskip("tf_keras")
@@ -121,7 +157,7 @@ print("rank", hvd.rank())
 """
 
 
-@pytest.mark.parametrize("module", [STOCK, PLAIN])
+@pytest.mark.parametrize("module", [STOCK, pytest.param(PLAIN, marks=pytest.mark.slow)])
 def test_another_backend_on_horovod_with_our_patch(horovod, tmp_path, module):  # noqa: F811
     """It has no optimizer of ours. The rest of Horovod can be used."""
     horovod(patched=True)
@@ -137,6 +173,25 @@ hvd.init()
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05))
 hvdata.init()
 """
+OF_TENSORFLOW = """
+import horovod.tensorflow as hvd
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.05))
+"""
+LOADED = """
+import os
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+path = os.path.join(os.environ["HVDATA_TEST_DIR"], f"{hvd.rank()}.keras")
+model.save(path)
+hvd.load_model(path)
+"""
 # A rank that ended at once would end the others before they write.
 ALL_WRITE = """
 import sys, time
@@ -150,14 +205,20 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize(
-    "script, np_",
-    [(SCRIPT.format(module=STOCK), 2), (SCRIPT.format(module=PLAIN), 4), (EARLY, 2)],
-    ids=["horovod.tensorflow.keras", "horovod.keras", "made before init"],
+    "text, ranks",
+    [
+        pytest.param(script(STOCK), 4, id="horovod.tensorflow.keras"),
+        pytest.param(script(PLAIN), 2, id="horovod.keras", marks=pytest.mark.slow),
+        pytest.param(EARLY, 2, id="made before init"),
+        pytest.param(LOADED, 2, id="load_model"),
+        pytest.param(OF_TENSORFLOW, 2, id="horovod.tensorflow", marks=pytest.mark.slow),
+    ],
 )
-def test_horovod_as_it_is(horovod, tmp_path, script, np_):  # noqa: F811
+def test_horovod_as_it_is(horovod, digits, text, ranks):  # noqa: F811
     """An error on every rank, before the first step."""
     horovod(patched=False)
-    job = run_job(ALL_WRITE.format(script=textwrap.indent(script, "    ")), np_, str(tmp_path), timeout=100)
+    env = {"DIGITS_FOLDER": str(digits)}
+    job = run_job(ALL_WRITE.format(script=textwrap.indent(text, "    ")), ranks, env=env, timeout=100)
     assert job.returncode != 0 and not any("compiled" in out for out in job.stdout), job.describe()
     for rank, text in enumerate(job.stderr):
         assert f"RuntimeError: [rank {rank} on " in text, job.describe()

@@ -41,6 +41,12 @@ def failing(ds: tf.data.Dataset, bad) -> tf.data.Dataset:
     )
 
 
+def divided(hvdata, make, **options):
+    """A channel whose readers divide what `make` makes."""
+    options = {"batch": "per_rank", "remainder": "partial", "shard": "auto", **options}
+    return hvdata.distribute_dataset(make if hvdata.is_reader() else None, **options)
+
+
 def shares(hvdata, comm, dataset):
     """The elements of one pass for each trainer, in order. Other processes don't iterate."""
     return on_trainers(hvdata, comm, lambda: numpy_of(dataset))

@@ -24,8 +24,8 @@ def goes_on(hvdata, comm):
     assert elements(comm, numbers(hvdata, comm.size)) == [[rank] for rank in range(comm.size)]
 
 
-MOST = 'It counts the steps that may be on their way to a rank: 1 to 2147483647, or "auto".'
-AUTO = '"auto" stands for as many as help.'
+MOST = 'Use 1 to 2147483647 steps, or "auto".'
+NO_NUMBER = 'is not a whole number. Use 1 or more steps, or "auto".'
 WRONG = [
     ({"batch": "Global"}, ValueError, "batch='Global' is not known. Use 'global' or 'per_rank'."),
     ({"batch": None}, ValueError, "batch=None is not known. Use 'global' or 'per_rank'."),
@@ -40,11 +40,11 @@ WRONG = [
     ({**GOOD, "prefetch": -3}, ValueError, f"prefetch=-3 is less than 1. {MOST}"),
     ({**GOOD, "prefetch": 2**31}, ValueError, f"prefetch=2147483648 is more than 2147483647. {MOST}"),
     ({**GOOD, "prefetch": 2**32 + 2}, ValueError, f"prefetch=4294967298 is more than 2147483647. {MOST}"),
-    ({**GOOD, "prefetch": 1.5}, TypeError, "prefetch=1.5 is not a whole number. It counts steps: 1 or more; " + AUTO),
-    ({**GOOD, "prefetch": True}, TypeError, "prefetch=True is not a whole number. It counts steps: 1 or more; " + AUTO),
-    ({**GOOD, "prefetch": np.True_}, TypeError, f"prefetch={np.True_!r} is not a whole number. It counts steps: 1 or more; " + AUTO),
-    ({**GOOD, "prefetch": np.float64(2)}, TypeError, f"prefetch={np.float64(2)!r} is not a whole number. It counts steps: 1 or more; " + AUTO),
-    ({**GOOD, "prefetch": "2"}, TypeError, "prefetch='2' is not a whole number. It counts steps: 1 or more; " + AUTO),
+    ({**GOOD, "prefetch": 1.5}, TypeError, f"prefetch=1.5 {NO_NUMBER}"),
+    ({**GOOD, "prefetch": True}, TypeError, f"prefetch=True {NO_NUMBER}"),
+    ({**GOOD, "prefetch": np.True_}, TypeError, f"prefetch={np.True_!r} {NO_NUMBER}"),
+    ({**GOOD, "prefetch": np.float64(2)}, TypeError, f"prefetch={np.float64(2)!r} {NO_NUMBER}"),
+    ({**GOOD, "prefetch": "2"}, TypeError, f"prefetch='2' {NO_NUMBER}"),
     ({**GOOD, "name": 7}, TypeError, "name=7 is not a string. Pass a string, the same on every rank, or None."),
     ({**GOOD, "name": ""}, ValueError, "name='' is empty. Pass a name that messages can show, or None."),
     ({**GOOD, "name": "a\0"}, ValueError, "name='a\\x00' is no text that can be sent. Leave out NUL and lone surrogates."),

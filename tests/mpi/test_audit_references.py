@@ -179,7 +179,7 @@ def test_a_reference_that_fails(hvdata, comm):
         (dict(key=same, reference=[("a", 1), ("b", 2)]),
          "no keys can be made of an element of reference=: the key is a tuple: are its values one key"),
         (dict(key=same, reference={("a", 1), ("b", 2, 3)}),
-         "a key in reference= is a list, and no array of one kind"),
+         "a key in reference= is a list, not an array of one kind"),
     ):  # fmt: skip
         raises_everywhere(comm, lambda given=given: hvdata.audit([], **given), TypeError, says)
 

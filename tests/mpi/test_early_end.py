@@ -6,7 +6,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from together import Counted, Raised, dealt_to_all, elements, generated, numbers, outcomes, results
+from together import Counted, dealt_to_all, elements, generated, numbers, results
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -57,26 +57,6 @@ def test_dynamic_nothing_is_lost(hvdata, comm, quitter):
         taken = sorted(sum(results(comm, lambda: walk(ds, 1 if comm.rank == quitter else None)), []))
         assert taken == (list(range(n)) if comm.size > 1 else [0])
         assert sorted(sum(elements(comm, ds), [])) == list(range(n))
-
-
-def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
-    """User code raises and catches an exception, which is the same as leaving."""
-    ds = numbers(hvdata, STEPS * comm.size)
-
-    def loop():
-        got = []
-        for x in ds:
-            got.append(int(x))
-            if comm.rank == quitter and len(got) == 2:
-                raise ZeroDivisionError("mine alone")
-        return got
-
-    got = outcomes(comm, loop)
-    mine = got.pop(quitter)
-    assert isinstance(mine, Raised) and "mine alone" in mine.text
-    assert got == [steps for rank, steps in enumerate(want(comm)) if rank != quitter]
-    gc.collect()  # the traceback held the iterator
-    assert elements(comm, ds) == want(comm)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import gc
 import random
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from together import Counted, dealt_to_all, elements, numbers, outcomes, raises_everywhere, results
@@ -78,16 +77,6 @@ def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):
     assert elements(comm, ds) == want(6 * comm.size, comm)  # and the next epoch is clean
 
 
-def test_evaluating_the_training_dataset_in_mid_epoch(hvdata, comm):
-    """The newer iterator gets a whole epoch. The older one raises that it was superseded."""
-    n = 6 * comm.size
-    ds = numbers(hvdata, n, name="superseded")
-    older = iter(ds)
-    assert results(comm, lambda: int(next(older))) == list(range(comm.size))
-    assert elements(comm, ds) == want(n, comm)
-    raises_everywhere(comm, lambda: next(older), tf.errors.FailedPreconditionError, "superseded", "channel")
-
-
 def test_an_unused_iterator_starts_nothing(hvdata, comm):
     source, ds = counted(hvdata, 3 * comm.size)
     kept = [iter(ds) for _ in range(3)]
@@ -115,21 +104,6 @@ def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
             time.sleep(0.1)  # room for the reader to run too far
             assert comm.bcast(source.yields) <= (taken + prefetch + 1) * comm.size
         del it
-
-
-def test_inside_a_tf_function(hvdata, comm):
-    n = 6 * comm.size
-    ds = numbers(hvdata, n)
-
-    @tf.function
-    def total():
-        sum_ = tf.constant(0, tf.int64)
-        for x in ds:
-            sum_ += x
-        return sum_ + ds.reduce(np.int64(0), lambda a, b: a + b)
-
-    for _ in range(3):
-        assert results(comm, lambda: int(total())) == want(n, comm, lambda v: 2 * sum(v))
 
 
 def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, dealt_to_all, elements, generated, merged, outcomes, prefix, raises_everywhere, results
+from together import Raised, dealt_to_all, elements, generated, outcomes, prefix, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=4)
 
@@ -84,26 +84,6 @@ def test_every_epoch_fails_anew(hvdata, comm, steps, more):
     assert elements(comm, ds) == dealt_to_all(comm, range(source.n))
 
 
-def test_a_corrupt_tfrecord(hvdata, comm, shared_path):
-    """The records before are delivered. Then comes DataLossError."""
-    path = str(shared_path / "corrupt.tfrecord")
-    n = 3 * comm.size
-    if comm.rank == 0:
-        with tf.io.TFRecordWriter(path) as writer:
-            for i in range(n):
-                writer.write(b"record %03d" % i)
-        with open(path, "r+b") as file:  # a flipped bit in the data of the last record
-            file.seek(-10, 2)
-            byte = file.read(1)
-            file.seek(-10, 2)
-            file.write(bytes([byte[0] ^ 1]))
-    comm.barrier()
-    source = tf.data.TFRecordDataset(path) if comm.rank == 0 else None
-    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank", name="records"))
-    assert got == dealt_to_all(comm, [b"record %03d" % i for i in range(n - 1)])
-    same_error(errors, tf.errors.DataLossError, prefix("records", epoch=1), "corrupt")
-
-
 OPS = [
     (tf.errors.NotFoundError, lambda: tf.strings.length(tf.io.read_file("/no/such/shard-7"))),
     (tf.errors.FailedPreconditionError, lambda: tf.strings.length(tf.io.read_file("/"))),
@@ -126,18 +106,6 @@ def test_the_class_is_kept(hvdata, comm, kind, op):
         list(source)
     said = re.search("shard-7|directory|image|PNG", str(alone.value)).group()
     same_error(errors, kind, prefix(epoch=1, step="[23]"), said)
-
-
-def test_global_batches(hvdata, comm):
-    def rows():
-        yield np.arange(12)
-        yield np.arange(12, 24)
-        raise RuntimeError("no third batch")
-
-    source = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))
-    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="global", prefetch=1))
-    assert np.concatenate(merged(got)).tolist() == list(range(24))
-    same_error(errors, tf.errors.UnknownError, prefix(epoch=1, step="[23]"), "no third batch")
 
 
 def test_dynamic(hvdata, comm):

@@ -72,20 +72,6 @@ def test_dynamic(hvdata, comm, lengths, prefetch):
         assert is_dynamic_delivery(sum(batches, []), shares(hvdata, comm, ds))
 
 
-@pytest.mark.usefixtures("either_way")
-def test_large_batches_of_all_readers(hvdata, comm):
-    """The batches are large enough for shared memory and for messages of their own."""
-
-    def function(context):
-        numbers = tf.data.Dataset.range(7).map(lambda i: tf.cast(i + 100 * context.input_pipeline_id, tf.float32))
-        return numbers.map(lambda i: tf.fill([300_000], i)).batch(1)
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial")
-    batches = [[np.full([1, 300_000], 100 * r + i, np.float32) for i in range(7)] for r in range(hvdata.num_readers())]
-    want = deliver_from_readers(batches, trainers_of(hvdata, comm), "per_rank", "partial")
-    assert_delivered(shares(hvdata, comm, ds), want)
-
-
 def test_the_context_and_who_calls_the_function(hvdata, comm):
     seen = []
     readers, n = hvdata.num_readers(), trainers_of(hvdata, comm)

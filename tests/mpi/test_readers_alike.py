@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checkpoints import restore, save, take
+from readers import divided as distribute
 from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(2), pytest.mark.limit(120)]
@@ -24,11 +25,6 @@ def second(hvdata, comm):
     """Says whether this process is the last reader."""
     readers = [rank for rank, reads in enumerate(comm.allgather(hvdata.is_reader())) if reads]
     return comm.rank == readers[-1]
-
-
-def distribute(hvdata, make, **options):
-    options = {"batch": "per_rank", "remainder": "partial", "shard": "auto", **options}
-    return hvdata.distribute_dataset(make if hvdata.is_reader() else None, **options)
 
 
 def epoch(hvdata, ds):

@@ -6,6 +6,7 @@ import re
 import pytest
 import tensorflow as tf
 from checkpoints import restore, save, take
+from readers import divided as distribute
 from together import generated, merged, on_trainers, raises_everywhere, results
 
 pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
@@ -44,11 +45,6 @@ def files(folder, comm):
 
 def lines_of(paths):
     return sorted(line.encode() for path in paths for line in open(path).read().split())
-
-
-def distribute(hvdata, dataset, **options):
-    options = {"batch": "per_rank", "remainder": "partial", "shard": "auto", **options}
-    return hvdata.distribute_dataset(dataset, **options)
 
 
 def all_rows(hvdata, comm, elements):

@@ -17,20 +17,6 @@ def test_generator_runs_on_the_reader_only_and_once_per_epoch(hvdata, comm):
         assert runs == [(epoch, epoch * source.n)] + [(0, 0)] * (comm.size - 1)
 
 
-def test_function_is_called_once_and_on_the_reader_only(hvdata, comm):
-    calls = []
-
-    def function():
-        calls.append(1)
-        assert hvdata.is_reader()
-        return tf.data.Dataset.range(2 * comm.size)
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank")
-    for _ in range(3):
-        assert merged(elements(comm, ds)) == list(range(2 * comm.size))
-    assert comm.allgather(len(calls)) == [1] + [0] * (comm.size - 1)
-
-
 def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
     """The function runs on readers only. So a collective call in it would hang or match another call."""
     says = r"\(\) was called in a dataset function, which runs on readers only"
@@ -61,15 +47,6 @@ def test_what_other_ranks_pass_is_not_iterated(hvdata, comm, what):
     source = tf.data.Dataset.from_tensor_slices(tf.constant(list(mine), tf.int64))
     given = source if hvdata.is_reader() or what == "a dataset" else None
     assert merged(elements(comm, hvdata.distribute_dataset(given, batch="per_rank"))) == list(range(2 * comm.size))
-
-
-@pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_empty_source(hvdata, comm, schedule):
-    source = Counted(0)
-    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", schedule=schedule, remainder="partial")
-    for _ in range(2):
-        assert elements(comm, ds) == [[]] * comm.size
-    assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
 
 
 STAGES = {

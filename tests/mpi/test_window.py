@@ -94,8 +94,7 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
     ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
     ({"prefetch_mb": 8, "prefetch": 3}, ValueError, f'prefetch_mb=8 bounds prefetch="auto", but {NUMBER}'),
-    ({"prefetch": "Auto"}, TypeError, "prefetch='Auto' is not a whole number. It counts steps: 1 or more; \"auto\" stands for as "
-     "many as help."),
+    ({"prefetch": "Auto"}, TypeError, "prefetch='Auto' is not a whole number. Use 1 or more steps, or \"auto\"."),
 ])  # fmt: skip
 def test_wrong_values(hvdata, comm, arguments, kind, text):
     for raised in raises_everywhere(comm, lambda: distribute(hvdata, tf.data.Dataset.range(8), **arguments), kind):

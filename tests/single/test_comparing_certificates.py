@@ -97,7 +97,7 @@ def test_two_runs_that_continued_from_their_checkpoints(said, a, b, status):
     """They were interrupted at different places of one epoch. What the later record lacks is compared."""
     got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
     assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
-    continued = "(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text
+    continued = "(record 1 of 2): not complete, and the next record continues it, in both files\n" in text
     assert continued == (status == 0), text
 
 

@@ -262,23 +262,6 @@ def placed(text):
     return [" ".join(found) for found in re.findall(r"-np (\d) -host (\S+)", text)]
 
 
-def test_the_example_for_kubernetes(shown, tmp_path):
-    """The operator writes a host file with the slots of each worker, and a variable that names it."""
-    yaml = pytest.importorskip("yaml")
-    spec = yaml.safe_load((Path(__file__).parents[2] / "examples" / "kubernetes" / "mpijob.yaml").read_text())
-    job = spec["spec"]
-    (container,) = job["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
-    assert container["command"] == ["horovod-data-run"] and job["mpiImplementation"] == "OpenMPI"
-    name, workers = spec["metadata"]["name"], job["mpiReplicaSpecs"]["Worker"]["replicas"]
-    hosts = [f"{name}-worker-{index}.{name}.default.svc" for index in range(workers)]
-    (tmp_path / "hostfile").write_text("".join(f"{host} slots={job['slotsPerWorker']}\n" for host in hosts))
-    text = shown(*container["args"], env={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")})
-    assert re.findall(r"-np (\d) -host (\S+)", text) == [("4", f"{host}:4") for host in hosts] + [
-        ("1", f"{hosts[0]}:1")
-    ]
-    assert text.rstrip().endswith("python -m horovod_data.launcher.rank /app/train.py")
-
-
 def test_version():
     done = ask_launcher("--version")
     assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")

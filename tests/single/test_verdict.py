@@ -108,7 +108,7 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     "a link that is full": (
         of_two_hosts(), FULL_LINK, "link", 10.0,
         "link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
-        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements a part of it"),
+        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements would give a part of this gain"),
     "a first batch that waits for the link": (of_two_hosts(first=1.5), FULL_LINK, "link", 10.0, ""),
     # A host with two of three ranks would read two thirds of what one reader reads now.
     "a link, and then the pipelines of the hosts": (
@@ -116,8 +116,8 @@ CASES = {  # trainers, readers, what binds, the gain, and the text or parts of i
     # On one host there is no link: ranks have waited for the pipeline, and the reader for them, at different times.
     "two parts of a job": (
         trainers(2, 0.09, 0.1), [reader(0.08, 0.001, 0.097, room_of={1: 0.097})], "reader", None,
-        "reader-bound in a part of the time: ranks wait 47 % of a step for the pipeline, and at other times the reader for "
-        "them; stats(reset=True) on all ranks between the parts tells them apart"),
+        "reader-bound in a part of the time: ranks wait 47 % of a step for the pipeline, and at other times the reader "
+        "waits for ranks; stats(reset=True) on all ranks between these times tells them apart"),
 }  # fmt: skip
 
 

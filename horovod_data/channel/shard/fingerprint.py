@@ -44,7 +44,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _forget_history(graph: Any) -> None:
-    """Removes numbers in names of datasets and functions. They depend on what the process has made before."""
+    """Removes numbers in names of datasets and functions. These numbers depend on what the process has made before."""
     for function in graph.library.function:
         function.signature.name = _NUMBER.sub("", function.signature.name)
     for node in _nodes(graph):
@@ -61,5 +61,5 @@ def _forget_history(graph: Any) -> None:
 
 
 def _bytes_of(tensor: tf.Tensor) -> int:
-    """The least number of bytes of a tensor. It is 0 if only the contents would tell the size."""
+    """The least number of bytes of a tensor. It is 0 if the shape is unknown."""
     return tensor.shape.num_elements() * tensor.dtype.size if tensor.shape.is_fully_defined() else 0

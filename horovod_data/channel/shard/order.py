@@ -21,9 +21,9 @@ _MAPS = frozenset({"Map", "ParallelMap"})
 
 
 def outline_of(chain: Iterable[tf.data.Dataset]) -> tuple[str, str]:
-    """Digests of the stages, with their numbers and the ops in their functions, and of the stages' seeds.
+    """Returns two digests: of the stages with their numbers and their functions' ops, and of the stages' seeds.
 
-    Every pipeline has them. Pipelines that differ may have equal ones.
+    Every pipeline has these digests. Pipelines that differ may have equal digests.
     """
     kinds, seeds = hashlib.sha256(), hashlib.sha256()
     for stage in chain:
@@ -65,12 +65,12 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
         within = (node.attr for node in private.function_nodes(stage) if "deterministic" in node.attr)
         if any(attributes["deterministic"].s == b"false" for attributes in within):
             yield f"a dataset in a function of {private.name(stage)}Dataset has deterministic=False"
-        for who, seeds in private.seeds(stage):
-            if private.name(stage) in moved and " in a function" not in who:
+        for owner, seeds in private.seeds(stage):
+            if private.name(stage) in moved and " in a function" not in owner:
                 continue
             # Zeros mean that TensorFlow draws new seeds.
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
-                yield f"{who} has no seed"
+                yield f"{owner} has no seed"
         # A random number in a function changes only one element, unless the function decides which elements exist.
         if id(stage) in decided:
             for node in _random(stage):
@@ -79,10 +79,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
 
 
 def _decided(chain: list[tf.data.Dataset]) -> set[int]:
-    """The ids of stages whose elements are selected by a function of the stage, or of a later one.
-
-    Maps select nothing.
-    """
+    """The ids of stages whose elements a function selects: the function of this or a later stage that is not a map."""
     decided: set[int] = set()
     work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
     while work:

@@ -2,7 +2,7 @@
 """shard="auto": the readers of one pipeline divide its files, or its elements, between them.
 
 tf.data's AutoShard divides the files, and Dataset.shard() divides the elements. Neither notices a wrong result. This
-module finds two cases:
+module finds two causes of wrong results:
 
 - A stage counts elements. Then the files must not be divided. For example, take(10) would take ten elements on each
   reader.
@@ -29,7 +29,7 @@ _ALIKE = frozenset({
     "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
     "TextLine", "Unbatch"})  # fmt: skip
 
-# Stages that AutoShard moves. It divides the list of files before such a stage runs, even if the stage comes first.
+# Stages that AutoShard moves: it divides the list of files first, even if such a stage comes directly after the list.
 _MOVED = frozenset({"Shuffle"})
 _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
 
@@ -51,7 +51,7 @@ class ReaderPart:
 
     dataset: tf.data.Dataset
     summary: PartSummary
-    what: str  # what each reader reads, for people
+    what: str  # what each reader reads, for the log
     varies: bool = False  # each reader draws its own random numbers for the values of the elements
 
     @property
@@ -113,7 +113,9 @@ def check_parts(
         if part == first and (part is None or files or unknown or fingerprint == fingerprints[0]):
             continue
         differ = "have different ones"
-        to_do = "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, where "
+        to_do = (
+            "Return the same dataset on every reader, without shard() and with the same files; or leave shard out, if "
+        )
         to_do += "the dataset function shards"
         if part is not None and first is not None and part.kind == first.kind:
             if files and part.names == first.names:

@@ -61,7 +61,7 @@ def DistributedOptimizer(
     """Makes an optimizer that averages gradients over all ranks before it applies them.
 
     It is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is built, it
-    also has copies of its variables. A saved model keeps it: import this module before `keras.models.load_model`.
+    also has copies of its variables. A MultiOptimizer keeps a function as its map, and what the function returns. A saved model keeps it: import this module before `keras.models.load_model`.
 
     Gradient clipping, weight decay, averages of weights and gradient accumulation of Keras work as in one process. With
     `gradient_accumulation_steps` each step is averaged. With loss scaling (`mixed_float16`, LossScaleOptimizer) all
@@ -99,7 +99,7 @@ def DistributedOptimizer(
             TypeError, what, "Give it an optimizer of Keras 3; horovod.tensorflow.keras has the one for tf_keras"
         )
     if averages(optimizer):
-        raise explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
+        raise _averages_already()
     if process_set is not hvd.global_process_set:
         to_do = "Use hvd.DistributedGradientTape in a train_step"
         raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
@@ -123,6 +123,10 @@ def DistributedOptimizer(
     _no_xla_by_default()
     kind: Any = type(optimizer)
     return _averaging_class(kind).made_of(optimizer, options)
+
+
+def _averages_already() -> Exception:
+    return explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
 
 
 def averages(optimizer: Any) -> bool:
@@ -163,24 +167,45 @@ def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
     raise explained(ValueError, f"{argument} must be one of Horovod's {' and '.join(names)}, not {value!r}")
 
 
-@contextlib.contextmanager
-def _numbers_as_rates(optimizer: Any) -> Iterator[list[Any]]:
-    """Replaces learning rates that are functions by a number, for a time. Gives the rate of each part, or None.
+def _configured(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and the optimizers that its configuration has. The map of a MultiOptimizer may be a function."""
+    yield optimizer
+    for part in () if _function_map(optimizer) else _inside(optimizer):
+        yield from _configured(part)
 
-    Keras can't make such a rate again from a configuration: it refuses lambdas and schedules that are not registered.
+
+def _function_map(optimizer: Any) -> Any:
+    """The function by which a MultiOptimizer chooses optimizers. None: it has none."""
+    chosen = getattr(optimizer, "_optimizer_map", None)
+    return None if chosen is None or isinstance(chosen, keras.optimizers.OptimizerMap) else chosen
+
+
+def _function_rate(optimizer: Any) -> Any:
+    """The function or schedule that is the learning rate of an optimizer. None: it is a number."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return rate if callable(rate) and not isinstance(rate, keras.Variable) else None
+
+
+@contextlib.contextmanager
+def _without_functions(optimizer: Any) -> Iterator[list[dict[str, Any]]]:
+    """Replaces functions by values that Keras can make again from a configuration, for a time.
+
+    Keras refuses lambdas, and functions and schedules that are not registered. Gives the functions of each part.
     """
-    parts = list(_parts(optimizer))
-    rates = [getattr(part, "_learning_rate", None) for part in parts]
-    rates = [rate if callable(rate) and not isinstance(rate, keras.Variable) else None for rate in rates]
+    parts, kept = list(_configured(optimizer)), []
+    for part in parts:
+        functions = {"_learning_rate": _function_rate(part), "_optimizer_map": _function_map(part)}
+        kept.append({name: value for name, value in functions.items() if value is not None})
     try:
-        for part, rate in zip(parts, rates):
-            if rate is not None:
+        for part, functions in zip(parts, kept):
+            if "_learning_rate" in functions:
                 vars(part)["_learning_rate"] = 0.5
-        yield rates
+            if "_optimizer_map" in functions:
+                vars(part)["_optimizer_map"] = keras.optimizers.OptimizerMap(keras.optimizers.SGD())
+        yield kept
     finally:
-        for part, rate in zip(parts, rates):
-            if rate is not None:
-                vars(part)["_learning_rate"] = rate
+        for part, functions in zip(parts, kept):
+            vars(part).update(functions)
 
 
 @keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
@@ -193,11 +218,13 @@ class _Averaging(_Base):
 
     @classmethod
     def made_of(cls, optimizer: Any, options: _Options) -> Any:
-        with _numbers_as_rates(optimizer) as rates:
+        with _without_functions(optimizer) as functions:
             made = super().from_config(optimizer.get_config())
-        for part, rate in zip(_parts(made), rates):
-            if rate is not None:
-                part.learning_rate = rate
+        for part, its in zip(list(_configured(made)), functions):
+            if "_learning_rate" in its:
+                part.learning_rate = its["_learning_rate"]
+            if "_optimizer_map" in its:
+                part._optimizer_map, part._inner_optimizers = its["_optimizer_map"], []
         made._options = options
         made._prefix = ""
         copy_state(optimizer, made)
@@ -220,6 +247,8 @@ class _Averaging(_Base):
         if self.built:
             return
         super().build(variables)
+        if any(averages(part) for part in _inside(self)):  # a MultiOptimizer's function may have made it only now
+            raise _averages_already()
         if self._options.backward_passes_per_step > 1:
             self._passes = self.add_variable((), dtype="int32", name="backward_passes")
             self._sums = [self.add_variable_from_reference(each, name="gradient_sum") for each in variables]

@@ -109,7 +109,7 @@ class Epochs:
     def _end(self, last: int, steps: int, rows: int, seconds: float) -> Ended:
         """Ends the running epoch and all later epochs up to `last`.
 
-        Together they had these additional steps, rows and seconds.
+        `steps`, `rows` and `seconds`: the growth of all these epochs since the last look.
         """
         first = self.number + 1
         if self.under_way:

@@ -2,8 +2,8 @@
 """HOROVOD_DATA_PROGRESS: a thread of rank 0 that reads the channels' numbers a few times per second, and shows them.
 
 Only trainer rank 0 has this thread, because programs usually print on rank 0. The times of the other processes show
-which ranks wait for which processes. This process asks for these times in the background, at most once per new line. No
-step waits for the thread, and the thread waits for no step.
+which ranks wait for which processes. The thread asks for these times every few seconds. No step waits for the thread,
+and the thread waits for no step.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Watch:
     def __init__(self, shown_by: Union[display.Lines, display.OneLine]) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
         self.forked = fork_check()
-        # Own times before a new channel of the same name replaced a channel, and the expected steps of the old
-        # channel's epochs.
+        # For each channel that a new channel of its name replaced: the times of rank 0 before that, and the expected
+        # steps of the old channel's epochs.
         self.replaced: collections.deque[tuple[times.Process, Mapping[str, Optional[int]]]] = collections.deque()
         self._display = shown_by
         self._stopped = threading.Event()
@@ -150,9 +150,9 @@ class Watch:
     def _seen(
         self, now: float, own: times.Process, expected: Mapping[str, Optional[int]] = {}
     ) -> list[tuple[str, Ended]]:
-        """The epochs that have ended in these times of rank 0.
+        """Returns the epochs that have ended, according to these times of rank 0.
 
-        `expected`: the steps of an epoch, for channels that are replaced.
+        `expected`: the steps of an epoch, for replaced channels.
         """
         ended: list[tuple[str, Ended]] = []
         for name, one in times.trainers(own).items():

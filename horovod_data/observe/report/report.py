@@ -57,7 +57,7 @@ def report() -> TimesReport:
     """
     state.known("report()")
     if bindings.state() is bindings.State.SHUT_DOWN:  # processes no longer answer
-        to_do = "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end"
+        to_do = "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which prints it at the end"
         raise explained(RuntimeError, "report() was called after horovod_data.shutdown()", to_do)
     made = make(times.of_all(_PATIENCE_SECONDS))
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"  # it may lack letters of a channel's name
@@ -103,7 +103,7 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
 
 
 def _fullest(reader: times.Reader) -> str:
-    """The rank whose window was full most of the time, and in how much of it."""
+    """The rank for whose credit the reader waited longest, its part of that waiting, and the number of these waits."""
     most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
     if most is None or not reader.room_of[most]:
         return "-"

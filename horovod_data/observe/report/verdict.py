@@ -67,7 +67,7 @@ def judge(channel: Channel) -> Verdict:
         # Within one host there is no link. With several hosts, ranks and reader may have waited at different times.
         text = (
             f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
-            "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
+            "the reader waits for ranks; stats(reset=True) on all ranks between these times tells them apart"
         )
         return Verdict("reader", text, share)
     return _link_bound(channel, trainers, reader, share)
@@ -80,19 +80,19 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     most = max(one.later_share for one in trainers)
     slow = [one for one in trainers if one.later_share * _SLOWER <= most]
     others = [one for one in trainers if one not in slow]
-    theirs = fmean(one.later_share for one in others) if others else 0.0
+    waiting = fmean(one.later_share for one in others) if others else 0.0
     room = {one.rank: sum(reader.room_of.get(one.rank, 0.0) for reader in channel.readers) for one in trainers}
     whole = sum(room.values())
-    if theirs < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
+    if waiting < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
         return None  # the readers don't wait for ranks, so all ranks wait for the pipelines
     if sum(room[one.rank] for one in slow) < 0.5 * whole:
         return None
     worst = max(slow, key=lambda one: room[one.rank])
     if worst.step / worst.steps < _WORTH * min(one.step / one.steps for one in others):
-        return None  # its steps are as short as theirs, so it waits less because it is nearer to the data
+        return None  # its steps are as short as the others', so it waits less because it is nearer to the data
     wait = fmean((one.wait - one.first) / one.steps for one in others)
-    at_theirs = max(_own(others), _pace(channel))
-    gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
+    at_their_pace = max(_own(others), _pace(channel))
+    gain = worst.seconds_per_step / at_their_pace if at_their_pace else 1.0
     if gain < _WORTH:
         return None
     who, them = f"{worst.name} is slow", "it"
@@ -101,9 +101,9 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
         who, them = f"ranks {some} are slow, {worst.name} most", "them"
     text = (
         f"{who}: the others wait {_time(wait)} of each step for {them}; at their pace a step would take "
-        f'{_time(at_theirs)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
+        f'{_time(at_their_pace)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
     )
-    return Verdict("rank", text, theirs, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
+    return Verdict("rank", text, waiting, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
@@ -148,13 +148,13 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
-        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements a part of it"
+        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements would give a part of this gain"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
 
 
 def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Readers) -> float:
-    """Seconds of a step with such readers and with free links, by plan's model and the times measured here."""
+    """Seconds of a step with these readers and with fast links, by plan's model and the times measured here."""
     ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
     busy = max(_busy(channel), 1e-9)
     job = plan.Job(

@@ -7,6 +7,7 @@ also hides their optional imports, Keras from TensorFlow and SciPy from both. Pr
 
 import gc
 import importlib.util
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 
@@ -32,6 +33,8 @@ class _Uncollected(MetaPathFinder, Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
         late = WITHOUT[self.name] - set(sys.modules)
+        if os.environ.get("KERAS_BACKEND") == "jax":  # JAX needs SciPy
+            late -= {"scipy"}
         collects = gc.isenabled()
         gc.disable()
         sys.modules.update(dict.fromkeys(late))
