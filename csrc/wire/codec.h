@@ -17,9 +17,15 @@ namespace hvdata::wire {
 
 constexpr uint16_t kVersion = 7;  // the version of all messages. A process refuses messages of another version.
 
-// Works byte by byte, so the result is the same on any machine. Compilers turn the loop into one load or store.
+// The loops below work on any machine, but GCC makes no single store or load of them.
+constexpr bool kLittleEndian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
+  if constexpr (kLittleEndian) {
+    std::memcpy(out, &value, sizeof(T));
+    return out + sizeof(T);
+  }
   auto rest = static_cast<uint64_t>(value);
   for (size_t i = 0; i < sizeof(T); ++i) {
     *out++ = static_cast<char>(rest & 0xff);
@@ -37,6 +43,11 @@ void AppendLittleEndian(T value, std::string* out) {
 
 template <typename T>
 T LoadLittleEndian(const char* bytes) {
+  if constexpr (kLittleEndian) {
+    T read;
+    std::memcpy(&read, bytes, sizeof(T));
+    return read;
+  }
   uint64_t value = 0;
   for (size_t i = sizeof(T); i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[i]);
   return static_cast<T>(value);
