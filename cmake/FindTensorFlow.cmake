@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Target TensorFlow::TensorFlow: headers, flags and libraries of the TensorFlow that the given Python imports.
-# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The cache keeps them until another Python is given, because the import of
-# TensorFlow takes seconds.
+# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The cache keeps them until another Python is given, or this Python has another
+# TensorFlow, because the import of TensorFlow takes seconds.
 
 find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
 
-if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE)
+file(GLOB TensorFlow_installed "${TensorFlow_INCLUDE_DIR}/../../tensorflow*-${TensorFlow_VERSION}.dist-info")
+if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE OR NOT TensorFlow_installed)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
       ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/ask_tensorflow.py
@@ -15,7 +16,7 @@ if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE)
 horovod_data: TensorFlow can't be imported by ${Python_EXECUTABLE}.
   Looked for: the Python package `tensorflow` with its headers and libraries.
   Works with: TensorFlow 2.15 and newer (Horovod 0.28.1 was made for 2.15; from 2.16 on it needs the patches in packaging/horovod).
-  What to do: `pip install tensorflow-cpu==2.15.1` (or tensorflow==2.15.1, with GPU support) first, then \
+  What to do: `pip install tensorflow-cpu==2.21.0` (or tensorflow==2.21.0, with GPU support) first, then \
 `pip install --no-build-isolation .`: without --no-build-isolation pip hides the installed TensorFlow from the build.
   Python said:
 ${errors}")

@@ -38,6 +38,8 @@ def main() -> None:
     if options.as_rank:
         become_rank(folder)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Keras 3 warns on each rank of every dataset whose length it does not know.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:keras.src.trainers.epoch_iterator")
 
     say("1. the data: scikit-learn's 1,797 real handwritten digits as TFRecord files")
     subprocess.run([sys.executable, os.path.join(HERE, "digits_data.py"), folder], check=True)

@@ -253,12 +253,9 @@ def with_horovod(of: Run, mpi: str, pip: str) -> str:
         return "not run: none is built for it here"
     wheel = f"{wheels[0].parent.name}/{wheels[0].name}"
     of.environment["WHEELS"] = str(WHEELS)
-    keras = (
-        ["tests/mpi/test_keras.py"] if of.cell.tensorflow.startswith("2.15.") else []
-    )  # Horovod's own layer is for Keras 2
     output = of.step(
         f"{pip} cloudpickle pyyaml packaging cffi && {pip} --no-deps $WHEELS/{wheel}",
-        f"pytest {' '.join(['tests/mpi/test_modes.py', *keras])} --np 2 -q",
+        "pytest tests/mpi/test_modes.py tests/mpi/test_keras.py --np 2 -q",
         "pytest tests/examples -k 'keras3 or custom_loop' -q",
     )
     return f"{HOROVOD}: {summary(output)}"

@@ -23,6 +23,12 @@ from ..job import state
 from ..native import bindings
 from ..observe import stats, times
 
+# The metadata that tf.summary.scalar writes. With TensorFlow 2.21 that function raises an error without TensorBoard.
+_SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class=1,  # DATA_CLASS_SCALAR
+)
+
 
 class DeliveryScalars:
     """Writes the scalars of this rank since the last write. Local.
@@ -86,7 +92,7 @@ class DeliveryScalars:
                 written[f"delivery/{name}/untaken"] = reading[name].untaken
         with eagerly(), self._writer.as_default():
             for tag, value in written.items():
-                tf.summary.scalar(tag, value, step=step)
+                tf.summary.write(tag, tf.constant(value, tf.float32), step=step, metadata=_SCALAR)
             self._writer.flush()
         return written
 

@@ -5,7 +5,7 @@
     python packaging/site/gallery.py none          no example: new words, the same output
 
 Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax, keras_torch and torch_ranks need `make test-frameworks`, and
-.venv-latest/bin/python.
+.venv/bin/python.
 """
 
 from __future__ import annotations

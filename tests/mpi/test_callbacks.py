@@ -20,6 +20,7 @@ def scalars(log_dir, rank):
     for file in sorted(Path(log_dir, f"delivery-rank{rank}").glob("events.*")):
         for event in tf.compat.v1.train.summary_iterator(str(file)):
             for value in event.summary.value:
+                assert (value.metadata.plugin_data.plugin_name, value.metadata.data_class) == ("scalars", 1)
                 found.setdefault(value.tag, []).append((event.step, float(tf.make_ndarray(value.tensor))))
     return found
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from together import raises_everywhere, results
 
-keras = pytest.importorskip("keras", minversion="3", reason="Keras 2 is installed; later TensorFlows have Keras 3")
+keras = pytest.importorskip("keras", minversion="3", reason="Keras 2 is installed; TensorFlow 2.21 has Keras 3")
 pytest.importorskip("horovod.tensorflow")
 import horovod_data.integrations.keras as hvd  # noqa: E402
 

@@ -246,16 +246,8 @@ def test_an_epoch_of_a_small_net_is_that_of_one_process(hvdata, comm):
 @pytest.mark.parametrize("remainder", ["partial", "pad", "repeat"])
 def test_keras_makes_the_step_of_one_process(hvdata, comm, remainder):
     hvd = pytest.importorskip("horovod.tensorflow.keras")
-    if int(getattr(tf.keras, "__version__", "2").split(".")[0]) > 2:  # Horovod's optimizer doesn't know Keras 3
-        from horovod.tensorflow import allreduce
-
-        class Averaging(tf.keras.optimizers.SGD):
-            def apply(self, grads, trainable_variables=None):
-                super().apply([allreduce(gradient) for gradient in grads], trainable_variables)
-
-        optimizer = Averaging
-    else:
-        optimizer = lambda rate: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(rate))
+    if int(getattr(tf.keras, "__version__", "2").split(".")[0]) > 2:
+        import horovod_data.integrations.keras as hvd
     rows = np.float32([1, 1, 1, 9, 9])
     make = lambda: tf.data.Dataset.from_tensor_slices((np.ones((5, 1), np.float32), rows)).batch(5)
     ds = hvdata.distribute_dataset(on_reader(hvdata, make), batch="global", remainder=remainder, weigh="rows")
@@ -263,7 +255,7 @@ def test_keras_makes_the_step_of_one_process(hvdata, comm, remainder):
     def fit():
         unit = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = tf.keras.Sequential([tf.keras.Input((1,)), unit])
-        model.compile(optimizer(1.0), "mse", weighted_metrics=[])
+        model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)), "mse", weighted_metrics=[])
         model.fit(ds, verbose=0)
         return model.get_weights()[0].item()
 

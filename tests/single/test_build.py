@@ -38,7 +38,7 @@ NO_MPI = [
 NO_TENSORFLOW = [
     f"horovod_data: TensorFlow can't be imported by {sys.executable}.",
     "Works with: TensorFlow 2.15 and newer",
-    "What to do: `pip install tensorflow-cpu==2.15.1`",
+    "What to do: `pip install tensorflow-cpu==2.21.0`",
     "without --no-build-isolation pip hides the installed TensorFlow from the build",
     "ImportError: it is hidden for this test",
 ]
@@ -57,6 +57,30 @@ def test_what_is_missing(tmp_path, options, hidden, parts):
     said = configure(tmp_path / "build", *options, **environment)
     for part in parts:
         assert part in said, said
+
+
+TENSORFLOW = """
+import os
+__version__ = "{version}"
+class sysconfig:
+    get_lib = lambda: os.path.dirname(__file__)
+    get_include = lambda: os.path.join(sysconfig.get_lib(), "include")
+    get_compile_flags = lambda: []
+"""
+
+
+def test_a_build_folder_learns_of_another_tensorflow(tmp_path):
+    """Python's path stays the same, for example because an environment was made again in its place."""
+    site = tmp_path / "site"
+    (site / "tensorflow" / "include").mkdir(parents=True)
+    (site / "tensorflow" / "libtensorflow_framework.so.2").touch()
+    for version in "2.15.1", "2.21.0":
+        (site / "tensorflow" / "__init__.py").write_text(TENSORFLOW.format(version=version))
+        info = site / f"tensorflow_cpu-{version}.dist-info"
+        info.mkdir()
+        configure(tmp_path / "build", fails=False, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
+        assert version in (tmp_path / "build" / "compile_commands.json").read_text()
+        info.rmdir()
 
 
 @pytest.mark.parametrize("options, strict", [([], False), (["-DHVDATA_WERROR=ON"], True)])
