@@ -239,7 +239,8 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// The place of this rank in its channels, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
+// The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel
+// train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
