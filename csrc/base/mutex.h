@@ -25,7 +25,7 @@ namespace hvdata {
 // Runs `what` as soon as this thread holds none of our locks.
 void AfterUnlock(std::function<void()> what);
 
-// Frees `trash` at the same moment.
+// Frees `trash` as soon as this thread holds none of our locks.
 template <typename T>
 void FreeAfterUnlock(T trash) {
   AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
@@ -55,7 +55,7 @@ class HVDATA_THREADS(capability("mutex")) Mutex {
   // Tests check it with CheckLocks().
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
 #ifdef HVDATA_CHECK_LOCKS
-    CheckLocks(IsHeld(), "a thread does without a lock what needs it");
+    CheckLocks(IsHeld(), "a thread does not hold the lock that this code needs");
 #endif
   }
 

@@ -152,7 +152,12 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
 
 Post::Ways Engine::MakeWays() {
   return {
-      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, TheHooks().make_destination,
+      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); },
+      // The ops may be loaded after the engine has started.
+      [](const std::vector<wire::Component>& components, std::vector<Block> found) {
+        const MakeDestination make = TheHooks().make_destination;
+        return make == nullptr ? Destination() : make(components, std::move(found));
+      },
       [this](int member, Header header, BundlePtr bundle) { Dispatch(member, std::move(header), std::move(bundle)); },
       [this](const std::string& what) { Broken(what); }};
 }
@@ -234,7 +239,8 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// The place of this rank in its channels, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
+// The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel
+// train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {

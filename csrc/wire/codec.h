@@ -17,7 +17,7 @@ namespace hvdata::wire {
 
 constexpr uint16_t kVersion = 7;  // the version of all messages. A process refuses messages of another version.
 
-// Works byte by byte, so the result is the same on any machine. Compilers turn the loop into one load or store.
+// Stores byte by byte, so that the bytes are the same on any machine. Compilers turn the loop into one store.
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
   auto rest = static_cast<uint64_t>(value);
@@ -125,7 +125,7 @@ class Reader {
     value = number == 1;
   }
 
-  // A text may be as long as the message, because states are long.
+  // Only the message's size limits a text, because states are long.
   void Text(const char* field, std::string& text) { text = Bytes(field, Size<uint64_t>(field, ~0ull, 1)); }
 
   void Real(const char* field, double& value) {
@@ -134,8 +134,8 @@ class Reader {
     std::memcpy(&value, &bits, sizeof value);
   }
 
-  // Resizes the list to the size in the message. `most` limits this size. The rest of the message limits it too,
-  // because each item takes at least `item_bytes` bytes there.
+  // Resizes the list to the size in the message. `most` limits this size. The rest of the message also limits it,
+  // because each item of the message has at least `item_bytes` bytes.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));

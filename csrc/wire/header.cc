@@ -71,7 +71,8 @@ void Check(const Header& header, Reader* reader) {
   }
 }
 
-// A state may take gigabytes. Without memory for it in advance, the fields behind it would have it copied once more.
+// The size of the state in a message. Encode() reserves memory for it. Otherwise a field behind the state could make
+// the string grow, which copies gigabytes.
 size_t StateBytes(const Message& message) {
   if (const auto* state = std::get_if<State>(&message)) return state->outcome.message.size();
   if (const auto* restore = std::get_if<Restore>(&message)) return restore->state.size();
@@ -81,7 +82,7 @@ size_t StateBytes(const Message& message) {
 }  // namespace
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
-  *count = 1;  // counts as TensorFlow does: a product may overflow before a 0, but not after it
+  *count = 1;  // as in TensorFlow: the product can overflow before a 0, but stays 0 after it
   for (const int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }

@@ -56,11 +56,11 @@ def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
     """
     parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
-        said = to_json(tf.nest.pack_sequence_as(made, parts))
-        json.dumps(said)
+        spec = to_json(tf.nest.pack_sequence_as(made, parts))
+        json.dumps(spec)
     except Exception:  # TypeError of to_json(), or an error that a class of the program raises
         return to_json(parts)
-    return said
+    return spec
 
 
 class Outputs:
@@ -164,8 +164,8 @@ class Rounds:
             except Exception as error:
                 answer = {"failure": [0, step, *words_of(error)]}
                 outputs.failure = outputs.failure or error
-        told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
-        return dict(json.loads(told.numpy()[0]))
+        answers = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
+        return dict(json.loads(answers.numpy()[0]))
 
     def _take(self, outputs: Outputs, parts: list[Any], step: int) -> dict[str, Any]:
         """Takes the outputs that all ranks sent for the same steps, and returns the answer."""

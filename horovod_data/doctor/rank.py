@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 def main() -> None:
-    """Runs this rank. Exits with status 1 if something failed. Then it has sent what failed."""
+    """Runs this rank. After a failure, sends the failure and exits with status 1."""
     began = time.monotonic()
     payload, seconds, *findings = sys.argv[1:]
     if not findings:
@@ -63,10 +63,10 @@ def main() -> None:
 
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
-    """The work of a rank. Collective over the job. `seconds`: for each measurement. `findings`: rank 0 sends them."""
+    """Does the work of a rank. Collective over the job. `seconds`: for all measurements together."""
     if findings:
         inside.look_at_core()
-    loader.load()
+    loader.load_ops()
     began_init = time.monotonic()
     init()
     job = state.current("the doctor")

@@ -39,7 +39,7 @@ class Host:
 @dataclasses.dataclass(frozen=True)
 class Allocation:
     hosts: tuple[Host, ...]
-    source: str  # what names them
+    source: str  # the option or the batch system that names them
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

@@ -31,7 +31,7 @@ from .hosts import Allocation, Host, find_allocation, parse_hosts, read_hostfile
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Starts the job. Returns an exit status only if there is nothing to start."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # --dry-run prints words that are not valid text without change
+        # --dry-run prints words unchanged, even if they are not valid text
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
