@@ -152,7 +152,12 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
 
 Post::Ways Engine::MakeWays() {
   return {
-      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); }, TheHooks().make_destination,
+      [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); },
+      // The ops may be loaded after the engine has started.
+      [](const std::vector<wire::Component>& components, std::vector<Block> found) {
+        const MakeDestination make = TheHooks().make_destination;
+        return make == nullptr ? Destination() : make(components, std::move(found));
+      },
       [this](int member, Header header, BundlePtr bundle) { Dispatch(member, std::move(header), std::move(bundle)); },
       [this](const std::string& what) { Broken(what); }};
 }

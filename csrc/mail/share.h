@@ -41,7 +41,7 @@ struct Destination {
 // is empty.
 using MakeDestination = Destination (*)(const std::vector<wire::Component>&, std::vector<Block> found);
 
-// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow. Set by ops/ when the library is loaded.
+// Functions of ops/ that the engine calls, because only ops/ knows TensorFlow. Set by ops/ when its library is loaded.
 struct Hooks {
   MakeDestination make_destination = nullptr;  // Destination::owner is a BundlePtr
   void (*sweep)() = [] {};                     // frees unused tensors; called about every 100 ms

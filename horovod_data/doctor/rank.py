@@ -66,7 +66,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     """Does the work of a rank. Collective over the job. `seconds`: for all measurements together."""
     if findings:
         inside.look_at_core()
-    loader.load()
+    loader.load_ops()
     began_init = time.monotonic()
     init()
     job = state.current("the doctor")
