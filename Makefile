@@ -95,20 +95,20 @@ test-cpp-valgrind: test-cpp  ## some C++ tests under valgrind
 	  $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"
 	fi
 
-# In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
-test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--commit: each test in one world
+# In a copy of the package, which the ranks find first: horovod_data/*.so stay what they were.
+test-sanitized: op  ## tests/mpi with libraries built with AddressSanitizer and UBSan; PYTEST_ARGS=--commit: each test in one world
 	@$(SETUP) ccache xxhash horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
-	$(say) "the library with sanitizers: build/core-sanitized"
+	$(say) "the libraries with sanitizers: build/core-sanitized"
 	mkdir -p build
 	cmake -S . -B build/core-sanitized -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVDATA_SANITIZE=address$(comma)undefined \
 	  -DHVDATA_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/core-sanitized.log 2>&1 ||
 	  { cat build/core-sanitized.log; exit 1; }
-	cmake --build build/core-sanitized --target _core
+	cmake --build build/core-sanitized
 	rm -rf build/sanitized
 	mkdir build/sanitized
 	cp -r horovod_data build/sanitized/
-	cp build/core-sanitized/_core.so build/sanitized/horovod_data/
+	cp build/core-sanitized/_*.so build/sanitized/horovod_data/
 	$(say) "Python tests under AddressSanitizer and UBSan"
 	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
@@ -193,7 +193,7 @@ lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	rm -rf build/lint
 	mkdir -p build/lint
 	mpi=$$(mpicc -show | grep -oE -- '-I[^ ]+' | tr '\n' ' ')
-	flags="-std=c++17 -I$$PWD/csrc $$mpi -DHVDATA_VERSION=\"\" -DHVDATA_TF_VERSION=\"\""
+	flags="-std=c++17 -I$$PWD/csrc $$mpi -DHVDATA_VERSION=\"\" -DHVDATA_BUILD=\"\""
 	$(say) "locks"
 	checks="-fsyntax-only -Wthread-safety -Wthread-safety-beta -Werror=thread-safety"
 	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ $$flags $$checks
@@ -252,5 +252,5 @@ op: venv  ## build and install the library into .venv
 	@$(SETUP) op
 
 clean:  ## remove what was built here; keep the environments
-	rm -rf build dist *.egg-info horovod_data/_core.so .pytest_cache .mypy_cache .hypothesis .demo
+	rm -rf build dist *.egg-info horovod_data/*.so .pytest_cache .mypy_cache .hypothesis .demo
 	rm -rf .venv*/.stamps/op

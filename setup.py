@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds horovod_data/_core.so with CMake, against the TensorFlow and the MPI that are there; see CMakeLists.txt.
+"""Builds horovod_data/_core.so with CMake against the MPI that is there, and _tf.so against TensorFlow; see CMakeLists.txt.
 
-Environment: MPICC (MPI compiler wrapper, default: mpicc), MPI_HOME, HVDATA_BUILD_TYPE (Release or RelWithDebInfo),
-HVDATA_WERROR (1: warnings are errors).
+Environment: HVDATA_TENSORFLOW (1: build _tf.so, 0: don't, default: auto, where TensorFlow is), MPICC (MPI compiler
+wrapper, default: mpicc), MPI_HOME, HVDATA_BUILD_TYPE (Release or RelWithDebInfo), HVDATA_WERROR (1: warnings are errors).
 """
 
 import hashlib
@@ -18,10 +18,13 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+TENSORFLOW = os.environ.get("HVDATA_TENSORFLOW") or "auto"
 
 
 def tensorflow_version() -> str:
     """Without importing TensorFlow, which takes seconds."""
+    if TENSORFLOW == "0":
+        return "none"
     for name in ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu"):
         try:
             return metadata.version(name)
@@ -62,6 +65,7 @@ class CMakeBuild(build_ext):
             cmake, "-S", str(ROOT), "-B", str(build),
             f"-DCMAKE_BUILD_TYPE={build_type}",
             f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DHVDATA_TENSORFLOW={TENSORFLOW}",
             f"-DHVDATA_WERROR={'ON' if os.environ.get('HVDATA_WERROR') == '1' else 'OFF'}",
         ]  # fmt: skip
         ninja = shutil.which("ninja", path=path)
@@ -69,18 +73,19 @@ class CMakeBuild(build_ext):
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
         for command in (
             configure,
-            [cmake, "--build", str(build), "--parallel", str(os.cpu_count()), "--target", "_core"],
+            [cmake, "--build", str(build), "--parallel", str(os.cpu_count())],
         ):
             status = subprocess.run(command).returncode
             if status:
                 sys.exit(f"horovod_data: `{' '.join(command)}` failed with status {status}; the reason is above.")
-        library = build / "_core.so"
-        for destination in {Path(self.get_ext_fullpath(ext.name)), ROOT / "horovod_data" / "_core.so"}:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            # By rename: a process that has the old one mapped keeps it whole.
-            partial = destination.with_suffix(".so.part")
-            shutil.copy2(library, partial)
-            os.replace(partial, destination)
+        for folder in {Path(self.get_ext_fullpath(ext.name)).parent, ROOT / "horovod_data"}:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "_tf.so").unlink(missing_ok=True)  # one of another build would not be loaded
+            for library in build.glob("_*.so"):
+                # By rename: a process that has the old one mapped keeps it whole.
+                partial = folder / f"{library.name}.part"
+                shutil.copy2(library, partial)
+                os.replace(partial, folder / library.name)
 
 
 setup(

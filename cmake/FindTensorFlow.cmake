@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Target TensorFlow::TensorFlow: headers, flags and libraries of the TensorFlow that the given Python imports.
-# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The cache keeps them until another Python is given, or this Python has another
-# TensorFlow, because the import of TensorFlow takes seconds.
+# Sets TensorFlow_FOUND, TensorFlow_VERSION and TensorFlow_CXX_STANDARD. Unless it is required, TensorFlow may be missing. An installed
+# one that can't be imported is an error. The cache keeps the answers, because the import takes seconds, until another Python is given
+# or this Python has another TensorFlow.
 
 find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
 
@@ -11,7 +12,9 @@ if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE OR NOT TensorFlow_installed)
     COMMAND ${CMAKE_COMMAND} -E env TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
       ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/ask_tensorflow.py
     OUTPUT_VARIABLE answer ERROR_VARIABLE errors RESULT_VARIABLE status)
-  if(NOT status EQUAL 0)
+  if(NOT TensorFlow_FIND_REQUIRED AND errors MATCHES "No module named 'tensorflow'")
+    return()
+  elseif(NOT status EQUAL 0)
     message(FATAL_ERROR "\
 horovod_data: TensorFlow can't be imported by ${Python_EXECUTABLE}.
   Looked for: the Python package `tensorflow` with its headers and libraries.

@@ -73,11 +73,45 @@ function(hvdata_sanitize target)
   endif()
 endfunction()
 
-# hvdata_rooms(NAME ROOM...): a static library for test programs, without what Python calls (engine/c_api.cc). Each room is one
+# hvdata_build_mark(): gives both libraries the mark of this build, HVDATA_BUILD. It changes with their sources and with options that
+# change the layout of classes.
+function(hvdata_build_mark)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/*/*.cc ${PROJECT_SOURCE_DIR}/csrc/*/*.h)
+  list(FILTER sources EXCLUDE REGEX "/csrc/(tests|fuzz)/")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
+  set(all "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_STANDARD} ${CMAKE_BUILD_TYPE} ${CMAKE_CXX_FLAGS} \
+${HVDATA_SANITIZE} ${TensorFlow_OPTIONS} ${MPI_C_LIBRARIES}")
+  foreach(source IN LISTS sources)
+    file(SHA256 ${source} hash)
+    string(APPEND all " ${hash}")
+  endforeach()
+  string(SHA256 hash "${all}")
+  string(SUBSTRING ${hash} 0 12 hash)
+  foreach(room engine ops)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/csrc/${room}/build.cc PROPERTIES
+      COMPILE_DEFINITIONS "HVDATA_BUILD=\"${HVDATA_VERSION}-${hash}\"")
+  endforeach()
+endfunction()
+
+# hvdata_library(TARGET RPATH): one of the package's two libraries. Both share classes, so both have the same options.
+function(hvdata_library target rpath)
+  hvdata_target(${target})
+  hvdata_sanitize(${target})
+  # In every build type, because TensorFlow is built with NDEBUG and some of its classes have other members without it.
+  target_compile_definitions(${target} PRIVATE NDEBUG $<$<BOOL:${HVDATA_SANITIZE}>:HVDATA_CHECK_LOCKS>)
+  target_compile_options(${target} PRIVATE ${TensorFlow_OPTIONS})  # such as the ABI of the C++ library
+  target_link_libraries(${target} PRIVATE hvdata_mpi)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+  target_link_options(${target} PRIVATE LINKER:--no-undefined LINKER:-Bsymbolic-functions LINKER:--version-script,${exports})
+  set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX ".so" LINK_DEPENDS ${exports}
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${rpath}")
+endfunction()
+
+# hvdata_rooms(NAME ROOM...): a static library for test programs, without what Python calls (engine/{c_api,build}.cc). Each room is one
 # compilation unit. `make lint` reads a room as one file, too, so names of a room can't clash.
 function(hvdata_rooms name)
   hvdata_sources(sources ${ARGN})
-  list(FILTER sources EXCLUDE REGEX "/engine/c_api\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/engine/(c_api|build)\\.cc$")
   add_library(${name} STATIC ${sources})
   hvdata_target(${name})
   hvdata_sanitize(${name})

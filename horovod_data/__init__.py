@@ -8,8 +8,9 @@
     hvdata.serve()  # a dedicated reader stays here; on trainers it does nothing
     model.fit(dataset, ...)
 
-The first use of a name loads TensorFlow and the C++ core. So the launcher starts without them, and so do tools that
-look for faults in the installation.
+The first use of a name loads the C++ core, and TensorFlow if the name needs it. So the launcher starts without them, and
+so do tools that look for faults in the installation. A program without TensorFlow can call init(), shutdown(), rank(),
+size(), is_reader(), is_trainer(), num_readers(), stats() and report().
 """
 
 import typing as _typing
@@ -54,30 +55,38 @@ __all__ = [
     "stats",
 ]
 
-_HOMES = {
+_HOMES_WITHOUT_TENSORFLOW = {
+    "ending.shutdown": ("shutdown",),
+    "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
+    "observe.report.report": ("report",),
+    "observe.stats": ("stats",),
+    "start": ("init",),
+}
+_HOMES_WITH_TENSORFLOW = {
     "auditing.audit": ("audit",),
     "channel.distribute": ("distribute_dataset", "distribute_datasets_from_function"),
     "channel.reader_thread": ("serve",),
     "collectives.gather": ("gather",),
     "collectives.predict": ("predict",),
     "collectives.scatter": ("scatter",),
-    "ending.shutdown": ("shutdown",),
-    "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
-    "observe.report.report": ("report",),
-    "observe.stats": ("stats",),
     "pipeline.even_batches": ("even_batches",),
-    "start": ("init",),
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # First: our ImportError says more than an error from inside these modules.
-    _import_module(".native.loader", __name__).load()
+    # The loader comes first, because its ImportError says more than an error from inside these modules.
+    loader = _import_module(".native.loader", __name__)
+    if any(name in names for names in _HOMES_WITHOUT_TENSORFLOW.values()):
+        loader.load_core()
+        homes = _HOMES_WITHOUT_TENSORFLOW
+    else:
+        loader.load_ops()
+        homes = _HOMES_WITH_TENSORFLOW
     if name == "callbacks":  # a module that imports Keras: load it only when it is asked for
         return _import_module(".callbacks", __name__)
-    for home, names in _HOMES.items():
+    for home, names in homes.items():
         module = _import_module(f".{home}", __name__)
         globals().update({each: getattr(module, each) for each in names})
     return globals()[name]

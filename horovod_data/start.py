@@ -10,8 +10,7 @@ import sys
 from typing import Any, Callable, Optional
 
 from .auditing import keras_fit
-from .channel import receiver
-from .ending import exit_status, forks, signals
+from .ending import exit_status, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
 from .errors import explain, explained, fork_check, place, set_here
@@ -33,7 +32,8 @@ def init(
     """Makes this process part of a job, in which few processes read and all trainers get batches.
 
     Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises Horovod if that is installed.
-    Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod.
+    Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod. Except: a
+    program that has imported neither TensorFlow nor Horovod before this call is a job without Horovod.
 
     It may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
     came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
@@ -67,6 +67,8 @@ def init(
     If not all processes call it within HOROVOD_DATA_TIMEOUT seconds, this process prints an error and exits with status
     1, and the job ends. The wait can't be interrupted. Ctrl-C is raised after it.
     """
+    if loader.imported("tensorflow") and loader.built_ops():
+        loader.load_ops()  # an error comes before the job starts
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any MPI call, which could reach the wrong library
     if joined() is not None:
@@ -109,7 +111,8 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         return bindings.comm_exchange(address, mine)
 
     with handshake.watched(place(rank, host), size, settings):
-        mine = handshake.introduction(host, bindings.comm_info(None)[0], settings, horovod is not None, horovod_here)
+        has_horovod = horovod is not None if with_horovod.wanted() else None
+        mine = handshake.introduction(host, bindings.comm_info(None)[0], settings, has_horovod, horovod_here)
         everybody = handshake.meet(mine, rank, exchange)
     hosts = tuple(other["host"] for other in everybody)
     layout = make_layout(hosts, settings.readers, settings.readers_per_node, settings.embedded)
@@ -145,7 +148,10 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
     job = Job(settings, comm, rank, hosts, layout, fork_check(), environ)
     begin(job)
     set_here(job.where)
-    forks.install(receiver.ends_of_channels)
+    if loader.imported("tensorflow"):  # otherwise channel/create.py does it
+        from .channel import receiver
+
+        receiver.protect_forks()
     if settings.audit and job.trainer is not None:
         keras_fit.install()
     if job.trainer == 0:

@@ -396,16 +396,19 @@ recipes() { # check packaging/ and examples/kubernetes: hadolint checks the Dock
 op() { # our library, from this checkout
   compiler
   mpi4py
-  local key installed
+  local key installed library name
   key="$(mpi_id) $(tensorflow_version) $(find horovod_data csrc cmake CMakeLists.txt setup.py pyproject.toml -type f \
     ! -name '*.so*' ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)"
   if done_before op "$key"; then
     # A Python that starts here finds the sources first. The library beside them may belong to another environment.
     installed=$(compgen -G "$VENV/lib/python*/site-packages/horovod_data/_core.so") || return 0
-    cmp -s "$installed" horovod_data/_core.so && return
-    say "putting the library of $VENV back beside the sources"
-    cp "$installed" horovod_data/_core.so.part
-    mv horovod_data/_core.so.part horovod_data/_core.so
+    for library in "${installed%/*}"/_*.so; do
+      name=horovod_data/${library##*/}
+      cmp -s "$library" "$name" && continue
+      say "putting $name of $VENV back beside the sources"
+      cp "$library" "$name.part"
+      mv "$name.part" "$name"
+    done
     return
   fi
   ccache

@@ -32,10 +32,10 @@ struct Counters {
   HVDATA_COUNTERS(HVDATA_COUNTER)
 };
 
-inline Counters& Count() {
-  static Counters counters;
-  return counters;
-}
+// Defined in one file, because a variable of a header would exist in each of our two libraries.
+extern Counters counters;
+
+inline Counters& Count() { return counters; }
 
 inline void Add(std::atomic<uint64_t>* counter, uint64_t n) { counter->fetch_add(n, std::memory_order_relaxed); }
 

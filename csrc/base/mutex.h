@@ -31,8 +31,7 @@ void FreeAfterUnlock(T trash) {
   AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
 }
 
-// Returns true if this thread holds one of our locks.
-bool HoldsLocks();
+bool HoldsLocks();  // this thread holds one of our locks
 
 // Aborts with `what` if the condition is false. It is active in all C++ tests and in sanitized libraries. NDEBUG, which
 // TensorFlow's headers require, does not switch it off.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C functions that the Python package calls through ctypes. ctypes releases the GIL, so they also work while a
-// TensorFlow graph is being built. The library exports nothing else. Only Python calls them, so no header declares
-// them.
+// TensorFlow graph is being built. Only Python calls them, so no header declares them.
 //
 // A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
 // thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
@@ -122,19 +121,14 @@ void StopForFinalize() {
 
 using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
-// All other symbols of this library are hidden.
-#pragma GCC visibility push(default)
-
 extern "C" {
 
 const char* hvdata_last_error(void) { return last_error.c_str(); }
 
-// Python reads this literal from the file before it loads the library. The library may have been built for another
-// TensorFlow.
-__attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
+const char* hvdata_build(void);  // engine/build.cc
 
-// Describes the library's build, as a JSON object {"version", "tensorflow", "cxx11_abi"}. The second line is the
-// version text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
+// Describes the library's build, as a JSON object {"version", "build", "cxx11_abi"}. The second line is the version text
+// of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) {
   return Text([] {
     // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
@@ -144,8 +138,8 @@ const char* hvdata_build_info(void) {
     std::string library(mpi, static_cast<size_t>(length));
     library = library.substr(0, library.find('\n'));
     std::replace(library.begin(), library.end(), '\t', ' ');
-    return "{\"version\": \"" HVDATA_VERSION "\", " + std::string(built_for) +
-           ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
+    return "{\"version\": \"" HVDATA_VERSION "\", \"build\": \"" + std::string(hvdata_build()) +
+           "\", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
   });
 }
 

@@ -290,7 +290,7 @@ void Engine::Tick() {
     }
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
-                             Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
+                             Whereabouts() + ": no batch can reach it or come from it any more, so the job has to end";
     Log(world_.Here(), lost);
     FailAll({kUnavailable, lost});
   }

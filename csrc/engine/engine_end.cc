@@ -82,7 +82,7 @@ void Engine::LeaveReaders() {
   const std::string why =
       "the program of " + world_.Name(world_.self) +
       " has called MPI_Finalize before the other ranks were done, so it reads no more. Let every rank finish, or call "
-      "horovod_data.shutdown() before MPI_Finalize: it serves the other ranks until they are done";
+      "horovod_data.shutdown() before MPI_Finalize, which serves the other ranks until they are done";
   const std::vector<Channel> channels = channels_.All();
   const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self &&
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {

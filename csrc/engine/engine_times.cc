@@ -7,9 +7,9 @@
 //   sources READER...                 the readers that this process gets batches from
 //   serves RANK...                    the ranks that this process deals to
 //   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
-//   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources`
-//   follow
-//   reader ...                        as `trainer`. Lists by `serves` follow
+//   trainer ...                       of this channel; see Line(). Times are nanoseconds. Its list is in the order of
+//                                     `sources`
+//   reader ...                        as `trainer`. Its lists are in the order of `serves`
 #include <algorithm>
 #include <chrono>
 #include <set>

@@ -29,7 +29,6 @@ class Timeline {
   Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes,
            size_t most_events = kMostEvents);
 
-  // The log of this process's events.
   TraceLog* log() { return &log_; }
   void NameChannel(uint32_t number, const std::string& name);
   // The communication thread calls it several times a second. Before it takes events, `note` adds those under way.

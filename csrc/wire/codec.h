@@ -105,7 +105,7 @@ class Reader {
     uint32_t found;
     uint16_t version;
     Int("magic", found);
-    if (ok() && found != magic) Fail("it does not begin as one");
+    if (ok() && found != magic) Fail("its first bytes are wrong");
     Int("version", version);
     if (ok() && version != kVersion) {
       Fail("it is of wire version " + std::to_string(version) + ", this process speaks " + std::to_string(kVersion) +

@@ -94,12 +94,12 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
   uint64_t bytes = 0;
   if (c.dims.size() > kMaxRank || !CountElements(c.dims, &count)) return "dims that no tensor has";
   const auto elements = static_cast<uint64_t>(count);
-  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that is not its type's";
+  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that does not fit its type";
   if (strings && elements > c.bytes / sizeof(uint64_t)) {
     return std::to_string(c.bytes) + " bytes, in which " + std::to_string(elements) + " strings don't fit";
   }
   if (!strings && (item_bytes == 0 || __builtin_mul_overflow(elements, item_bytes, &bytes) || bytes != c.bytes)) {
-    return std::to_string(c.bytes) + " bytes, which its type and shape don't give";
+    return std::to_string(c.bytes) + " bytes, which don't fit its type and shape";
   }
   if (c.where == Where::kArena && (found < 0 || static_cast<uint64_t>(found) != c.bytes)) {
     return "a place outside of shared memory";

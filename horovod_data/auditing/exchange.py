@@ -58,5 +58,5 @@ class Exchange:
         with tf.device("/CPU:0"):
             # A label that begins with these characters makes the core's texts name the audit (csrc/meeting/exchange.h).
             label = f"\0A{self.label}"
-            part, _ = loader.load().ops.horovod_data_scatter(tf.constant(value), splits, label, [], root=root)
+            part, _ = loader.load_ops().horovod_data_scatter(tf.constant(value), splits, label, [], root=root)
         return part.numpy()

@@ -14,7 +14,7 @@ from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
 from ..observe.progress import watch
-from . import elements, reader_thread
+from . import elements, reader_thread, receiver
 from .agreement import Said, check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
@@ -53,6 +53,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
     own work has failed. So all ranks raise the error of a failed rank.
     `ctrl_c` delivers signals while the program's own code runs. After that it defers signals.
     """
+    receiver.protect_forks()  # init() may have come before TensorFlow
     mine: dict[str, Any] = {"arguments": options.words()}
     reading: Optional[Reading] = None
     dealer: Optional[reader_thread.Dealer] = None

@@ -257,7 +257,7 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
         # `made` keeps alive the Python parts of the pipeline: generators, bodies of py_function.
         with private.eager_mode(), private.at_once(), tf.device("/CPU:0"):
             part = made.part
-            loader.load().ops.horovod_data_deal(
+            loader.load_ops().horovod_data_deal(
                 private.variant(made.flat),
                 channel,
                 epoch,
@@ -295,7 +295,7 @@ def _graph_deal(
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in, epoch_in = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
         # A session makes a new dataset for each epoch.
-        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)
+        op = loader.load_ops().horovod_data_deal(copied, channel_in, epoch_in, anew=True)
     private.keep_python_functions(graph, copy)
     # Pipelines run on the host. The session must not take the program's GPUs.
     session = tf.compat.v1.Session(graph=copy, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))

@@ -7,6 +7,7 @@ from typing import Any, Iterator, Sequence
 
 import tensorflow as tf
 
+from ..ending import forks
 from ..native import bindings, loader
 from ..native import tensorflow_private as private
 from . import elements
@@ -22,7 +23,7 @@ class _ReceiverDataset(private.DatasetSource):
         parts = elements.components(spec)
         session = bindings.session()
         with private.at_once(), tf.device("/CPU:0"):  # makes the op now, before the caller releases the channel
-            variant = loader.load().ops.horovod_data_receiver(
+            variant = loader.load_ops().horovod_data_receiver(
                 tf.constant(channel, tf.int64),
                 tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
                 label,
@@ -113,6 +114,11 @@ def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> 
                 found[id(stage)] = stage
                 waiting.append(stage)
     return list(found.values())
+
+
+def protect_forks() -> None:
+    """Protects forked children of this process from its iterators, sessions and channels. May be repeated."""
+    forks.install(ends_of_channels)
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:

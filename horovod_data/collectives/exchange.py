@@ -77,7 +77,7 @@ def _run(verb: str, inputs: Sequence[tf.Tensor], root: int, name: Optional[str],
 def run(verb: str, inputs: Sequence[tf.Tensor], name: Any, root: int, refused: str = "", order: Any = ()) -> Any:
     """Runs the op, and returns its results. `name` is the call's name in the core."""
     with tf.device("/CPU:0"):
-        op = getattr(loader.load().ops, f"horovod_data_{verb}")
+        op = getattr(loader.load_ops(), f"horovod_data_{verb}")
         return op(*inputs, name, list(order), root=root, refused=refused)
 
 

@@ -176,9 +176,10 @@ class Rounds:
         steps = [len(head["rows"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
+            fewest = step - steps[0] + steps[few]
             raise explained(
                 ValueError,
-                f"the ranks make different numbers of steps: rank {few} makes {step - steps[0] + steps[few]}, others make more",
+                f"the ranks make different numbers of steps: rank {few} makes {fewest}, other ranks make more",
                 "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
                 self._where(),
             )

@@ -31,9 +31,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command. Returns the exit status: 0 without errors, 1 with errors, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.doctor",
-        description="What is wrong with this environment, and what to do. Status 0: "
-        "nothing that stops horovod_data from working (there may be warnings); 1: something does; 2: wrong arguments.",
-        epilog="Started by mpirun or srun it looks at that job instead of starting its own.",
+        description="Finds faults in this environment, and says what to do. "
+        "Status 0: no errors, perhaps warnings; 1: errors, so horovod_data does not work; 2: wrong arguments.",
+        epilog="If mpirun or srun starts the doctor, it checks that job, and starts none of its own.",
     )
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")

@@ -37,13 +37,13 @@ def look_at_core() -> bool:
         step="load the C++ core",
     )
     try:
-        loader.load()
+        loader.load_ops()
     except ImportError as failure:
         children.say(core_error=str(failure))
         return False
     children.say(
         core=bindings.build_info(),
-        core_path=str(loader.library_path()),
+        core_path=str(loader.core_path()),
         libraries=loader.mpi_libraries(),
         mpi_text=mpi_text(),
         step="start MPI",

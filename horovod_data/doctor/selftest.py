@@ -97,7 +97,7 @@ def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     if wrong := [rank["wrong"] for rank in ranks if rank["wrong"]]:
         to_do = "don't train with this. Report it, with the output of --json"
         return error(name, wrong[0], f"The rows that arrive are not those that were sent: {to_do}")
-    return ok(name, 'batch="per_rank" and batch="global": every rank got its own, in order')
+    return ok(name, 'batch="per_rank" and batch="global": every rank got its own rows, in order')
 
 
 def _lanes(ranks: Sequence[dict[str, Any]], name: str) -> Finding:

@@ -11,7 +11,7 @@ from typing import Any, Callable, NoReturn, Optional
 from ..errors import explained, fork_check
 from ..job import launch_checks
 from ..job.layout import Layout
-from ..native import bindings
+from ..native import bindings, loader
 
 
 @dataclasses.dataclass
@@ -26,7 +26,15 @@ class _Horovod:
 _here: Optional[_Horovod] = None  # on trainers with Horovod
 
 
+def wanted() -> bool:
+    """Says whether the program may use Horovod: it has imported Horovod or TensorFlow."""
+    return loader.imported("horovod") or loader.imported("tensorflow")
+
+
 def load() -> Optional[ModuleType]:
+    """Horovod for TensorFlow. None: the program can't use it, or has imported neither package before init()."""
+    if not wanted():
+        return None
     try:
         import horovod.tensorflow as horovod
     except Exception:  # not installed, or unusable with this TensorFlow; then the program doesn't use it either
@@ -65,6 +73,8 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 def refuse(where: str) -> None:
     """Makes hvd.init() of all Horovod's modules raise on this dedicated reader, where it would wait without end."""
+    if not wanted():
+        return
     try:
         from horovod.common.basics import HorovodBasics
     except Exception:  # not installed, or unusable

@@ -38,9 +38,10 @@ Introduction = Mapping[str, Any]  # the message that every process sends to all 
 
 
 def introduction(
-    host: str, world_rank: int, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]
+    host: str, world_rank: int, settings: Settings, horovod: Optional[bool], horovod_here: Optional[tuple[int, int]]
 ) -> dict[str, Any]:
-    """The introduction of this process. `horovod`: it can be imported. `horovod_here`: hvd.rank() and hvd.size()."""
+    """The introduction of this process. `horovod`: it can be imported. None: the program has imported neither Horovod
+    nor TensorFlow. `horovod_here`: hvd.rank() and hvd.size()."""
     alike = {name: getattr(settings, name) for name in _ALIKE if name != "version"}
     of_horovod = {"horovod": horovod, "horovod_here": horovod_here}
     return {"host": host, "world_rank": world_rank, "version": __version__, **alike, **of_horovod}
@@ -73,12 +74,15 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
     """Raises RuntimeError on every rank unless all trainers or none have Horovod, and its ranks are the trainers."""
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
+    absent = {None: "not imported", False: "not installed"}
     states = [
-        "not installed" if not one["horovod"] else "initialised" if one["horovod_here"] else "not initialised"
-        for one in everybody
+        absent.get(one["horovod"]) or ("initialised" if one["horovod_here"] else "not initialised") for one in everybody
     ]
-    if len({states[rank] for rank in trainers}) > 1:
-        to_do = "Install it on all hosts, and call horovod_data.init() instead of hvd.init()"
+    if len({"" if states[rank] in absent.values() else states[rank] for rank in trainers}) > 1:
+        to_do = (
+            "Install it on all hosts, import it before init() on all ranks that train, and call horovod_data.init() "
+            "instead of hvd.init()"
+        )
         raise explained(RuntimeError, f"The ranks disagree about Horovod: {by_value(states, hosts)}", to_do, where)
     counted = [rank for rank, one in enumerate(everybody) if one["horovod_here"]]
     for rank in counted:

@@ -208,10 +208,11 @@ def _lacks_init() -> bool:
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > max(_LARGE_KIB, 1.2 * own):
         return False
     what = "This program has come to its end without having called horovod_data.init()"
-    why = "ranks that have called it would wait for this one for ever"
-    to_do = "Every process of the job must call it: look here for what ends the program before it"
-    how = "(a return, sys.exit, os._exit), or start fewer processes"
-    say(explain(f"{what}: {why}", f"{to_do} {how}", place_before_mpi(os.environ)))
+    why = "ranks that have called it would wait for this rank for ever"
+    to_do = (
+        "Find what ends this rank's program before that call (a return, sys.exit, os._exit), or start fewer processes"
+    )
+    say(explain(f"{what}: {why}", to_do, place_before_mpi(os.environ)))
     return True
 
 

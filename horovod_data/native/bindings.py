@@ -108,7 +108,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 
 @functools.lru_cache(maxsize=None)
 def _function(name: str) -> Any:
-    function = getattr(loader.load().dll, "hvdata_" + name)
+    function = getattr(loader.load_core(), "hvdata_" + name)
     function.restype, function.argtypes = _PROTOTYPES[name]
     return function
 
@@ -165,9 +165,10 @@ def _lines(text: c_char_p) -> list[bytes]:
 
 
 def build_info() -> dict[str, Any]:
-    """The versions that the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    """What the libraries were built with: version, build, cxx11_abi, mpi, and tensorflow (None: without it)."""
     built, mpi = _text("build_info").split("\n", 1)
-    return {**json.loads(built), "mpi": mpi}
+    ops = loader.built_ops()
+    return {**json.loads(built), "tensorflow": ops.tensorflow if ops else None, "mpi": mpi}
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.

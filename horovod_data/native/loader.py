@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds _core.so, the C++ core, and loads it twice: as TensorFlow ops and as C functions. Memory has one copy of it.
+"""Finds and loads the two libraries: _core.so, the C++ core, and _tf.so, the TensorFlow ops, which use the core.
+
+Memory has one copy of the core. The SONAME of _core.so is the name that _tf.so needs. The core is loaded first, so the
+system's loader takes the loaded one. Both libraries are of one build, because _tf.so uses C++ classes of the core.
 
 Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL. MPI works with that, because its plugins name
 the libraries that they need (Open MPI 3 and later, and MPICH). So our symbols, and the MPI of our build, do not collide
@@ -12,62 +15,103 @@ import ctypes
 import functools
 import os
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Iterable, NamedTuple, Optional
 
 from ..errors import explained
 
-_PATH = Path(__file__).parents[1] / "_core.so"
+_CORE = Path(__file__).parents[1] / "_core.so"
+_OPS = _CORE.with_name("_tf.so")
 _REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
-# Matches the literal in csrc/engine/c_api.cc.
-_BUILD_INFO = re.compile(rb'"tensorflow": *"([\w.+-]+)"')
+# Matches the literal in csrc/ops/build.cc.
+_BUILT = re.compile(rb'"build": "([\w.+-]+)", "tensorflow": "([\w.+-]+)"')
 # Matches libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12. Does not
 # match libmpi_cxx and the like.
 _MPI_LIBRARY = re.compile(r"lib(mpi|mpich|mpi_cray|mpi_ibm|mpi_abi)\.so(\.[\d.]+)?")
 
 
-class Library(NamedTuple):
-    """The loaded core."""
+class Built(NamedTuple):
+    """What _tf.so was built for."""
 
-    ops: ModuleType  # the Python functions of the TensorFlow ops
-    dll: ctypes.CDLL  # the functions of csrc/engine/c_api.cc
+    build: str  # the mark of the core that it fits
+    tensorflow: str  # the version
 
 
 @functools.lru_cache(maxsize=None)
-def load() -> Library:
-    """Loads the core, when a name of horovod_data is first used. It needs no MPI launch and starts no thread or
-    process.
+def load_core() -> ctypes.CDLL:
+    """Loads the functions of csrc/engine/c_api.cc, when a name of horovod_data is first used.
+
+    It needs no MPI launch, does not import TensorFlow, and starts no thread or process.
 
     Raises:
-      ImportError: the core is not built, was built for another TensorFlow, or lacks a library. The text says which, and
-        has the command that helps.
+      ImportError: the core is not built, or lacks a library. The text says which, and has the command that helps.
     """
+    if not _CORE.exists():
+        raise _not_built(_CORE)
+    try:
+        return ctypes.CDLL(str(_CORE), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise _cannot_load(_CORE, str(error)) from error
+
+
+@functools.lru_cache(maxsize=None)
+def load_ops() -> ModuleType:
+    """Imports TensorFlow, and loads the Python functions of our ops. Loads the core first.
+
+    Raises:
+      ImportError: TensorFlow can't be imported. Or the ops are not built, were built for another TensorFlow or another
+        core, or lack a library. The text says which, and has the command that helps.
+    """
+    core = load_core()
     try:
         import tensorflow as tf
     except ImportError as error:
         raise explained(
             ImportError,
-            f"horovod_data needs TensorFlow, which can't be imported ({error})",
-            "Install TensorFlow first, then horovod_data",
+            f"horovod_data needs TensorFlow for this, and can't import it ({error})",
+            f"Run `pip install tensorflow-cpu` (or tensorflow, with GPU support), then {_REBUILD}",
         ) from error
     running = str(tf.__version__)
-    if not _PATH.exists():
-        raise _not_built(_PATH)
-    built = _built_for(_PATH)
-    if built and not _same_tensorflow(built, running):
-        what = f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}"
-        to_do = f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}"
+    built = built_ops()
+    if built is None:
+        what = f"{_OPS} is missing: horovod_data was built without TensorFlow"
+        raise explained(ImportError, what, f"Build it with the TensorFlow {running} that is here: {_REBUILD}")
+    if not _same_tensorflow(built.tensorflow, running):
+        what = f"horovod_data was built for TensorFlow {built.tensorflow}, but this is TensorFlow {running}"
+        to_do = f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built.tensorflow}"
         raise explained(ImportError, what, to_do)
+    core.hvdata_build.restype = ctypes.c_char_p
+    if built.build != (of_core := core.hvdata_build().decode()):
+        what = f"{_OPS} is of build {built.build}, and _core.so beside it is of build {of_core}"
+        raise explained(ImportError, what, f"Install both from one build: {_REBUILD}")
     try:
-        return Library(tf.load_op_library(str(_PATH)), ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL))
+        return tf.load_op_library(str(_OPS))
     except (tf.errors.OpError, OSError) as error:
-        raise _cannot_load(getattr(error, "message", None) or str(error), built, running) from error
+        raise _cannot_load(_OPS, getattr(error, "message", None) or str(error), built.tensorflow, running) from error
 
 
-def library_path() -> Path:
+def imported(package: str) -> bool:
+    """Says whether the program has imported a package."""
+    return sys.modules.get(package) is not None
+
+
+def core_path() -> Path:
     """The path of the core, even if it has not been built."""
-    return _PATH
+    return _CORE
+
+
+def built_ops() -> Optional[Built]:
+    """What _tf.so was built for. None: it was not built.
+
+    The answer stands in the file, which is not loaded, because that may fail with another TensorFlow.
+    """
+    try:
+        found = _BUILT.search(_OPS.read_bytes())
+    except FileNotFoundError:
+        return None
+    return Built(*(part.decode() for part in found.groups())) if found else Built("unknown", "unknown")
 
 
 def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
@@ -84,15 +128,6 @@ def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
             return []
     paths = (line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line)
     return sorted({os.path.realpath(path) for path in paths if _MPI_LIBRARY.fullmatch(os.path.basename(path))})
-
-
-def _built_for(library: Path) -> Optional[str]:
-    """The TensorFlow version in the file.
-
-    It is found without loading the file, which may fail with another TensorFlow.
-    """
-    found = _BUILD_INFO.search(library.read_bytes())
-    return found[1].decode() if found else None
 
 
 def _same_tensorflow(built: str, running: str) -> bool:
@@ -112,8 +147,8 @@ def _not_built(library: Path) -> ImportError:
     return explained(ImportError, f"{library} is missing: {what}", to_do)
 
 
-def _cannot_load(reason: str, built: Optional[str], running: str) -> ImportError:
-    what, to_do = f"horovod_data's C++ core {_PATH} can't be loaded", f"Rebuild it: {_REBUILD}"
+def _cannot_load(library: Path, reason: str, built: str = "", running: str = "") -> ImportError:
+    what, to_do = f"horovod_data's C++ library {library} can't be loaded", f"Rebuild it: {_REBUILD}"
     missing = re.search(r"(\S+): cannot open shared object file", reason)
     if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
         what = f"{missing[1]}, the MPI library that horovod_data was built with, can't be found"
@@ -121,8 +156,7 @@ def _cannot_load(reason: str, built: Optional[str], running: str) -> ImportError
             "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
             f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}"
         )
-    elif "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
-        other = f"TensorFlow {built}" if built else "another TensorFlow"
-        what = f"horovod_data was built for {other} and doesn't fit TensorFlow {running}"
+    elif built and ("undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow"))):
+        what = f"horovod_data was built for TensorFlow {built} and doesn't fit TensorFlow {running}"
         to_do = f"Rebuild it for this one: {_REBUILD}"
     return explained(ImportError, f"{what} ({reason})", to_do)

@@ -30,7 +30,7 @@ def even_batches(
     padding_values: Any = None,
     seed: Optional[int] = None,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """A stage for `dataset.apply()` that makes batches of rows. Each run of `ranks` batches has nearly equal cost.
+    """A stage for `dataset.apply()` that makes batches of rows. The `ranks` batches of a step have nearly equal costs.
 
         rows = rows.apply(hvdata.even_batches(lambda x, y: tf.size(x), ranks=n, window=4096, max_cost=16384))
         dataset = hvdata.distribute_dataset(rows, batch="per_rank")
@@ -46,7 +46,7 @@ def even_batches(
         or more. With `max_cost` it is more than 0.
       ranks: the number of ranks that share a step, 1 or more: `context.num_replicas_in_sync` of the dataset function.
       window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds the
-        rows of one window, and the rows that wait. These are fewer than those of a step.
+        rows of one window, and the rows that wait, which are fewer than the rows of a step.
       max_cost: the budget of a batch: its number of rows, times the cost of its heaviest row, is at most `max_cost`. A
         batch has as many rows as fit.
       batch_size: the rows of each batch, instead of `max_cost`. The sums of costs are balanced. Only the batches of the

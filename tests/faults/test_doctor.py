@@ -111,7 +111,7 @@ CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 
 def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value, advice):
     """In a copy of the package."""
     home = tmp_path / "copy"
-    shutil.copytree(PACKAGE, home / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "_core.so"))
+    shutil.copytree(PACKAGE, home / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     core = home / "horovod_data" / "_core.so"
     if content == CRASHES:
         subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", core, "-"], input=CRASHES, text=True, check=True)

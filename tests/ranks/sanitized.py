@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-`make test-sanitized` builds _core.so with them and sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are the usual ones. The
+`make test-sanitized` builds both libraries with them and sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are the usual ones. The
 sanitizers' libraries are loaded before them and see all allocations.
 
 The sanitizers find wrong reads and writes in our code, and in calls of the C library (for example memcpy) by any code. A wrong call by other
@@ -82,7 +82,7 @@ def findings(directory: Path) -> str:
 def with_names(report: str) -> str:
     """A report in which functions and lines replace the addresses of our library."""
     addresses: dict[str, list[str]] = {}
-    for library, address in re.findall(r"\((\S+/_core\.so)\+(0x[0-9a-f]+)\)", report):
+    for library, address in re.findall(r"\((\S+/_(?:core|tf)\.so)\+(0x[0-9a-f]+)\)", report):
         addresses.setdefault(library, []).append(address)
     for library, some in addresses.items():
         some = list(dict.fromkeys(some))

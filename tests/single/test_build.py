@@ -107,27 +107,36 @@ def test_sanitized_tests_run_without_address_space_randomisation_where_that_is_p
 HOOKS = ["get_requires_for_build_wheel", "prepare_metadata_for_build_wheel", "build_wheel", "build_editable"]
 
 
-def backend(tmp_path: Path, call: str, **packages: str) -> subprocess.CompletedProcess:
-    """A call of the build backend, as pip makes it. Only setuptools and `packages` (name: text) are installed."""
-    seen = tmp_path / "seen"
+def backend(
+    tmp_path: Path, call: str, installed: bool = False, wanted: str = "", **packages: str
+) -> subprocess.CompletedProcess:
+    """A call of the build backend, as pip makes it. It sees setuptools and `packages` (name: text) alone.
+
+    `installed`: TensorFlow is in this Python's folder for packages, which the backend does not see. `wanted`: HVDATA_TENSORFLOW.
+    """
+    seen, folder = tmp_path / "seen", tmp_path / "installed"
     seen.mkdir()
+    folder.mkdir()
     for name in "setuptools", "pkg_resources", "_distutils_hack", "wheel":
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations:
             (seen / name).symlink_to(spec.submodule_search_locations[0])
     for name, text in packages.items():
         (seen / f"{name}.py").write_text(text)
+    if installed:
+        (folder / "tensorflow").mkdir()
     # Without `site` no package of this environment is seen.
-    code = f"import sys; sys.path.insert(0, 'cmake'); import horovod_data_build as backend; print(backend.{call})"
-    env = {**os.environ, "PYTHONPATH": str(seen)}
+    code = (
+        f"import site, sys, sysconfig; site.getusersitepackages = lambda: {str(folder)!r}; "
+        f"sysconfig.get_path = lambda name: {str(folder)!r}; "
+        f"sys.path.insert(0, 'cmake'); import horovod_data_build as backend; print(backend.{call})"
+    )
+    env = {**os.environ, "PYTHONPATH": str(seen), "HVDATA_TENSORFLOW": wanted}
     command = [sys.executable, "-S", "-c", code]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=170)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_build_that_does_not_see_tensorflow_says_why_at_once(tmp_path, hook):
-    """Such as a build in an isolated environment. Pip calls the first hook before everything else."""
-    done = backend(tmp_path, f"{hook}({'' if hook.startswith('get') else repr(str(tmp_path))})")
+def assert_refused(done: subprocess.CompletedProcess) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr, done
     for part in (
         f"horovod_data: TensorFlow is not visible to this build ({sys.executable}).",
@@ -138,10 +147,50 @@ def test_a_build_that_does_not_see_tensorflow_says_why_at_once(tmp_path, hook):
         assert part in done.stderr
 
 
-def test_an_isolated_build_that_sees_tensorflow_goes_on(tmp_path):
-    """For example with --system-site-packages. It isn't imported, because that takes seconds."""
-    done = backend(tmp_path, "look_for_tensorflow()", tensorflow="raise ImportError('nobody should')")
-    assert done.returncode == 0, done
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_build_that_does_not_see_tensorflow_says_why_at_once(tmp_path, hook):
+    """Such as a build in an isolated environment. Pip calls the first hook before everything else."""
+    assert_refused(
+        backend(tmp_path, f"{hook}({'' if hook.startswith('get') else repr(str(tmp_path))})", installed=True)
+    )
+
+
+@pytest.mark.parametrize("tensorflow, installed, wanted, said", [
+    (True, True, "", "builds its C++ core and the TensorFlow ops"),
+    (False, False, "", "without the TensorFlow ops, because TensorFlow is not installed"),
+    (True, True, "0", "without the TensorFlow ops, because HVDATA_TENSORFLOW=0"),
+    (False, True, "0", "without the TensorFlow ops, because HVDATA_TENSORFLOW=0"),
+    (False, False, "1", None),
+    (True, False, "yes", "HVDATA_TENSORFLOW='yes' is none of auto, 0 and 1"),
+])  # fmt: skip
+def test_what_a_build_makes(tmp_path, tensorflow, installed, wanted, said):
+    """TensorFlow is not imported, because that takes seconds."""
+    packages = {"tensorflow": "raise ImportError('nobody should')"} if tensorflow else {}
+    done = backend(tmp_path, "look_for_tensorflow()", installed, wanted, **packages)
+    if said is None:
+        assert_refused(done)
+    else:
+        assert said in done.stderr and (done.returncode == 0) == (wanted != "yes"), done
+
+
+HIDDEN = """
+import sys
+
+class Hiding:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            raise ModuleNotFoundError("No module named 'tensorflow'")
+
+sys.meta_path.insert(0, Hiding())
+"""
+
+
+@pytest.mark.parametrize("wanted, text", [("auto", HIDDEN), ("0", "")])
+def test_a_configuration_without_tensorflow_has_the_core_alone(tmp_path, wanted, text):
+    (tmp_path / "sitecustomize.py").write_text(text)
+    configure(tmp_path / "build", f"-DHVDATA_TENSORFLOW={wanted}", fails=False, PYTHONPATH=str(tmp_path))
+    commands = (tmp_path / "build" / "compile_commands.json").read_text()
+    assert "csrc/engine/c_api.cc" in commands and "csrc/ops/" not in commands
 
 
 def test_no_cmake(tmp_path):

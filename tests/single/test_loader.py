@@ -14,11 +14,12 @@ from horovod_data.native import bindings, loader
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
-def failure(monkeypatch, path) -> str:
-    """The text of the ImportError that loading `path` gives."""
-    monkeypatch.setattr(loader, "_PATH", path)
+def failure(monkeypatch, load, **paths) -> str:
+    """The text of the ImportError that loading these paths gives."""
+    for name, path in paths.items():
+        monkeypatch.setattr(loader, name, path)
     with pytest.raises(ImportError) as error:
-        loader.load.__wrapped__()
+        load.__wrapped__()
     return str(error.value)
 
 
@@ -28,9 +29,10 @@ def compile_library(path, text, *arguments):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source), *arguments], check=True)
 
 
-def test_the_built_library_tells_its_tensorflow_without_being_loaded():
-    assert loader._built_for(loader._PATH) == bindings.build_info()["tensorflow"]
-    assert loader._same_tensorflow(loader._built_for(loader._PATH), tf.__version__)
+def test_the_built_ops_tell_what_they_fit_without_being_loaded():
+    built, info = loader.built_ops(), bindings.build_info()
+    assert built == (info["build"], info["tensorflow"])
+    assert loader._same_tensorflow(built.tensorflow, tf.__version__)
     assert re.match(r"Open MPI|MPICH|Intel|MVAPICH", bindings.build_info()["mpi"])
 
 
@@ -41,27 +43,50 @@ def test_the_built_library_tells_its_tensorflow_without_being_loaded():
 def test_not_built(monkeypatch, tmp_path, in_sources, parts):
     if in_sources:
         (tmp_path / "setup.py").touch()
-    text = failure(monkeypatch, tmp_path / "horovod_data" / "_core.so")
+    text = failure(monkeypatch, loader.load_core, _CORE=tmp_path / "horovod_data" / "_core.so")
     assert all(part.format(tmp_path) in text for part in parts), text
 
 
-def test_built_for_another_tensorflow(monkeypatch, tmp_path):
-    other = tmp_path / "_core.so"
-    version = loader._built_for(loader._PATH).encode()
-    changed = b"9" + version[1:]
-    other.write_bytes(loader._PATH.read_bytes().replace(b'"' + version + b'"', b'"' + changed + b'"'))
-    text = failure(monkeypatch, other)
-    assert f"built for TensorFlow {changed.decode()}, but this is TensorFlow {tf.__version__}" in text
+def test_ops_are_not_built(monkeypatch, tmp_path):
+    monkeypatch.setattr(loader, "_OPS", tmp_path / "_tf.so")
+    assert bindings.build_info()["tensorflow"] is None
+    text = failure(monkeypatch, loader.load_ops)
+    assert (
+        f"{tmp_path}/_tf.so is missing: horovod_data was built without TensorFlow. Build it with the TensorFlow" in text
+    )
     assert "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder" in text
+
+
+def changed(tmp_path, before: str, after: str):
+    """A copy of the ops that says something else of itself."""
+    path = tmp_path / "_tf.so"
+    path.write_bytes(loader._OPS.read_bytes().replace(f'"{before}"'.encode(), f'"{after}"'.encode()))
+    return path
+
+
+def test_built_for_another_tensorflow(monkeypatch, tmp_path):
+    version = loader.built_ops().tensorflow
+    text = failure(monkeypatch, loader.load_ops, _OPS=changed(tmp_path, version, "9" + version[1:]))
+    assert f"built for TensorFlow 9{version[1:]}, but this is TensorFlow {tf.__version__}" in text
+    assert "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder" in text
+
+
+def test_ops_of_another_build(monkeypatch, tmp_path):
+    build = loader.built_ops().build
+    text = failure(monkeypatch, loader.load_ops, _OPS=changed(tmp_path, build, "9" + build[1:]))
+    assert (
+        f"_tf.so is of build 9{build[1:]}, and _core.so beside it is of build {build}. Install both from one build"
+        in text
+    )
 
 
 @needs_compiler
 def test_undefined_symbol(monkeypatch, tmp_path):
-    library = tmp_path / "_core.so"
-    compile_library(library, 'const char* info = "\\"tensorflow\\": \\"%s.1\\"";'
+    library = tmp_path / "_tf.so"
+    compile_library(library, 'const char* info = "\\"build\\": \\"%s\\", \\"tensorflow\\": \\"%s.1\\"";'
                     "void _ZN10tensorflow7removedEv(void); void f(void) { _ZN10tensorflow7removedEv(); }"
-                    % ".".join(tf.__version__.split(".")[:2]))  # fmt: skip
-    text = failure(monkeypatch, library)
+                    % (loader.built_ops().build, ".".join(tf.__version__.split(".")[:2])))  # fmt: skip
+    text = failure(monkeypatch, loader.load_ops, _OPS=library)
     assert f"doesn't fit TensorFlow {tf.__version__}" in text and "_ZN10tensorflow7removedEv" in text
 
 
@@ -71,14 +96,14 @@ def test_mpi_is_not_there(monkeypatch, tmp_path):
     compile_library(mpi, "void MPI_Whatever(void) {}", "-Wl,-soname,libmpi.so.99")
     compile_library(library, "void MPI_Whatever(void); void f(void) { MPI_Whatever(); }", str(mpi))
     mpi.unlink()
-    text = failure(monkeypatch, library)
+    text = failure(monkeypatch, loader.load_core, _CORE=library)
     assert text.startswith("libmpi.so.99, the MPI library that horovod_data was built with, can't be found")
     assert "LD_LIBRARY_PATH" in text
 
 
 def test_not_a_library(monkeypatch, tmp_path):
     (tmp_path / "_core.so").write_text("no library")
-    assert "can't be loaded" in failure(monkeypatch, tmp_path / "_core.so")
+    assert "can't be loaded" in failure(monkeypatch, loader.load_core, _CORE=tmp_path / "_core.so")
 
 
 def test_mpi_libraries_of_a_process():
@@ -102,7 +127,8 @@ try:
 except AttributeError as error:
     print(error)
 sys.modules["tensorflow"] = None  # as if it were not installed
-for use in (lambda: horovod_data.init, lambda: exec("from horovod_data import scatter")):
+assert callable(horovod_data.init)
+for use in (lambda: horovod_data.serve, lambda: exec("from horovod_data import scatter")):
     try:
         use()
     except ImportError as error:
@@ -110,10 +136,12 @@ for use in (lambda: horovod_data.init, lambda: exec("from horovod_data import sc
 """
 
 
-def test_the_core_is_loaded_when_a_name_is_first_used():
+def test_the_libraries_are_loaded_when_a_name_is_first_used():
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=170)
     said = done.stdout.splitlines()
     assert done.returncode == 0 and said[0] == "module 'horovod_data' has no attribute 'no_such_name'", done
     assert len(said) == 3 and all(
-        line.startswith("horovod_data needs TensorFlow, which can't be imported") for line in said[1:]
+        line.startswith("horovod_data needs TensorFlow for this, and can't import it (")
+        and "`pip install tensorflow-cpu`" in line
+        for line in said[1:]
     )

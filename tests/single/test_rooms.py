@@ -67,7 +67,8 @@ def rooms_in(path: str, before: str) -> set[str]:
 def test_no_list_lacks_a_room():
     """Every room that can be is built, tested, fuzzed and linted."""
     without_tensorflow = set(BELOW) - {"ops"}
-    assert rooms_in("CMakeLists.txt", "hvdata_sources(sources ") == set(BELOW)
+    assert rooms_in("CMakeLists.txt", "hvdata_sources(sources ") == without_tensorflow
+    assert "hvdata_sources(sources ops)" in (CSRC.parent / "CMakeLists.txt").read_text()
     assert rooms_in("csrc/tests/CMakeLists.txt", "set(HVDATA_ROOMS ") == without_tensorflow - {"engine", "transport"}
     assert rooms_in("csrc/tests/CMakeLists.txt", "hvdata_rooms(rooms_mpi ") == {"engine", "transport"}
     assert rooms_in("Makefile", "ROOMS := ") == without_tensorflow - {"engine"}  # which make lint names beside them

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose ranks can't import TensorFlow or Horovod, or import TensorFlow after init()."""
+
+import pytest
+from jobs import run_job
+
+pytestmark = pytest.mark.commit
+
+REFUSING = """
+import sys
+
+class Refusing:
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in ("tensorflow", "horovod", "keras"):
+            raise ImportError(f"{name} is refused")
+
+sys.meta_path.insert(0, Refusing())
+"""
+
+PROGRAM = """
+import horovod_data as hvdata
+
+hvdata.init(readers=1)
+print("is", hvdata.rank(), hvdata.size(), hvdata.is_reader(), hvdata.is_trainer(), hvdata.num_readers(), flush=True)
+print("counts", hvdata.stats()["mpi_messages_sent"] >= 0, "reports", hvdata.report() is not None, flush=True)
+for name in sorted(set(hvdata.__all__) - set(vars(hvdata))):
+    try:
+        getattr(hvdata, name)
+    except ImportError as error:
+        print(name, error, flush=True)
+hvdata.shutdown()
+hvdata.shutdown()
+maps = open("/proc/self/maps").read()
+print("loaded", "_core.so" in maps, "_tf.so" in maps, "libtensorflow" in maps, "tensorflow" in sys.modules, flush=True)
+"""
+WITH_TENSORFLOW = {
+    "audit",
+    "callbacks",
+    "distribute_dataset",
+    "distribute_datasets_from_function",
+    "even_batches",
+    "gather",
+    "predict",
+    "scatter",
+    "serve",
+}
+
+
+def test_a_job_whose_ranks_have_no_tensorflow():
+    job = run_job(REFUSING + PROGRAM, 2)
+    assert job.returncode == 0, job.describe()
+    for rank, who in enumerate(["0 1 False True 1", "None None True False 1"]):
+        said = job.stdout[rank].splitlines()
+        assert said[0] == f"is {who}" and said[2] == "counts True reports True", job.describe()
+        assert said[-1] == "loaded True False False False", job.describe()
+        assert {line.split()[0] for line in said[3:-1]} == WITH_TENSORFLOW, job.describe()
+        for line in said[3:-1]:
+            assert "can't import it (tensorflow is refused). Run `pip install tensorflow-cpu`" in line, job.describe()
+
+
+def test_a_rank_that_exits_without_shutdown():
+    job = run_job(REFUSING + "import horovod_data\nhorovod_data.init()\nprint('end', flush=True)", 2)
+    assert job.returncode == 0 and job.stdout == ["end\n"] * 2, job.describe()
+
+
+LATE = """
+import os
+import horovod_data as hvdata
+
+hvdata.init()
+import tensorflow as tf
+
+iterator = iter(hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank"))
+print("got", int(next(iterator)), flush=True)
+if hvdata.rank() == 0:
+    if os.fork() == 0:
+        try:
+            next(iterator)
+        except tf.errors.FailedPreconditionError as error:
+            print("child:", error, flush=True)
+        os._exit(0)
+    os.wait()
+print("rest", [int(x) for x in iterator], flush=True)
+"""
+
+
+def test_tensorflow_is_imported_after_init():
+    """The job is one without Horovod. Forked children are protected as in other jobs."""
+    job = run_job(LATE, 2)
+    assert job.returncode == 0, job.describe()
+    job.assert_said(r"^got 0$", 0)
+    job.assert_said(r"^child: .*was used in a forked child", 0)
+    job.assert_said(r"^rest \[2, 4, 6\]$", 0)
+    job.assert_said(r"^rest \[3, 5, 7\]$", 1)
+
+
+MIXED = """
+import os, sys
+if os.environ["HVDATA_TEST_RANK"] == "1":
+    import horovod.tensorflow
+import horovod_data as hvdata
+try:
+    hvdata.init()
+except RuntimeError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.horovod
+def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
+    """Otherwise the first would wait for the second in Horovod's start."""
+    job = run_job(MIXED, 2)
+    job.assert_said(
+        r"The ranks disagree about Horovod: not imported on rank 0 \(.*\); not initialised on rank 1 .* import it before init\(\)",
+        0,
+        1,
+    )
