@@ -292,7 +292,7 @@ horovod_cmake() {
   cat <<'END'
 #!/bin/sh
 case $1 in --build) exec cmake --build . --target tensorflow ;; esac
-exec cmake "$@" -G Ninja '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG'
+exec cmake "$@" -G Ninja '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O3 -DNDEBUG'
 END
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process has sent and received, by each way. Tests prove with it that no batch is copied without need.
+// Counts what this process has sent and received, by way. Tests prove with it that no batch is copied without need.
 #pragma once
 
 #include <atomic>

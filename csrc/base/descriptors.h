@@ -10,7 +10,7 @@
 
 namespace hvdata {
 
-// Closes a file descriptor at its end. -1: it has none.
+// Owns a file descriptor, and closes it. -1: it has none.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -30,8 +30,8 @@ class Descriptor {
   int fd_;
 };
 
-// Holds a file of its own. If its descriptor is closed, the program has closed descriptors that are not its own. A
-// program that makes itself a daemon closes all from 3 on, also those of MPI. MPI may then wait for ever.
+// Keeps a file open. If its descriptor is found closed, the program has closed descriptors that it had not opened. For
+// example, a program that becomes a daemon closes all descriptors from 3 on, also MPI's. Then MPI may wait for ever.
 class DescriptorWatch {
  public:
   DescriptorWatch() : fd_(memfd_create("horovod_data_watch", MFD_CLOEXEC)) {

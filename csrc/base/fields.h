@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A struct as a list of FIELD(type, name, default). Python gives the values as numbers with names.
+// Makes a struct from a list of FIELD(type, name, default). Python gives the values as numbers, by name.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #define HVDATA_MEMBER(type, name, value) type name = value;
-// In a function with a map `numbers` and a struct `taken`.
+// Sets a field of the local struct `taken` from the local map `numbers`.
 #define HVDATA_TAKE(type, name, value) TakeNumber(numbers, #name, &taken.name);
 
 namespace hvdata {

@@ -12,16 +12,16 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kMostLineBytes = 1 << 20, kMostFileBytes = 256 << 20;
-constexpr size_t kUsualBytes = 200;  // of a line
+constexpr size_t kUsualBytes = 200;  // the assumed size of a line that the writer's thread makes
 constexpr auto kAtExit = std::chrono::milliseconds(1000);
 
-// Makes one call of write(), because stdio could split the line. If stderr is closed, nothing useful can be done.
+// Calls write() once, because stdio could split the line. A failure is ignored, because nothing else could log it.
 void WriteLine(const std::string& line) {
   const std::string text = "horovod_data: " + line + "\n";
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
 }
 
-// Without memory of its own.
+// Allocates nothing.
 void WriteNoMemory() {
   constexpr char kText[] = "horovod_data: a line or a record is missing here: there was no memory for it\n";
   if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
@@ -101,10 +101,10 @@ void Writer::Run() {
       try {
         Push(1, [this, count = lost_count_] {
           const std::string text = std::to_string(count) + lost_;
-          this == &LineWriter() ? WriteLine(text) : Log(text);  // a stderr that blocks must not stop the files
+          this == &LineWriter() ? WriteLine(text) : Log(text);  // a full stderr must not block the thread of the files
         });
         lost_count_ = 0;
-      } catch (const std::exception&) {  // no memory: after the next write
+      } catch (const std::exception&) {  // no memory: try again after the next write
       }
     }
     changed_.notify_all();

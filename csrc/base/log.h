@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines on stderr, and records in files. Two threads write them. So a full pipe, or a file system that hangs, stops only
-// these threads. Each line is written in one piece, so that lines of several ranks don't mix.
+// Lines on stderr, and records in files. Two threads write them. So a full pipe, or a file system that hangs, stops
+// only these threads. Each line is written in one piece, so that lines of several ranks don't mix.
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +27,7 @@ void LogMade(std::function<std::string()> make_line);
 
 class Writer {
  public:
-  // The queue takes `most_bytes`. After the queue was full, a line tells the number of refused pieces, and then `lost`.
+  // The queue holds up to `most_bytes`. After it was full, a line has the number of refused pieces, followed by `lost`.
   Writer(size_t most_bytes, const char* lost) : most_bytes_(most_bytes), lost_(lost) {}
 
   // Queues `write` for the writer's thread. Never waits, and may be called under any lock. False if the queue has no
@@ -48,7 +48,7 @@ class Writer {
   // A plain std::mutex. It has no place in the order of base/mutex.h, because it is held for a few instructions only.
   std::mutex mu_;
   std::condition_variable changed_;
-  bool runs_ = false;  // its thread
+  bool runs_ = false;  // the writer's thread has started
   std::deque<std::pair<size_t, std::function<void()>>> queue_;
   size_t bytes_ = 0;  // of the queue, and of the piece that is being written
   uint64_t lost_count_ = 0;

@@ -28,7 +28,7 @@ void RunPending() {
         what();
       } catch (const std::exception& error) {
         try {
-          Log("what was to be done without a lock failed: " + Explained(error).message);
+          Log("an action after the release of a lock failed: " + Explained(error).message);
         } catch (const std::exception&) {  // there is no memory for the line
         }
       }
@@ -57,7 +57,7 @@ void CheckLocks(bool holds, const char* what) {
 void Mutex::Lock() UNCHECKED {
   if (order_ == kBefore) return mu_.lock();
   CheckLocks(std::all_of(holds + order_, std::end(holds), [](const Mutex* held_one) { return held_one == nullptr; }),
-             "a lock is taken by a thread that holds one behind it, or of the same kind");
+             "a thread takes a lock while it holds a lock of the same or a later order");
   mu_.lock();
   holds[order_] = this;
   ++held;

@@ -25,14 +25,13 @@ namespace hvdata {
 // Runs `what` as soon as this thread holds none of our locks.
 void AfterUnlock(std::function<void()> what);
 
-// Frees `trash` at the same moment.
+// Frees `trash` as soon as this thread holds none of our locks.
 template <typename T>
 void FreeAfterUnlock(T trash) {
   AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
 }
 
-// Returns true if this thread holds one of our locks.
-bool HoldsLocks();
+bool HoldsLocks();  // this thread holds one of our locks
 
 // Aborts with `what` if the condition is false. It is active in all C++ tests and in sanitized libraries. NDEBUG, which
 // TensorFlow's headers require, does not switch it off.
@@ -55,7 +54,7 @@ class HVDATA_THREADS(capability("mutex")) Mutex {
   // Tests check it with CheckLocks().
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
 #ifdef HVDATA_CHECK_LOCKS
-    CheckLocks(IsHeld(), "a thread does without a lock what needs it");
+    CheckLocks(IsHeld(), "a thread does not hold the lock that this code needs");
 #endif
   }
 

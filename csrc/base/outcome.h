@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call ended, in TensorFlow's status codes, without TensorFlow, and where. The place stays beside the message up to
-// where both are shown, so nothing needs to parse a text.
+// How a call ended, and where. The codes are TensorFlow's, but this file does not need TensorFlow. The place stays
+// apart from the message until both are shown, so that nothing has to parse a text.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ struct Outcome {
   Outcome(int c, std::string m, Place at = {}) : code(c), message(std::move(m)), place(std::move(at)) {}
   bool ok() const { return code == kOk; }
   std::string Text() const { return Placed(place, message); }
-  // The same outcome. An error without a place gets this one.
+  // The same outcome. An error without a place gets the place `where`.
   Outcome At(const Place& where) const { return ok() || place.known() ? *this : Outcome(code, message, where); }
 };
 

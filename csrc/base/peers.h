@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices immediately when another process of this host dies. MPI reports the death much later.
+// Finds out which processes of this host have died. MPI reports a death much later.
 #pragma once
 
 #include <poll.h>

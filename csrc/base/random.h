@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-// Differs in all processes and runs. Opens no file, because the process may have reached its limit of files.
+// Returns different numbers in all processes and runs. Opens no file, because the process may be at its limit of files.
 inline uint64_t RandomNumber() {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number))) return number;

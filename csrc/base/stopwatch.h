@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how long a thread does each activity. Every moment counts for one activity, so the sums add up.
+// Measures how long a thread does each activity. Every moment counts for one activity, so the sums give the whole time.
 #pragma once
 
 #include <array>

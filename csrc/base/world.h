@@ -22,13 +22,14 @@ struct Member {
   bool reads() const { return reader >= 0; }
 };
 
-// A member is a process, with its rank in our communicator. Texts name a trainer by Horovod's rank.
+// A member's number is its rank in our communicator. Texts name a trainer by Horovod's rank.
 struct World {
   int self = 0;
   std::vector<Member> members;
   std::vector<int> readers;   // reader index -> member
   std::vector<int> trainers;  // trainer index -> member
-  // The members of our group, by index. Lane l of a Sink comes from sources[l]. Lane l of a Source goes to group_trainers[l].
+  // The members of our group, by index. Lane l of a Sink comes from sources[l]. Lane l of a Source goes to
+  // group_trainers[l].
   std::vector<int> sources;         // the readers
   std::vector<int> group_trainers;  // the trainers
 

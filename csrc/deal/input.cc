@@ -5,6 +5,8 @@
 
 namespace hvdata {
 
+Pipeline::~Pipeline() = default;
+
 Outcome Input::StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check) {
   check_ = std::move(check);
   position_ = pulled_ = position;

@@ -21,7 +21,7 @@ namespace hvdata {
 // framework, such as TensorFlow (ops/pipeline.h). Only the dealer's thread calls it.
 class Pipeline {
  public:
-  virtual ~Pipeline() = default;
+  virtual ~Pipeline();  // not inline, so one library alone has the class's tables
 
   // Makes an iterator, at the first element. Its number among the dataset's iterators (from 0) is at least `number`.
   virtual Outcome Start(uint64_t number) = 0;

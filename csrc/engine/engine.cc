@@ -230,7 +230,8 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// The place of this rank in its channels, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
+// The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel
+// train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
@@ -289,7 +290,7 @@ void Engine::Tick() {
     }
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
-                             Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
+                             Whereabouts() + ": no batch can reach it or come from it any more, so the job has to end";
     Log(world_.Here(), lost);
     FailAll({kUnavailable, lost});
   }

@@ -19,7 +19,7 @@ namespace hvdata {
 namespace {
 
 constexpr auto kWrites = std::chrono::seconds(5);    // for unwritten lines and records
-constexpr int kBrokenPatience = 60;                  // s
+constexpr int kBrokenPatience = 60;                  // s: for the communication thread of a broken job
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
 constexpr int kCutOffPatience = 5;                   // s: meanwhile the program should raise the error and end
 constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer: user code may delay it
@@ -50,7 +50,7 @@ void Engine::Bye() {
 }
 
 // Waits for the dealers. At the end of its last epoch each dealer adds events to the timeline, and sends its report to
-// reader 0. After this wait the process sends nothing.
+// reader 0. So Stop() waits for them before it ends the timeline and the transport.
 void Engine::AwaitDealers() {
   const auto begun = std::chrono::steady_clock::now();
   for (const Channel& channel : channels_.All()) {
@@ -82,7 +82,7 @@ void Engine::LeaveReaders() {
   const std::string why =
       "the program of " + world_.Name(world_.self) +
       " has called MPI_Finalize before the other ranks were done, so it reads no more. Let every rank finish, or call "
-      "horovod_data.shutdown() before MPI_Finalize: it serves the other ranks until they are done";
+      "horovod_data.shutdown() before MPI_Finalize, which serves the other ranks until they are done";
   const std::vector<Channel> channels = channels_.All();
   const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self &&
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The times of this process's channels, by activity, as text. Other processes may ask for it. Python reads it
-// (horovod_data/observe/times.py). Each line is a word and numbers. Names are in hexadecimal (any characters).
+// (horovod_data/observe/times.py). Each line is a word and numbers. Names may have any characters, so they are in
+// hexadecimal.
 //
 //   process RANK READER RANKS HOST    RANK or READER may be -1
 //   sources READER...                 the readers that this process gets batches from
-//   serves RANK...                  the ranks that this process deals to
+//   serves RANK...                    the ranks that this process deals to
 //   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
-//   trainer ...                       of this channel; see Line() below. Times are nanoseconds. Lists by `sources`
-//   follow
-//   reader ...                        as `trainer`. Lists by `serves` follow
+//   trainer ...                       of this channel; see Line(). Times are nanoseconds. Its list is in the order of
+//                                     `sources`
+//   reader ...                        as `trainer`. Its lists are in the order of `serves`
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -76,7 +77,7 @@ std::string Engine::Times(bool reset) {
   return text;
 }
 
-// Reader 0 has the last times of members that have departed, which do not answer any more.
+// Reader 0 also sends the last times of departed members, because they don't answer any more.
 void Engine::SendTimes(int member) {
   std::vector<wire::Times> all;
   if (world_.readers[0] == world_.self) {
@@ -99,7 +100,7 @@ void Engine::OnTimes(const wire::Times& times) {
 
 std::string Engine::AllTimes(std::chrono::milliseconds patience) {
   constexpr auto kLook = std::chrono::milliseconds(10);
-  // After this time reader 0 is asked again. It may not have heard yet that a rank had departed.
+  // The time until reader 0 is asked again. It may have answered before it heard that a rank had departed.
   constexpr auto kAskAgain = std::chrono::milliseconds(200);
   std::set<int> asked;
   {

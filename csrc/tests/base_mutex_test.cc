@@ -108,9 +108,9 @@ TEST(MutexDeathTest, LocksAreTakenInOneOrder) {
   };
   nested(&state, &mail);
   nested(&mail, &last);
-  EXPECT_DEATH(nested(&mail, &state), "a lock is taken by a thread that holds one behind it");
-  EXPECT_DEATH(nested(&state, &other), "a lock is taken by a thread that holds one behind it");
-  EXPECT_DEATH(nested(&last, &mail), "a lock is taken by a thread that holds one behind it");
+  EXPECT_DEATH(nested(&mail, &state), "a thread takes a lock while it holds a lock of the same or a later order");
+  EXPECT_DEATH(nested(&state, &other), "a thread takes a lock while it holds a lock of the same or a later order");
+  EXPECT_DEATH(nested(&last, &mail), "a thread takes a lock while it holds a lock of the same or a later order");
 }
 
 // What clang is told in lambdas and can't see is looked at here.
@@ -120,10 +120,10 @@ TEST(MutexDeathTest, AssertHeldMeansThisMutexAndThisThread) {
   const auto check = [](const Mutex& one) { one.AssertHeld(); };
   MutexLock lock(&mutex);
   check(mutex);
-  EXPECT_DEATH(check(other), "a thread does without a lock what needs it");
-  EXPECT_DEATH(std::thread([&] { check(mutex); }).join(), "a thread does without a lock what needs it");
+  EXPECT_DEATH(check(other), "a thread does not hold the lock that this code needs");
+  EXPECT_DEATH(std::thread([&] { check(mutex); }).join(), "a thread does not hold the lock that this code needs");
   lock.Unlock();
-  EXPECT_DEATH(check(mutex), "a thread does without a lock what needs it");
+  EXPECT_DEATH(check(mutex), "a thread does not hold the lock that this code needs");
   lock.Lock();
   CondVar changed;
   changed.WaitFor(&mutex, std::chrono::milliseconds(1), [&] { return check(mutex), false; });

@@ -111,7 +111,7 @@ TEST(Envelope, RefusedWithAReason) {
   EXPECT_EQ(EnvelopeRefusal(good.substr(0, 12)), start + "it ends within its bells, after 12 bytes");
   EXPECT_EQ(EnvelopeRefusal(good.substr(0, 16)), start + "it ends within its message size, after 16 bytes");
   EXPECT_EQ(EnvelopeRefusal(good.substr(0, 20)), start + "it ends within its message, after 20 bytes");
-  EXPECT_EQ(EnvelopeRefusal("HVDW" + good.substr(4)), start + "it does not begin as one");
+  EXPECT_EQ(EnvelopeRefusal("HVDW" + good.substr(4)), start + "its first bytes are wrong");
   std::string bad = good;
   bad[4] = 1;
   EXPECT_EQ(EnvelopeRefusal(bad),

@@ -198,7 +198,7 @@ TEST(Header, RefusedForBadFields) {
   };
   const auto byte = [](int value) { return std::string(1, static_cast<char>(value)); };
   const Message hello = Hello();
-  ExpectRefused(with(hello, 0, "h"), "does not begin as one");
+  ExpectRefused(with(hello, 0, "h"), "its first bytes are wrong");
   ExpectRefused(with(hello, kVersionAt, "\1"),
                 "wire version 1, this process speaks 7; install the same horovod_data on every host");
   for (const int kind : {0, static_cast<int>(kKinds) + 1, 255})

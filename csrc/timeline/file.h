@@ -8,8 +8,8 @@
 //   CLCK  Clock: the time of reader 0's clock when ours is `here`
 //   CHAN  uint32 number, name: of a channel whose events follow
 //   EVNT  TraceEvents
-//   LOST  uint64 count, int64 now: how many events found no room until now
-//   ENDS  uint64 count of all these events. The last block
+//   LOST  uint64 count, int64 now: the number of events that found no room between the last LOST and now
+//   ENDS  uint64: the sum of these counts. The last block
 #pragma once
 
 #include <fcntl.h>
@@ -33,8 +33,8 @@ struct Clock {
   int64_t wall = 0;        // microseconds since 1970 at `here`, by this host's clock
 };
 
-// Only the thread of FileWriter() uses it. The file is open only during Append. A program that closes all descriptors
-// (`os.closerange`) could otherwise open a file of its own under this number.
+// Only the thread of FileWriter() uses it. The file is open only during Append. Otherwise a program that closes all
+// descriptors (`os.closerange`) could get our descriptor's number for a file of its own, and we would write there.
 class TimelineFile {
  public:
   // `place` begins the log line about a file that can't be written.

@@ -19,7 +19,7 @@ namespace {
 constexpr int kFormat = 1;
 constexpr int64_t kEvery = 200000000;                // ns, and up to 100 ms more, until the next tick
 constexpr auto kPatience = std::chrono::seconds(2);  // for the first answers of reader 0
-constexpr int kQuestions = 4;                        // one after the other: the first finds sleeping threads
+constexpr int kQuestions = 4;                        // PINGs of one measurement. The first may find threads asleep
 constexpr uint64_t kBytesOfAnEvent = 150;            // in the merged file
 
 int64_t WallMicros() {
@@ -117,7 +117,7 @@ void Timeline::WriteClock(Clock clock) {
 void Timeline::WriteEvents() {
   uint64_t left_out = log_.Take(&batch_);
   const uint64_t fit = std::min<uint64_t>(batch_.size(), most_to_write_);
-  // When one batch does not fit, drop all later ones, too. A reader of the timeline would overlook a gap in the middle.
+  // When one batch does not fit, drop all later batches, too. The user would overlook a gap in the middle.
   most_to_write_ = fit < batch_.size() ? 0 : most_to_write_ - fit;
   left_out += batch_.size() - fit;
   if (fit > 0 && !Write("EVNT", {reinterpret_cast<const char*>(batch_.data()), fit * sizeof(TraceEvent)}))
@@ -147,7 +147,7 @@ void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
-  // Reader 0 has looked at its clock at an unknown moment in this time. So the middle is wrong by at most half of it.
+  // Reader 0 read its clock at an unknown moment of the round trip. So its middle is wrong by at most half of the trip.
   const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
   asked_ = 0;
   if (clock_ != 0 && pong.clock == clock_) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's part of the job's timeline. Four times a second it takes the events from the log, and queues them for
-// this process's file. It also asks reader 0 for the time of its clock, so that all files can be merged into one.
+// This process's part of the job's timeline. About four times a second it takes the events from the log, and queues
+// them for this process's file. It also asks reader 0 for reader 0's time, so that all files can be merged.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,18 @@ namespace hvdata {
 
 class Timeline {
  public:
-  static constexpr size_t kMostEvents = 1 << 16;  // between two calls of Take(): 3.5 MiB, twice
+  static constexpr size_t kMostEvents = 1 << 16;  // between two calls of Take(): 3.5 MiB in each of two buffers
 
   // `path`: the job's file. This process writes to a file beside it (".rank3", ".reader0"). `most_bytes`: the limit of
   // the merged file, for all processes together. When a process's part is full, it keeps the earliest events.
   Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes,
            size_t most_events = kMostEvents);
 
-  // The log of this process's events.
   TraceLog* log() { return &log_; }
   void NameChannel(uint32_t number, const std::string& name);
-  // The communication thread calls it some times a second. Before each take `note` adds the events that have not ended.
+  // The communication thread calls it several times a second. Before it takes events, `note` adds those under way.
   void Tick(const std::function<void()>& note) EXCLUDES(mu_);
-  // Queues the remaining events and the file's end. Waits for some seconds if reader 0 has never answered.
+  // Queues the remaining events and the file's end. If reader 0 has never answered, waits up to 2 s for its answer.
   void End() EXCLUDES(mu_);
 
   void On(int member, const wire::Ping& ping);

@@ -11,7 +11,7 @@
 
 namespace hvdata {
 
-// Its layout is that of the process's file (timeline/file.h). Times are nanoseconds of this process's steady clock.
+// One event, as the process's file has it (timeline/file.h). Times are nanoseconds of the process's steady clock.
 struct TraceEvent {
   static constexpr int32_t kNobody = -1;
   int64_t begin = 0, end = 0;
@@ -28,7 +28,7 @@ class TraceLog {
  public:
   explicit TraceLog(size_t most) : most_(most) { events_.reserve(most); }
 
-  // Any thread may call it, under any lock. It allocates nothing. It counts an event that finds no room.
+  // Any thread may call it, under any lock. It allocates nothing. An event that finds no room is only counted.
   void Add(const TraceEvent& event) {
     MutexLock lock(&mu_);
     if (events_.size() < most_)

@@ -105,7 +105,7 @@ class Reader {
     uint32_t found;
     uint16_t version;
     Int("magic", found);
-    if (ok() && found != magic) Fail("it does not begin as one");
+    if (ok() && found != magic) Fail("its first bytes are wrong");
     Int("version", version);
     if (ok() && version != kVersion) {
       Fail("it is of wire version " + std::to_string(version) + ", this process speaks " + std::to_string(kVersion) +
@@ -136,7 +136,7 @@ class Reader {
     value = number == 1;
   }
 
-  // A text may be as long as the message, because states are long.
+  // Only the message's size limits a text, because states are long.
   void Text(const char* field, std::string& text) { text = Bytes(field, Size<uint64_t>(field, ~0ull, 1)); }
 
   void Real(const char* field, double& value) {
@@ -145,8 +145,8 @@ class Reader {
     std::memcpy(&value, &bits, sizeof value);
   }
 
-  // Resizes the list to the size in the message. `most` limits this size. The rest of the message limits it too,
-  // because each item takes at least `item_bytes` bytes there.
+  // Resizes the list to the size in the message. `most` limits this size. The rest of the message also limits it,
+  // because each item of the message has at least `item_bytes` bytes.
   template <typename SizeType, typename Items>
   void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));

@@ -9,7 +9,7 @@
 
 namespace hvdata {
 
-// A count of its own type. The compiler refuses to mix two kinds.
+// A count of one kind. Each kind is a type, so the compiler refuses to mix two kinds.
 template <typename Kind>
 struct Coordinate {
   uint64_t n = 0;
@@ -32,7 +32,7 @@ using TailStep = Coordinate<struct TailStepKind>;    // steps that several reade
 // The position of a trainer that has taken all of its shares of an epoch.
 constexpr Position kAllTaken(~0ull);
 
-// A peer's count of elements or rows. It is bounded, so that sums of such counts can't overflow.
-constexpr int64_t PeersCount(int64_t said) { return std::clamp<int64_t>(said, 0, int64_t{1} << 48); }
+// Bounds a count of elements or rows that a peer has sent, so that sums of such counts can't overflow.
+constexpr int64_t PeersCount(int64_t sent) { return std::clamp<int64_t>(sent, 0, int64_t{1} << 48); }
 
 }  // namespace hvdata

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several small messages sent as one: a frame, and then each message after a label. A reader sends it to a rank, or to
-// the porter of another host (mail/host_links.h). The porter sends each rank an envelope with its messages.
+// An envelope has several small messages: a frame, and then each message behind its label. A reader sends it to a rank,
+// or to the porter of another host (mail/host_links.h). The porter sends each rank an envelope of that rank's messages.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ class Envelope {
  public:
   static constexpr size_t kFrameBytes = 6, kLabelBytes = 12;
 
-  // Adds a message. The caller appends its bytes to the result, before the next call. `member`: the receiver of the
-  // message. In a porter's envelope to a rank it is the sender. `bells`: the bells to ring at the receiver, bit c % 32
-  // for channel c.
+  // Adds a message. Before the next call, the caller appends the message to the returned string. `member`: the receiver
+  // of the message. In a porter's envelope to a rank it is the sender. `bells`: the bells to ring at the receiver, bit
+  // c % 32 for channel c.
   std::string* Add(int member, uint32_t bells);
 
   size_t count() const { return count_; }  // messages
@@ -33,7 +33,8 @@ class Envelope {
   void Close();
 
   std::string bytes_;
-  size_t count_ = 0, label_at_ = 0;  // of the last message
+  size_t count_ = 0;
+  size_t label_at_ = 0;  // where the label of the last message begins
   uint32_t bells_ = 0;
   int member_ = -1;
 };
@@ -44,10 +45,11 @@ struct Enclosed {
   std::string_view message;
 };
 
-// True if `bytes` begin as an envelope. No message begins so.
+// True if `bytes` begin with an envelope's magic number. No message begins with it.
 bool IsEnvelope(std::string_view bytes);
 
-// Gives the messages in `envelope` in order, as views into it: at least one, and none is empty. Otherwise as Decode().
+// Gives the messages of `envelope` in order, as views into it: at least one, none of them empty. False if `envelope` is
+// not valid. Then `*error` says why.
 bool OpenEnvelope(std::string_view envelope, std::vector<Enclosed>* messages, std::string* error);
 
 }  // namespace hvdata::wire

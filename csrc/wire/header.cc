@@ -71,7 +71,8 @@ void Check(const Header& header, Reader* reader) {
   }
 }
 
-// A state may take gigabytes. Without memory for it in advance, the fields behind it would have it copied once more.
+// The size of the state in a message. Encode() reserves memory for it. Otherwise a field behind the state could make
+// the string grow, which copies gigabytes.
 size_t StateBytes(const Message& message) {
   if (const auto* state = std::get_if<State>(&message)) return state->outcome.message.size();
   if (const auto* restore = std::get_if<Restore>(&message)) return restore->state.size();
@@ -81,7 +82,7 @@ size_t StateBytes(const Message& message) {
 }  // namespace
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
-  *count = 1;  // counts as TensorFlow does: a product may overflow before a 0, but not after it
+  *count = 1;  // as in TensorFlow: the product can overflow before a 0, but stays 0 after it
   for (const int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }
@@ -93,12 +94,12 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
   uint64_t bytes = 0;
   if (c.dims.size() > kMaxRank || !CountElements(c.dims, &count)) return "dims that no tensor has";
   const auto elements = static_cast<uint64_t>(count);
-  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that is not its type's";
+  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that does not fit its type";
   if (strings && elements > c.bytes / sizeof(uint64_t)) {
     return std::to_string(c.bytes) + " bytes, in which " + std::to_string(elements) + " strings don't fit";
   }
   if (!strings && (item_bytes == 0 || __builtin_mul_overflow(elements, item_bytes, &bytes) || bytes != c.bytes)) {
-    return std::to_string(c.bytes) + " bytes, which its type and shape don't give";
+    return std::to_string(c.bytes) + " bytes, which don't fit its type and shape";
   }
   if (c.where == Where::kArena && (found < 0 || static_cast<uint64_t>(found) != c.bytes)) {
     return "a place outside of shared memory";

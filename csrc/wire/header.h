@@ -56,8 +56,9 @@ constexpr uint32_t kMaxRank = 254;  // dims of a tensor, as in TensorFlow
 // unpadded.
 std::string Encode(const Header& header);
 
-// Decodes the header at the front of any bytes. `*inline_payload` is the rest of them, with the size that the kInline
-// components announce. Never allocates more than a small multiple of the bytes. On failure `*error` says why.
+// Decodes the header at the front of any bytes. `*inline_payload` gets the bytes behind it. Their number is the one
+// that the kInline components announce. Never allocates more than a small multiple of the bytes. False if the bytes are
+// not a valid message. Then `*error` says why.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
 // Computes the product of `dims`. False if TensorFlow can't make this shape. That is so if a dim is negative, or if the

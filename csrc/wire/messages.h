@@ -51,15 +51,15 @@ struct Received {     // verified channels: the trainer's result for its last ta
   uint64_t rows = 0, hash = 0;
   HVDATA_MESSAGE("RECEIVED", F(step) F(position) F(rows) F(hash))
 };
-struct Taken {  // the trainer has taken so many steps of the lane. The reader may send steps up to `limit`.
+struct Taken {  // the trainer has taken `taken` steps of the lane. The reader may send steps up to `limit`.
   LaneStep taken, limit;
-  bool checked = false;  // the last of these steps is `received`
+  bool checked = false;  // `received` has the result for the last of these steps
   Received received = {};
   HVDATA_MESSAGE("TAKEN", F(taken) F(limit) F(checked) if (m.checked) Received::Fields(codec, m.received);)
 };
-struct Close {  // the trainer needs no more of the epoch; `dropped`: of this reader's leftovers
+struct Close {  // the trainer needs no more of the epoch
   LaneStep taken;
-  int64_t dropped = 0;
+  int64_t dropped = 0;  // leftovers of this reader that no trainer gets
   int64_t missing = 0;  // shares that END counted and that never came; below 0: surplus shares
   HVDATA_MESSAGE("CLOSE", F(taken) F(dropped) F(missing))
 };
@@ -87,7 +87,7 @@ struct Restore {
   Position position;         // elements before this trainer's next step, or kAllTaken
   Turn turn;                 // the reader's next step for this trainer
   TailStep tail_taken;
-  std::string state;  // the reader's
+  std::string state;  // of the reader
   HVDATA_MESSAGE("RESTORE", F(request) F(saved_epoch) F(number) F(position) F(turn) F(tail_taken) F(state))
 };
 struct Withdraw {  // takes back a RESTORE
@@ -97,7 +97,7 @@ struct Claim {  // after the ends of all readers: asks for this leftover as the 
   TailStep step;
   uint64_t leftover = 0;
   bool filler = false;        // asks for an empty or padding share of its shape instead
-  bool taken_before = false;  // verified channels: an earlier run has sent it, so send nothing
+  bool taken_before = false;  // verified channels: an earlier run has taken it, so the reader only counts it
   HVDATA_MESSAGE("CLAIM", F(step) F(leftover) F(filler) F(taken_before))
 };
 
@@ -144,13 +144,13 @@ struct Numbered {  // the epoch's number over all runs, if it differs from the n
 
 struct Ready {
   enum class Progress : uint8_t {
-    kHas,       // the reader has so many steps
+    kHas,       // the reader has `steps` steps
     kEnded,     // it has no more steps; the epoch ends for all readers (remainder="drop")
     kFills,     // it has no more steps, but can give empty or padding shares
     kFailed,    // its next step is an error
     kClosed,    // all of its trainers have closed this epoch
     kDeparted,  // all of its trainers have closed this epoch and every later one
-    kAsks,      // it has so many steps, and asks which reader it waits for
+    kAsks,      // it has `steps` steps, and asks which reader it waits for
     kBegins,    // it begins with this step. If it resumes from a checkpoint, the outcome has its place for an error.
     kExplains,  // the message says why its next step does not come
     kLast = kExplains,
@@ -164,9 +164,9 @@ struct Ready {
 };
 struct Go {
   enum class Notice : uint8_t {
-    kAllHave,    // all readers have so many steps
-    kEndsThere,  // the epoch ends there, with the given outcome
-    kBehind,     // the answer to kAsks: the readers that don't have the step; then perhaps why one does not have it
+    kAllHave,    // all readers have `steps` steps
+    kEndsThere,  // the epoch ends after `steps` steps, with `outcome`
+    kBehind,     // the answer to kAsks: names the readers without the next step. Another kBehind may say why.
     kExplain,    // asks why the reader's next step does not come
     kLast = kExplain,
   };
@@ -182,10 +182,10 @@ struct Go {
 struct Pulled {  // reader -> reader 0: hashes of the next elements that its pipeline has yielded
   enum class Progress : uint8_t {
     kGoesOn,    // there may be more
-    kEnded,     // the pipeline has ended behind them, and the reader waits for ALIKE
+    kEnded,     // the pipeline has ended after these elements, and the reader waits for ALIKE
     kFiles,     // the reader divides files in this epoch, and sends no hashes
     kClosed,    // the epoch is over on this reader
-    kDeparted,  // and so is every later one
+    kDeparted,  // this epoch and every later one are over on this reader
     kLast = kDeparted,
   };
   uint64_t first = 0;  // the number of the first of these elements among all elements of the pipeline
@@ -200,21 +200,21 @@ struct Alike {  // reader 0 -> every reader: all have had the same elements; or 
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-// The result for the reader's rows (proof/report.h). Before it may come an error, which has no result. Without both the
-// reader deals no later epoch.
+// A reader sends it for one of three purposes: the result for its rows, an error that it finds before the result, or
+// the end. The end has neither `words` nor an error: the reader deals no later epoch.
 struct Report {
-  std::string words = {};
+  std::string words = {};  // the result (proof/report.h)
   Outcome outcome = {};
   HVDATA_MESSAGE("REPORT", F(words) F(outcome))
 };
-struct Verified {  // all readers have reported. Either every row came once, or this is an error.
+struct Verified {  // OK: all readers have reported, and every row came once. Otherwise the first finding.
   Outcome outcome;
   HVDATA_MESSAGE("VERIFIED", F(outcome))
 };
 
 // ---- Between trainers: scatter and gather (meeting/exchange.h). `call` counts the calls with one name.
 
-struct Scatter {  // the root's part for this trainer, as a share. Or the end of a gather. Or an error.
+struct Scatter {  // the root's part for this trainer, as a share; or the end of a gather; or an error
   std::string name;
   uint64_t call = 0;
   int32_t root = 0;
@@ -246,7 +246,7 @@ struct HowLong {
   bool anew = false;  // no answer is wanted. The times begin again at zero.
   HVDATA_MESSAGE("HOW LONG", F(anew))
 };
-struct Times {         // the answer; unasked to reader 0 before the sender's BYE
+struct Times {         // the answer. Reader 0 also gets it before the sender's BYE, without HOW LONG.
   int64_t member = 0;  // whose times these are: reader 0 also answers for members that have departed
   std::string text;
   HVDATA_MESSAGE("TIMES", F(member) F(text))

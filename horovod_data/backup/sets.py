@@ -9,7 +9,7 @@
 The ranks write their parts beside each other. When all have confirmed, one rank calls make_current(). It renames the
 folder, and that one rename makes the set current. So a process may be killed at any moment.
 
-This module knows neither TensorFlow nor MPI.
+This module needs neither TensorFlow nor MPI.
 """
 
 from __future__ import annotations
@@ -48,19 +48,22 @@ class WholeSet:
 
 
 class Sets:
-    """The sets of one directory. All methods but write() and sync() are for one process at a time. Local."""
+    """The sets of one directory. Ranks may call folder() and sync() at the same time. Local.
+
+    All other methods are for one process at a time.
+    """
 
     def __init__(self, directory: str, keep: int = 2) -> None:
         """
         Args:
-          directory: exists, or is made by the first write.
+          directory: exists, or is made by the first call of folder().
           keep: the number of whole sets that make_current() keeps. 1 or more.
         """
         self.directory = directory
         self._keep = keep
 
     def newest(self) -> tuple[Optional[WholeSet], list[str]]:
-        """The newest whole set, and the names of newer ones that are not whole.
+        """The newest whole set, and the names of newer sets that are not whole.
 
         Raises:
           OSError: the directory exists and can't be read.
@@ -78,7 +81,7 @@ class Sets:
         return max((number for number, _ in self._names()), default=0) + 1
 
     def clean(self) -> None:
-        """Removes the sets that a killed job was writing. No process writes one now."""
+        """Removes the sets that a killed job was writing. Call it while no process writes a set."""
         for _, name in self._names():
             if name.endswith(_WRITING):
                 _remove(os.path.join(self.directory, name))
@@ -108,7 +111,7 @@ class Sets:
         return sizes
 
     def make_current(self, number: int, parts: list[Files], about: dict[str, Any]) -> WholeSet:
-        """Makes a set current whose parts are all on the disk, and removes the oldest sets.
+        """Makes a set current, and removes the oldest sets. All parts of the set must be on the disk.
 
         Args:
           number: of the set.
@@ -139,7 +142,7 @@ class Sets:
         """Removes all sets, the newest last, so that a kill meanwhile leaves the newest."""
         for _, name in sorted(self._names()):
             self._remove_whole(name)
-        with contextlib.suppress(OSError):  # other files are in it
+        with contextlib.suppress(OSError):  # the directory may have other files
             os.rmdir(self.directory)
 
     def _names(self) -> Iterator[tuple[int, str]]:
@@ -193,7 +196,7 @@ def _remove(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Waits until a file or a folder is on the disk, so that a host that dies takes nothing with it."""
+    """Waits until a file or a folder is on the disk, so that it survives a crash of the host."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -20,7 +20,7 @@ from .sets import Files, Sets, WholeSet
 # Errors of the disk. After one of them the job goes on with the set before.
 _OF_DISK = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError)
 
-_OF_RANK = "horovod_data.of_rank"  # an attribute of an error: the rank that it is of
+_OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
 
 
 class JobSets:
@@ -33,7 +33,7 @@ class JobSets:
           directory: of the sets, on a file system that all ranks share.
           keep: the number of whole sets to keep.
           what: names the caller in error texts.
-          arguments: of the caller, that must be equal on all ranks. Anything that JSON can hold.
+          arguments: those of the caller that must be equal on all ranks. Anything that JSON can hold.
 
         Raises:
           RuntimeError: before init(), or on a dedicated reader.
@@ -47,7 +47,7 @@ class JobSets:
         self._what, self._arguments = what, {"keep": keep, **arguments}
         self._sets = Sets(directory, keep)
         self._number = 0  # of the next set
-        self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the set current that waits
+        self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the waiting set current
         self.waits = False  # a set waits for settle()
 
     def open(self) -> Optional[WholeSet]:
@@ -143,7 +143,7 @@ class JobSets:
         self.waits = saved and wait
 
     def settle(self, current: bool) -> None:
-        """Makes the set current that was saved with wait=True, or drops it. Local."""
+        """Makes the set that was saved with wait=True current, or drops it. Local."""
         waiting, self._waiting, self.waits = self._waiting, None, False
         if waiting is None:
             return
@@ -213,7 +213,7 @@ class JobSets:
         return True
 
     def _raise_first(self, errors: list[Optional[list[str]]]) -> None:
-        """Raises the first error of a rank, as this rank knows it."""
+        """Raises the error of the first rank that has sent one. `errors`: by rank, the words of its error."""
         for rank, words in enumerate(errors):
             if words is not None:
                 whose = self._job.name(self._job.layout.trainers[rank])
@@ -224,7 +224,7 @@ class JobSets:
     def _decide(
         self, step: str, mine: Any, decide: Callable[[list[Any]], Any], failure: Optional[BaseException] = None
     ) -> dict[str, Any]:
-        """Gives rank 0 the words of all ranks. Returns rank 0's decision on every rank, or raises its error.
+        """Gathers `mine` of all ranks on rank 0, which decides. Every rank returns the decision, or raises its error.
 
         `failure`: this rank's own error, which it raises itself.
         """

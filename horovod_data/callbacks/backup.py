@@ -97,15 +97,15 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._found: Optional[WholeSet] = None  # whose iterator is yet to be restored
+        self._found: Optional[WholeSet] = None  # the set, until its iterator is restored
         self._counters: Optional[_Counters] = None
         self._checkpoint: Any = None
         self._matches: Optional[Callable[[], Any]] = None  # raises AssertionError if the restored model is another one
         # A weak reference. A strong one would keep the iterator's epoch open.
         self._iterator: Callable[[], Any] = lambda: None
         self._iterated: Any = None  # the dataset of that iterator
-        self._taken = 0  # steps of that iterator
-        self._done = 0  # steps of this epoch
+        self._taken = 0  # steps taken from that iterator
+        self._done = 0  # steps made in this epoch
         self._began = 0  # the first of the steps that Keras runs together
         self._since = 0  # steps since the last set
         self._due = False  # a set is due at the end of this epoch
@@ -125,8 +125,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 RuntimeError, what, "Use the backend tensorflow, or tf.train.Checkpoint in a loop of your own"
             )
         self._reset()
-        often = {"save_freq": self._every or "epoch", "delete_checkpoint": bool(self._deletes)}
-        self._sets = JobSets(self._directory, self._keep, "BackupAndRestore", often)
+        arguments = {"save_freq": self._every or "epoch", "delete_checkpoint": bool(self._deletes)}
+        self._sets = JobSets(self._directory, self._keep, "BackupAndRestore", arguments)
         self._found = self._sets.open()
         train_counter = getattr(self.model, "_train_counter", None)  # Keras 2
         extra = {} if train_counter is None else {"train_counter": train_counter}
@@ -172,7 +172,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         _TrainFunction.remove(self.model)
-        if self._counters is not None:  # there was no epoch left
+        if self._counters is not None:  # the restored fit() had no epoch left
             self._counters.take_back()
         if self._deletes:
             self._sets.clear()
@@ -181,7 +181,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     # ---- Called by the train function.
 
     def before_step(self, iterator: Any) -> None:
-        """The train function is about to take a step from the iterator."""
+        """Called before the train function takes a step from the iterator."""
         if iterator is not self._iterator():
             dataset = private.dataset_of(iterator) if isinstance(iterator, private.OwnedIterator) else None
             if dataset is None:
@@ -194,7 +194,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             self._sets.on_all("iterator", lambda: self._restore_iterator(found, iterator))
 
     def after_step(self, ended: bool) -> None:
-        """The step was made, or the iterator has ended instead."""
+        """Called after the step. `ended`: there was no step, because the iterator has ended."""
         if self._matches is not None:
             matches, self._matches = self._matches, None
             self._sets.on_all("matches", lambda: _check_model(matches))
@@ -225,12 +225,12 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             "ranks": self._sets.ranks,
             "per_rank": any(end.label in per_rank for end in ends),
         }
-        # If all other stages stand behind a channel, their external state is not saved. Random ops among them draw other
-        # numbers after a restore.
-        no_other = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
+        # If every stage is a channel or stands behind one, external state is not saved. So random ops among these
+        # stages draw other numbers after a restore.
+        only_behind = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
 
         def write(folder: str) -> None:
-            state = private.state_of(iterator, ignores_external_state=no_other).numpy()
+            state = private.state_of(iterator, ignores_external_state=only_behind).numpy()
             tf.io.write_file(os.path.join(folder, _ITERATOR), _checksum(state) + state)
             if self._sets.rank == 0:
                 self._checkpoint.write(os.path.join(folder, _MODEL))
@@ -317,7 +317,7 @@ class _TrainFunction:
 
 
 class _Counters:
-    """Makes fit() begin at an epoch and a step. Made in on_train_begin(), and taken back when the first epoch begins."""
+    """Makes fit() begin at an epoch and a step, from on_train_begin() until take_back()."""
 
     def __init__(self, model: Any, first: tuple[int, int], about: dict[str, Any]) -> None:
         self._model = model
@@ -358,7 +358,7 @@ def _begin_at(epoch_iterator: Any, step: int, taken: int) -> None:
         for _ in itertools.islice(steps, step // together):
             pass
         for number, each in enumerate(steps):
-            if number == 0:  # Keras compares it with the length of the dataset
+            if number == 0:  # Keras compares _steps_seen with the length of the dataset
                 epoch_iterator._steps_seen = taken + together
             yield each
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard scalars of delivery: a rank's share of time spent waiting, steps/s, rows/s, and batches in its queue.
+"""TensorBoard scalars of delivery: how much of its time a rank waits, steps/s, rows/s, and batches in its queue.
 
 model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
 
@@ -33,13 +33,13 @@ _SCALAR = tf.compat.v1.SummaryMetadata(
 class DeliveryScalars:
     """Writes the scalars of this rank since the last write. Local.
 
-    Scalars of a channel, here `train`. Rates count the time inside epochs only:
+    A channel named `train` has these scalars. Rates count the time inside epochs only:
 
     - `delivery/train/wait_share`: the part of its epochs' time, 0 to 1, in which the rank waited for batches.
     - `delivery/train/steps_per_second`, `delivery/train/rows_per_second`: the rates of this rank.
     - `delivery/train/queue`: the mean number of batches in the queue when the program asked for a batch.
-    - `delivery/train/untaken`: only on a rank that reads. The steps that are dealt and not yet taken by all ranks, at
-      the write.
+    - `delivery/train/untaken`: only on a rank that reads. The steps that are dealt, and that not all ranks have taken,
+      at the write.
     """
 
     def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:

@@ -65,7 +65,7 @@ class MetricAverage(tf.keras.callbacks.Callback):
         self._in_epoch = False
         train = self._averaged() if self._train is None else self._train
         _replace(logs, train)
-        if logs is not None:  # a rank whose validation had no batch has no such logs
+        if logs is not None:  # added, because a rank whose validation had no batch lacks these logs
             logs.update({f"val_{name}": value for name, value in self._tested.items()})
 
     def _averaged(self) -> dict[str, float]:
@@ -98,7 +98,7 @@ class MetricAverage(tf.keras.callbacks.Callback):
 
         Filler rows don't count.
 
-        None: Keras counts the right rows itself, or these rows are not a whole epoch of exactly one channel.
+        None: Keras' own counts are right, or these rows are not a whole epoch of exactly one channel.
         """
         reductions = {getattr(loss, "reduction", "auto") for loss in tf.nest.flatten(self.model.loss)}
         # For all other reductions, Keras' loss is a mean over the weights, or no mean.

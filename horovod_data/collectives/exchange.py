@@ -27,7 +27,7 @@ _GRADIENT = "\0B"
 def call(
     verb: str, root: Any, name: Optional[str], inputs: Callable[[int], Sequence[tf.Tensor]]
 ) -> tuple[int, Sequence[tf.Tensor], Any]:
-    """Makes a call of scatter() or gather(). `inputs` makes the inputs of its op, for a root.
+    """Makes a call of scatter() or gather(). `inputs` takes the root, and returns the inputs of the op.
 
     After a wrong argument the call counts on this rank, as on all other ranks, and the other ranks get the error.
 
@@ -38,29 +38,29 @@ def call(
       RuntimeError: there is no job, or this is a dedicated reader.
       TypeError, ValueError: root is not a rank, name is not a name, or `inputs` raised it.
     """
-    at = _checked(verb, 0, name)
+    root_rank = _checked(verb, 0, name)
     try:
-        at = _checked(verb, root, name)  # last: a call with a wrong root counts, if its name is right
-        given = inputs(at)
+        # A call with a wrong root and a right name counts, as a call with root 0.
+        root_rank = _checked(verb, root, name)
+        given = inputs(root_rank)
     except (TypeError, ValueError) as error:
         if tf.executing_eagerly():
             nothing = [tf.zeros([0]), *([tf.constant(0, tf.int64)] if verb == "scatter" else [])]
             with contextlib.suppress(tf.errors.OpError):
-                _run(verb, nothing, at, name, message_of(error))
+                _run(verb, nothing, root_rank, name, message_of(error))
         raise
-    return at, given, _run(verb, given, at, name)
+    return root_rank, given, _run(verb, given, root_rank, name)
 
 
 def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
-    """The gradient of a call: `verb` is the reverse call. The gradients of one call on all ranks belong together."""
+    """Makes the gradient of a call, by the reverse call `verb`. The reverse call has the same name on all ranks."""
     gradient, returned = tf.convert_to_tensor(gradient), op.outputs[0].shape
     refused = ""
     if not gradient.shape.is_compatible_with(returned):  # by a user's output_gradients=
         what = f"the gradient has shape {gradient.shape}, but what the call returned has shape {returned}"
         refused = explain(what, "Pass output_gradients of that shape", where="")
-    if not (
-        gradient.shape.is_fully_defined() and returned.is_fully_defined()
-    ):  # then the op can't tell the other ranks
+    # With unknown shapes, the check runs in the graph, so the other ranks don't get its error.
+    if not (gradient.shape.is_fully_defined() and returned.is_fully_defined()):
         what = "the gradient has another shape than what the call returned. Pass output_gradients of that shape"
         same = tf.debugging.assert_equal(tf.shape(gradient), tf.shape(op.outputs[0]), what)
         with tf.control_dependencies([] if same is None else [same]):
@@ -75,7 +75,7 @@ def _run(verb: str, inputs: Sequence[tf.Tensor], root: int, name: Optional[str],
 
 
 def run(verb: str, inputs: Sequence[tf.Tensor], name: Any, root: int, refused: str = "", order: Any = ()) -> Any:
-    """The results of the op. `name` is the call's name in the core."""
+    """Runs the op, and returns its results. `name` is the call's name in the core."""
     with tf.device("/CPU:0"):
         op = getattr(loader.load_ops(), f"horovod_data_{verb}")
         return op(*inputs, name, list(order), root=root, refused=refused)
@@ -124,7 +124,7 @@ def tensor_of(x: Any, dtype: Optional[tf.DType], verb: str) -> tf.Tensor:
         raise explained(
             kind,
             f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
-            f"Pass a tensor; of a ragged or sparse one {verb} the tensors that it is made of",
+            f"Pass a tensor. For a ragged or sparse tensor, {verb} the tensors that it is made of",
         ) from None
     check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype)
     return value

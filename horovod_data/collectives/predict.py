@@ -56,7 +56,7 @@ def predict(
         Or, on every rank, the result of distribute_dataset(..., remainder="partial"). A job with dedicated readers
         needs this form after serve(), because a reader in serve() takes no new dataset. Stages after
         distribute_dataset() must leave the rows of each element together (map, prefetch, cache). Other stages (batch,
-        unbatch, shuffle) are refused. `batch`, `name` and `shard` are then those of that call.
+        unbatch, shuffle) are refused. `batch`, `name` and `shard` of predict() are then ignored.
       batch: "global" or "per_rank", as in distribute_dataset().
       name: the name of the channel.
       shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: the same. Except: with None,

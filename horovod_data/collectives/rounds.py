@@ -61,11 +61,11 @@ def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
     """
     parts = [tf.TensorSpec(None, leaf.dtype) for leaf in leaves]
     try:
-        said = specs.to_json(spec_of(tf.nest.pack_sequence_as(made, parts)))
-        json.dumps(said)
+        spec = specs.to_json(spec_of(tf.nest.pack_sequence_as(made, parts)))
+        json.dumps(spec)
     except Exception:  # TypeError of spec_of(), or an error that a class of the program raises
         return specs.to_json(spec_of(parts))
-    return said
+    return spec
 
 
 class Outputs:
@@ -169,8 +169,8 @@ class Rounds:
             except Exception as error:
                 answer = {"failure": [0, step, *words_of(error)]}
                 outputs.failure = outputs.failure or error
-        told = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
-        return dict(json.loads(told.numpy()[0]))
+        answers = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
+        return dict(json.loads(answers.numpy()[0]))
 
     def _take(self, outputs: Outputs, parts: list[Any], step: int) -> dict[str, Any]:
         """Takes the outputs that all ranks sent for the same steps, and returns the answer."""
@@ -181,9 +181,10 @@ class Rounds:
         steps = [len(head["rows"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
+            fewest = step - steps[0] + steps[few]
             raise explained(
                 ValueError,
-                f"the ranks make different numbers of steps: rank {few} makes {step - steps[0] + steps[few]}, others make more",
+                f"the ranks make different numbers of steps: rank {few} makes {fewest}, other ranks make more",
                 "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
                 self._where(),
             )

@@ -50,8 +50,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
       tf.errors.DeadlineExceededError: a rank has not made the call within HOROVOD_DATA_TIMEOUT seconds.
       KeyboardInterrupt: after the wait for the other ranks. Ctrl-C does not end the wait.
     """
-    at, (value, _), (part, _) = exchange.call("scatter", root, name, lambda at: _inputs(x, splits, at, dtype))
-    if not tf.executing_eagerly() and roles.rank() == at and value.shape.rank:
+    rank, (value, _), (part, _) = exchange.call("scatter", root, name, lambda rank: _inputs(x, splits, rank, dtype))
+    if not tf.executing_eagerly() and roles.rank() == rank and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
 
@@ -98,5 +98,5 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
     if roles.rank() == op.get_attr("root"):
         gathered.set_shape(op.inputs[0].shape)
         return [gathered, *others]
-    # no rows, so their sum is 0; without it nothing would make the gather run in a graph
+    # `gathered` has no rows here, so its sum is 0. In a graph, the gather runs because the gradient uses this sum.
     return [tf.zeros_like(op.inputs[0]) + tf.reduce_sum(gathered), *others]

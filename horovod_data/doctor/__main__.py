@@ -31,9 +31,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command. Returns the exit status: 0 without errors, 1 with errors, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.doctor",
-        description="What is wrong with this environment, and what to do. Status 0: "
-        "nothing that stops horovod_data from working (there may be warnings); 1: something does; 2: wrong arguments.",
-        epilog="Started by mpirun or srun it looks at that job instead of starting its own.",
+        description="Finds faults in this environment, and says what to do. "
+        "Status 0: no errors, perhaps warnings; 1: errors, so horovod_data does not work; 2: wrong arguments.",
+        epilog="If mpirun or srun starts the doctor, it checks that job, and starts none of its own.",
     )
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")
@@ -94,8 +94,8 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
         me = f"rank {_rank(os.environ)} on {socket.gethostname()}, according to its launcher"
         return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
-    # That process has loaded the core, so no other process needs to: importing TensorFlow takes seconds. Its end is
-    # judged with the job.
+    # The process of run_as_rank() has loaded the core. So no other process loads it, because importing TensorFlow takes
+    # seconds. judge() looks at how that process ended.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
     return [

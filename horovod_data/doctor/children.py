@@ -44,20 +44,20 @@ class Told:
 
 
 def say(**record: Any) -> None:
-    """Called in such a process. Sends a record in one write, because other ranks write to the same stdout."""
+    """Called in a child process. Sends a record in one write, because other ranks write to the same stdout."""
     sys.stdout.flush()
     os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
 
 
 def end_with_parent() -> None:
-    """Called in such a process. Makes the kernel kill it when its parent ends."""
+    """Called in a child process. Makes the kernel kill it when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None, in_job: bool = False) -> Told:
-    """Runs a command to its end. `limit`: in seconds. `env`: its whole environment. None: that of this process.
+    """Runs a command to its end, or for `limit` seconds. `env`: its whole environment. None: that of this process.
 
-    `in_job`: it takes this process's place in a job, so it gets the descriptors and the launcher's signals.
+    `in_job`: it takes this process's place in a job, so it gets this process's descriptors and the launcher's signals.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:

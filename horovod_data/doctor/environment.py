@@ -36,7 +36,7 @@ _OF_A_RANK = re.compile(
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """`mpi`: mpi_name() of the MPI that horovod_data was built with. None: unknown."""
+    """Makes all checks. `mpi`: mpi_name() of the MPI that horovod_data was built with. None: unknown."""
     return [launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
 
 

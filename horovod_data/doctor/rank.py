@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of the self-test's job. It starts, delivers both ways, checks the rows that arrive, and measures each lane.
+"""A rank of the doctor's job. It delivers with both values of `batch`, checks the rows, and measures each lane.
 
     python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
-FINDINGS come from a doctor that runs in a job. This process takes the doctor's place, and the job's readers read. In
-the self-test rank 0 reads. Rank 0, which always trains, sends the results of all ranks. Ranks are those of
-MPI_COMM_WORLD. This module sets the variables that the job needs, because a launcher may not pass on the doctor's
-environment.
+FINDINGS are given only if the doctor is itself a rank of a job. Then this process takes the doctor's place, and the
+job's readers read. In the self-test rank 0 reads. Rank 0, which always trains, sends the results of all ranks. Ranks
+are those of MPI_COMM_WORLD. This module sets the variables that the job needs, because a launcher may not pass on the
+doctor's environment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 def main() -> None:
-    """Runs this rank. Exits with status 1 if something failed. Then it has sent what failed."""
+    """Runs this rank. After a failure, sends the failure and exits with status 1."""
     began = time.monotonic()
     payload, seconds, *findings = sys.argv[1:]
     if not findings:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
-    """The work of a rank. Collective over the job. `seconds`: for each measurement. `findings`: rank 0 sends them."""
+    """Does the work of a rank. Collective over the job. `seconds`: for all measurements together."""
     if findings:
         inside.look_at_core()
     loader.load_ops()

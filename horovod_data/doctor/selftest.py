@@ -97,7 +97,7 @@ def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     if wrong := [rank["wrong"] for rank in ranks if rank["wrong"]]:
         to_do = "don't train with this. Report it, with the output of --json"
         return error(name, wrong[0], f"The rows that arrive are not those that were sent: {to_do}")
-    return ok(name, 'batch="per_rank" and batch="global": every rank got its own, in order')
+    return ok(name, 'batch="per_rank" and batch="global": every rank got its own rows, in order')
 
 
 def _lanes(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
@@ -131,11 +131,11 @@ def _together(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
 def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Finding]:
     """Says whether batches to ranks on the reader's host used shared memory."""
     sent = [lane for lane in _sent(ranks) if lane["message"]]
-    late = [lane["to"] for lane in sent if ranks[lane["to"]]["host"] == ranks[lane["reader"]]["host"]]
-    if not late:
+    by_message = [lane["to"] for lane in sent if ranks[lane["to"]]["host"] == ranks[lane["reader"]]["host"]]
+    if not by_message:
         return []
     said = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
-    to = f"rank {', '.join(map(str, dict.fromkeys(late)))} on the reader's host"
+    to = f"rank {', '.join(map(str, dict.fromkeys(by_message)))} on the reader's host"
     why = "Memory is short, or each rank is in a container of its own, or a seccomp profile forbids memfd_create"
     to_do = "give all ranks of a host one network namespace and one user, or choose messages by HOROVOD_DATA_PAYLOAD=message"
     return [warning(name, f"batches to {to} went as messages{said and f': {said}'}", f"{why}: {to_do}")]
@@ -146,8 +146,10 @@ def _waiting(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:
     crowded = sorted({one["host"] for one in ranks if on[one["host"]] > one["cores_present"] and not one["yields"]})
     if not crowded:
         return []
-    value = f"more ranks than cores on {', '.join(crowded)}, and those that wait keep their core"
-    return [warning(name, value, "Start the job with `--mca mpi_yield_when_idle 1`: it halves times there")]
+    value = f"more ranks than cores on {', '.join(crowded)}, and ranks that wait keep their core"
+    return [
+        warning(name, value, "Start the job with `--mca mpi_yield_when_idle 1`: it halves the time of a step there")
+    ]
 
 
 def _lost_hosts(ranks: Sequence[dict[str, Any]], name: str, mpi: str, environ: Mapping[str, str]) -> list[Finding]:

@@ -54,12 +54,12 @@ class Arrangement:
         """Describes the job: `8 trainers on a:4, b:4; dedicated readers on c:1`."""
         trainers = [group for group in self.groups if not group.reader]
         number = sum(group.processes for group in trainers)
-        told = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
+        text = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
         readers = [f"{group.host}:{group.processes}" for group in self.groups if group.reader]
         if readers:
-            return f"{told}; dedicated readers on {', '.join(readers)}"
+            return f"{text}; dedicated readers on {', '.join(readers)}"
         embedded = "HOROVOD_DATA_EMBEDDED" in self.environ
-        return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
+        return f"{text}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
 
 
 def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) -> Arrangement:

@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import Mapping, Sequence
 
-# it is empty on dedicated readers, where TensorFlow would otherwise take memory of every GPU
+# Empty on dedicated readers. Otherwise TensorFlow would take memory of every GPU there.
 HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
@@ -66,7 +66,7 @@ def exportable(environ: Mapping[str, str]) -> list[str]:
 
 
 def on_rank(program: Sequence[str]) -> list[str]:
-    """The command of a rank. launcher/rank.py runs a Python program.
+    """The command of a rank. If the program is a Python program, launcher/rank.py runs it.
 
     `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Every other
     command is unchanged, for example a shell script that starts Python, or Python with -V, -i or a program from stdin.

@@ -39,7 +39,7 @@ class Host:
 @dataclasses.dataclass(frozen=True)
 class Allocation:
     hosts: tuple[Host, ...]
-    source: str  # what names them
+    source: str  # the option or the batch system that names them
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
@@ -126,7 +126,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
     try:  # Slurm's own tool knows every form of a node list
         done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"Slurm's scontrol can't say which hosts are {nodes} ({error})", _SAY_HOSTS) from error
+        raise LaunchError(f"Slurm's scontrol can't list the hosts of {nodes} ({error})", _SAY_HOSTS) from error
     names, slots = done.stdout.split(), expand_counts(tasks)
     if not names or len(names) != len(slots):
         what = f"SLURM_JOB_NODELIST={nodes!r} has {len(names)} hosts, SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers"

@@ -31,7 +31,7 @@ from .hosts import Allocation, Host, find_allocation, parse_hosts, read_hostfile
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Starts the job. Returns an exit status only if there is nothing to start."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # --dry-run prints words that are not valid text without change
+        # --dry-run prints words unchanged, even if they are not valid text
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
@@ -136,7 +136,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})"
+            what = f"--output-filename {output_folder}: this folder can't be made ({error.strerror})"
             raise LaunchError(what, "Name a folder to write the output of each rank to") from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
@@ -149,4 +149,4 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         what = f"{command.words[0]} can't be started ({error.strerror})"
         if error.errno == errno.E2BIG:
             raise LaunchError(what, "Unset variables that ranks don't need, or let srun start the ranks") from error
-        raise LaunchError(what, "Name an mpirun that can with --mpirun") from error
+        raise LaunchError(what, "Name another mpirun with --mpirun") from error

@@ -106,7 +106,7 @@ def _is_mapped(extras: Extras) -> bool:
 
 
 def _contexts(arrangement: Arrangement) -> list[list[Group]]:
-    """The contexts of mpirun. Each context has neighbouring groups in the same role.
+    """The contexts of mpirun: the parts of its command line between colons. Each has neighbouring groups in one role.
 
     If a host is in several groups, each group is a context. Otherwise the first context would take all slots, because
     Open MPI adds up the slots of a host over all contexts.

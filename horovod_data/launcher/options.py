@@ -148,8 +148,8 @@ def _words(text: Optional[str], option: str, example: str) -> list[str]:
 # Each option with a value: its name, other names, the placeholder of the value, and the help text.
 _VALUES = (
     ("--num-proc", ("-np", "-n"), "N", "processes that train; default: as many as the batch system gave slots"),
-    ("--readers", (), "R", "processes more that only read; default 0: rank 0 reads and trains"),
-    ("--readers-per-node", (), "1", "one reader on each host: a process more, or with --embedded ..."),
+    ("--readers", (), "R", "additional processes that only read; default 0: rank 0 reads and trains"),
+    ("--readers-per-node", (), "1", "one reader on each host: an additional process, except with --embedded"),
     ("--reader-hosts", (), "HOST,...", "where the --readers run; default: evenly on the hosts that train"),
     ("--hosts", ("-H",), "HOST:SLOTS,...", "hosts, and how many processes may train on each"),
     ("--hostfile", ("-hostfile",), "FILE", "lines `host slots=4`, `host:4`, or `host` for each slot"),
@@ -157,22 +157,22 @@ _VALUES = (
     ("--mpi-args", (), "'ARGS'", "more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'"),
     ("--binding-args", (), "'ARGS'", "instead of `--bind-to none --map-by slot:OVERSUBSCRIBE` (Open MPI)"),
     ("--network-interfaces", ("--network-interface",), "NAME,...", "the network interfaces to use; may be repeated"),
-    ("--ssh-port", ("-p",), "PORT", "of all other hosts"),
-    ("--ssh-identity-file", ("-i",), "FILE", "the private key for them"),
+    ("--ssh-port", ("-p",), "PORT", "the port of ssh on all other hosts"),
+    ("--ssh-identity-file", ("-i",), "FILE", "the private key for ssh to other hosts"),
     ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
     ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
     ("--timeline-filename", (), "FILE", "write who did what when, for Perfetto, and Horovod's own file beside it"),
-    ("--certificate", (), "FILE", "verify every batch, and write what became of each epoch's rows to this file"),
+    ("--certificate", (), "FILE", "verify every batch, and write the certificate of each epoch to this file"),
 )
 _SWITCHES = (
-    ("--embedded", "... the first process of the host, which also trains"),
+    ("--embedded", "with --readers-per-node 1: the first process of each host reads and trains"),
     ("--audit", "report which rows go into Keras' Model.fit on which ranks, after each epoch"),
     ("--tag-output", "begin each line of output with its rank"),
     ("--prefix-output-with-timestamp", "begin each line of output with the time (Open MPI)"),
     ("--report", "at the end, say where the time went and who waited for whom"),
-    ("--progress", "while it runs, show how far the epochs are and who waits"),
+    ("--progress", "while the job runs, show how far the epochs are, and who waits"),
     ("--dry-run", "print the command line, and start nothing"),
-    ("--verbose", "say who runs where, and the command line"),
+    ("--verbose", "print where the processes run, and the command line"),
 )
 _NUMBERS = ("--num-proc", "--readers", "--readers-per-node", "--ssh-port")
 _REPEATED = ("-x", "--network-interfaces")

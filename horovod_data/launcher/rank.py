@@ -67,7 +67,7 @@ class Hydra:
 
     @property
     def is_open(self) -> bool:
-        """Says whether MPI has not been finalised. It may also not be initialised yet."""
+        """True until MPI_Finalize, also before MPI_Init."""
         return self._identity is not None and self._look() == self._identity
 
     def abort(self, status: int) -> None:
@@ -75,7 +75,7 @@ class Hydra:
         if self.is_open:
             try:
                 os.write(self._descriptor, f"cmd=abort exitcode={status}\n".encode())
-                # Hydra kills this process meanwhile; otherwise Hydra would use the status of this process's exit
+                # Hydra kills this process in this time. If this process exited, Hydra would use its exit status.
                 time.sleep(GRACE_SECONDS)
             except OSError:
                 pass
@@ -132,7 +132,7 @@ def _run(words: list[str]) -> None:
             code = compile(file.read(), path, "exec", dont_inherit=True)
     if not safe_path:
         sys.path[0] = first
-    main_module = types.ModuleType("__main__")  # keep it after the run, because threads and exit handlers may use it
+    main_module = types.ModuleType("__main__")  # stays after the run, because threads and exit handlers may use it
     main_module.__dict__.update(__builtins__=builtins, __spec__=None)
     if words[0] != "-c":
         main_module.__file__ = path
@@ -208,10 +208,11 @@ def _lacks_init() -> bool:
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > max(_LARGE_KIB, 1.2 * own):
         return False
     what = "This program has come to its end without having called horovod_data.init()"
-    why = "ranks that have called it would wait for this one for ever"
-    to_do = "Every process of the job must call it: look here for what ends the program before it"
-    how = "(a return, sys.exit, os._exit), or start fewer processes"
-    say(explain(f"{what}: {why}", f"{to_do} {how}", place_before_mpi(os.environ)))
+    why = "ranks that have called it would wait for this rank for ever"
+    to_do = (
+        "Find what ends this rank's program before that call (a return, sys.exit, os._exit), or start fewer processes"
+    )
+    say(explain(f"{what}: {why}", to_do, place_before_mpi(os.environ)))
     return True
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """even_batches: batches of nearly equal cost for the ranks of a step, as stages of tf.data.
 
-Each component of a row becomes a list of one tensor, which is a scalar variant for every shape and dtype. So tf.data can batch
-a window of any rows, gather them in any order, and save them in its checkpoints.
+Each component of a row becomes a list of one tensor. Such a list is a scalar variant, whatever the tensor's shape and
+dtype are. So tf.data can batch a window of any rows, gather them in any order, and save them in its checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def even_batches(
     padding_values: Any = None,
     seed: Optional[int] = None,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """A stage for `dataset.apply()` that makes batches of rows. Each run of `ranks` batches has nearly equal cost.
+    """A stage for `dataset.apply()` that makes batches of rows. The `ranks` batches of a step have nearly equal costs.
 
         rows = rows.apply(hvdata.even_batches(lambda x, y: tf.size(x), ranks=n, window=4096, max_cost=16384))
         dataset = hvdata.distribute_dataset(rows, batch="per_rank")
@@ -43,13 +43,13 @@ def even_batches(
     are shuffled, and the heaviest batch of a step goes to each rank in turn. Local, not collective.
 
     Args:
-      cost: `cost(*row)`, as for `Dataset.map`, returns a scalar: what the row costs, in any unit. Finite and 0 or more;
-        with `max_cost` more than 0.
+      cost: `cost(*row)`, as for `Dataset.map`, returns a scalar: what the row costs, in any unit. It is finite, and 0
+        or more. With `max_cost` it is more than 0.
       ranks: the number of ranks that share a step, 1 or more: `context.num_replicas_in_sync` of the dataset function.
       window: the number of rows that are collected, 1 or more. A wider window makes more even steps. The stage holds the
-        rows of one window, and the rows that wait. These are fewer than those of a step.
-      max_cost: the budget of a batch: its rows times its heaviest row cost at most that much. A batch has as many rows as
-        fit.
+        rows of one window, and the rows that wait, which are fewer than the rows of a step.
+      max_cost: the budget of a batch: its number of rows, times the cost of its heaviest row, is at most `max_cost`. A
+        batch has as many rows as fit.
       batch_size: the rows of each batch, instead of `max_cost`. The sums of costs are balanced. Only the batches of the
         last step may have fewer rows.
       padded_shapes: as for `Dataset.padded_batch`. By default each axis of unknown size is padded to the longest
@@ -94,10 +94,8 @@ class _Options:
         if not -(2**63) <= self.seed < 2**63:
             raise explained(ValueError, f"seed={seed!r} has more than 64 bits")
         if (max_cost is None) == (batch_size is None):
-            both = "neither of them" if max_cost is None else "both"
-            raise explained(
-                ValueError, f"even_batches needs max_cost or batch_size, and got {both}", "Pass one of them"
-            )
+            got = "neither of them" if max_cost is None else "both"
+            raise explained(ValueError, f"even_batches needs max_cost or batch_size, and got {got}", "Pass one of them")
         self.batch_size = None if batch_size is None else _count("batch_size", batch_size)
         self.max_cost = math.inf if max_cost is None else _budget(max_cost)
         if self.batch_size and self.window < self.batch_size * self.ranks:
@@ -163,7 +161,7 @@ class _Rows:
         return (tf.zeros([0], tf.float64), *[_list_of_one(tf.zeros([0], p.dtype))[None][:0] for p in self._parts])
 
     def initial_state(self) -> Any:
-        """The rows that wait, the number of rows that came before, and the number of full steps that left."""
+        """The rows that wait, the number of rows that have come, and the number of full steps that have left."""
         return self.none(), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
 
     def divide_by(self, options: _Options) -> Callable[..., Any]:
@@ -227,7 +225,7 @@ def _list_of_one(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _concatenated(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """tf.concat, which knows no variants."""
+    """Joins two vectors. tf.concat does not take variants."""
     first, second = tf.size(one), tf.size(other)
     return tf.dynamic_stitch([tf.range(first), first + tf.range(second)], [one, other])
 

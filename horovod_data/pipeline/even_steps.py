@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class Runs(NamedTuple):
-    """Batches: int32 vectors of where each one starts in an order of rows, and of its number of rows."""
+    """Batches, as two int32 vectors: where each batch starts in an order of rows, and its number of rows."""
 
     starts: tf.Tensor
     sizes: tf.Tensor
@@ -30,7 +30,7 @@ class Runs(NamedTuple):
 
 
 class Division(NamedTuple):
-    """What leaves a window, and what stays. All are int32."""
+    """The rows that leave a window, and those that stay. All tensors are int32."""
 
     rows: tf.Tensor  # the positions of the rows that leave, batch by batch
     sizes: tf.Tensor  # the number of rows of each batch
@@ -98,7 +98,7 @@ def _padded(runs: Runs, sorted_costs: tf.Tensor) -> tf.Tensor:
 
 
 def _filled(sorted_costs: tf.Tensor, max_cost: float) -> tuple[Runs, tf.Tensor]:
-    """All rows as batches that are as long as the budget allows. Says also whether this is true for the last one."""
+    """Cuts all rows into batches that are as long as the budget allows. Also returns whether the last batch is full."""
     rows = tf.size(sorted_costs)
     # One more than there are rows means that more rows would fit.
     fit = tf.cast(tf.minimum(tf.floor(max_cost / sorted_costs), tf.cast(rows + 1, tf.float64)), tf.int32)
@@ -113,7 +113,7 @@ def _filled(sorted_costs: tf.Tensor, max_cost: float) -> tuple[Runs, tf.Tensor]:
 
 
 def _halved(runs: Runs, sorted_costs: tf.Tensor, ranks: int) -> Runs:
-    """Fewer batches than `ranks`, cut until there are `ranks` of them, or each has one row."""
+    """Cuts fewer batches than `ranks` in halves, until there are `ranks` of them, or each has one row."""
 
     def halve(runs: Runs) -> tuple[Runs]:
         divisible = tf.where(runs.sizes > 1, _padded(runs, sorted_costs), -1.0)
@@ -130,8 +130,8 @@ def _halved(runs: Runs, sorted_costs: tf.Tensor, ranks: int) -> Runs:
 
 
 def _balanced(costs: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """[steps, rounds, ranks] rows become the rows of the batches, batch by batch. In each round the batch that is the
-    lightest so far gets the heaviest row."""
+    """Orders [steps, rounds, ranks] rows batch by batch. In each round the batch that is the lightest so far gets the
+    heaviest row."""
     steps, rounds, ranks = tf.unstack(tf.shape(costs))
     found = tf.TensorArray(tf.int32, size=rounds, element_shape=[None, costs.shape[2]])
 
@@ -146,7 +146,8 @@ def _balanced(costs: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 def _dealt(rows: tf.Tensor, ranks: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows that make no full step, as up to `ranks` batches: forth and back, one row each in turn. And their sizes."""
+    """Deals the rows that make no full step to up to `ranks` batches, forth and back. Returns the rows batch by batch,
+    and the sizes of the batches."""
     rounds = (tf.size(rows) + ranks - 1) // ranks
     table = tf.reshape(tf.pad(rows, [[0, rounds * ranks - tf.size(rows)]], constant_values=-1), [rounds, ranks])
     odd = tf.range(rounds) % 2 == 1
@@ -156,7 +157,7 @@ def _dealt(rows: tf.Tensor, ranks: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _in_turn(runs: Runs, ranks: int, first: tf.Tensor, seed: int) -> Runs:
-    """Full steps in the order in which they leave. The rank with the heaviest batch changes from step to step."""
+    """Puts full steps into the order in which they leave. The heaviest batch goes to each rank in turn."""
     steps = tf.size(runs.starts) // ranks
     drawn = tf.random.stateless_uniform([steps], tf.stack([tf.constant(seed, tf.int64), first]), alg="philox")
     shuffled = tf.argsort(drawn, stable=True)

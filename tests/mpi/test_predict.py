@@ -158,7 +158,7 @@ def test_ranks_that_end_at_different_steps(hvdata, comm, several):
         comm,
         lambda: hvdata.predict(lambda x: x, shares.take(1) if comm.rank == 1 else shares),
         ValueError,
-        "the ranks make different numbers of steps: rank 1 makes 1, others make more",
+        "the ranks make different numbers of steps: rank 1 makes 1, other ranks make more",
     )
 
 

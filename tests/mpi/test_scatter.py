@@ -407,7 +407,7 @@ WRONG = [
     (dict(name=""), ValueError, HERE + "name='' is "),
     (dict(name="a\0"), ValueError, HERE + re.escape("name='a\\x00' is ")),
     (dict(x=tf.ragged.constant([[1], []])), (TypeError, ValueError),
-     HERE + r"x can't be made a tensor: .* Pass a tensor; of a ragged or sparse one"),
+     HERE + r"x can't be made a tensor: .* Pass a tensor\. For a ragged or sparse tensor"),
     (dict(x=tf.constant([1]), dtype=tf.float32), (TypeError, ValueError),
      HERE + "x can't be made a tensor of float32: .* Pass a tensor"),
     (dict(x="\ud800"), ValueError, HERE + "x can't be made a tensor: "),

@@ -314,7 +314,7 @@ def test_a_command_that_is_too_long(mpi):
 def test_an_mpirun_that_does_not_start(tmp_path):
     """It may be removed, or no longer executable, by then."""
     for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
-        text = f"{path} can't be started ({said}). Name an mpirun that can with --mpirun"
+        text = f"{path} can't be started ({said}). Name another mpirun with --mpirun"
         with pytest.raises(LaunchError, match=re.escape(text)):
             main.start(Command([str(path)]), None)
 
@@ -323,7 +323,7 @@ def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
     (tmp_path / "file").write_text("")
     for path, said in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
         done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
-        text = f"--output-filename {path}: there can't be such a folder ({said}). Name a folder to write the output of each rank to."
+        text = f"--output-filename {path}: this folder can't be made ({said}). Name a folder to write the output of each rank to."
         assert (done.returncode, done.stderr) == (2, f"horovod-data-run: error: {text}\n"), done
 
 

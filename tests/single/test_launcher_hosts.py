@@ -115,7 +115,7 @@ def test_slurm(scontrol):
 
 def test_slurm_without_its_tool(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    wrong = r"scontrol can't say which hosts are gpu\[1-3\] \(.*Say where to run with -H"
+    wrong = r"scontrol can't list the hosts of gpu\[1-3\] \(.*Say where to run with -H"
     with pytest.raises(LaunchError, match=wrong):
         find_allocation(SLURM)
 
