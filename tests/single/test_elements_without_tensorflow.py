@@ -32,7 +32,14 @@ def delivered(spec, element, to="numpy", writable=False):
     given = []
     for number, column in enumerate(columns.columns_of(spec, element), 1):
         dims = (ctypes.c_int64 * len(column.dims))(*column.dims)
-        one = Column(dtypes.number_of(column.dtype), len(dims), dims, column.address, column.size, number if column.size else None)
+        one = Column(
+            dtypes.number_of(column.dtype),
+            len(dims),
+            dims,
+            column.address,
+            column.size,
+            number if column.size else None,
+        )
         one.kept = column.kept
         given.append(one)
     maker = arrays.Maker(specs.from_json(json.loads(json.dumps(specs.to_json(spec)))), to, writable, released.append)
