@@ -115,3 +115,21 @@ def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
         0,
         1,
     )
+
+
+@pytest.mark.horovod
+def test_horovod_is_imported_after_init():
+    """Its init() would wait for a dedicated reader that does not call it."""
+    program = """
+import horovod_data as hvdata
+hvdata.init(readers=1)
+try:
+    import horovod.tensorflow
+except ImportError as error:
+    print(error, flush=True)
+"""
+    job = run_job(program, 2)
+    assert job.returncode == 0, job.describe()
+    job.assert_said(
+        r"^\[.*\] Horovod is imported after horovod_data.init\(\), .*\. Import horovod.tensorflow before init\(\)", 0, 1
+    )
