@@ -18,12 +18,12 @@ struct Before {
 };
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
-// The earlier handler that Count() runs on this thread now. Null: it runs none. The thread-local storage has the model
+// The earlier handler that OnInterrupt() runs on this thread now. Null: it runs none. The thread-local storage has the model
 // initial-exec. With another model, the first access allocates memory if this library was loaded after the program's
 // start. A signal handler must not allocate memory.
 thread_local const Before* volatile running __attribute__((tls_model("initial-exec"))) = nullptr;
 
-void Count(int signal, siginfo_t* info, void* context) {
+void OnInterrupt(int signal, siginfo_t* info, void* context) {
   // An earlier handler may call ours. Then ours runs twice for one signal. The second run does not count the signal. It
   // calls the handler that was installed before that earlier handler.
   const Before* const outer = running;
@@ -49,13 +49,13 @@ uint64_t WatchInterrupts() {
   MutexLock lock(&mu);
   struct sigaction now;
   if (sigaction(SIGINT, nullptr, &now) != 0) return Interrupts();
-  const bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Count;
+  const bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == OnInterrupt;
   const bool plain = !(now.sa_flags & SA_SIGINFO) && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
   if (!ours && !plain) {
     before.store(new Before{now, before.load()}, std::memory_order_release);
     struct sigaction count = now;
     count.sa_flags |= SA_SIGINFO;
-    count.sa_sigaction = Count;
+    count.sa_sigaction = OnInterrupt;
     sigaction(SIGINT, &count, nullptr);
   }
   return Interrupts();
