@@ -84,8 +84,6 @@ def __getattr__(name: str) -> _typing.Any:
     else:
         loader.load_ops()
         homes = _HOMES_WITH_TENSORFLOW
-        if _import_module(".job.state", __name__).joined() is not None:  # TensorFlow was imported after init()
-            _import_module(".channel.receiver", __name__).protect_forks()
     if name == "callbacks":  # a module that imports Keras: load it only when it is asked for
         return _import_module(".callbacks", __name__)
     for home, names in homes.items():

@@ -117,6 +117,30 @@ def test_ranks_that_have_imported_horovod_and_ranks_that_have_not():
     )
 
 
+AUDITED = """
+import os
+import horovod_data as hvdata
+
+hvdata.init()
+import tensorflow as tf
+
+iterator = iter(hvdata.audit(tf.data.Dataset.range(1000).map(lambda i: i).prefetch(2)))
+next(iterator)
+if os.fork() == 0:
+    del iterator  # destroyed, it would wait for its threads, which the child does not have
+    print("child ends", flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_tensorflow_is_imported_after_init_for_an_audit():
+    """Forked children are protected without a channel, too."""
+    job = run_job(AUDITED, 1)
+    assert job.returncode == 0, job.describe()
+    job.assert_said("^child ends$", 0)
+
+
 @pytest.mark.horovod
 def test_horovod_is_imported_after_init():
     """Its init() would wait for a dedicated reader that does not call it."""
