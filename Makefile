@@ -33,7 +33,7 @@ help:  ## this list
 demo: op  ## train on handwritten digits with 4 ranks, where rank 0 reads for all, and prove what each rank received
 	@$(SETUP) horovod
 	$(say) "training on 4 ranks: examples/digits_demo.py"
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/digits_demo.py
 
 # Both end with the summary of pytest, so the Python tests come last.
 test: op test-cpp typecheck  ## the commit tier: C++ tests, types, Python tests each in one world
@@ -56,13 +56,13 @@ test-python: op typecheck  ## all Python tests in all of their worlds, every fau
 define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1)"
-PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
+PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
 endef
 
 # $(call cpp_tests,FOLDER,CMAKE OPTIONS): builds in build/FOLDER and runs what is there, but for valgrind.
 define cpp_tests
 $(SETUP) gtest mpi
-export PATH=$(abspath $(BIN)):$$PATH
+export PATH="$(abspath $(BIN)):$$PATH"
 export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
 mkdir -p build
 $(say) "C++ tests: build/$(1)"
@@ -98,7 +98,7 @@ test-cpp-valgrind: test-cpp  ## some C++ tests under valgrind
 # In a copy of the package, which the ranks find first: horovod_data/*.so stay what they were.
 test-sanitized: op  ## tests/mpi with libraries built with AddressSanitizer and UBSan; PYTEST_ARGS=--commit: each test in one world
 	@$(SETUP) ccache xxhash horovod hosts
-	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	export PATH="$(abspath $(BIN)):$$PATH" CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
 	$(say) "the libraries with sanitizers: build/core-sanitized"
 	mkdir -p build
 	cmake -S . -B build/core-sanitized -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVDATA_SANITIZE=address$(comma)undefined \
@@ -125,7 +125,7 @@ endef
 # The targets share the time and run one after another. Inputs that reach new code are kept in build/fuzz/corpus; to bring them
 # into the tree, in build/fuzz: csrc/fuzz/NAME_fuzz -merge=1 ../../csrc/fuzz/corpus/NAME corpus/NAME
 fuzz: venv  ## mutated inputs for all that decodes bytes from other processes, for MINUTES=10
-	@export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	@export PATH="$(abspath $(BIN)):$$PATH" CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
 	$(fuzz_targets)
 	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
 	cd build/fuzz
@@ -157,13 +157,13 @@ SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weig
 SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks)
 smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15
 	@$(SETUP) horovod
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE_KERAS) --commit $(PYTEST_ARGS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --commit --np 3 $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest $(SMOKE_KERAS) --commit $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest $(SMOKE) --commit --np 3 $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 
 test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks
 	@$(SETUP) op horovod jax torch
@@ -189,7 +189,7 @@ lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	$(BIN)/ruff format --quiet --diff $(PYTHON_FILES)
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(SETUP) tidy mpi
-	export PATH=$(abspath $(BIN)):$$PATH
+	export PATH="$(abspath $(BIN)):$$PATH"
 	rm -rf build/lint
 	mkdir -p build/lint
 	mpi=$$(mpicc -show | grep -oE -- '-I[^ ]+' | tr '\n' ' ')
@@ -210,11 +210,11 @@ MINUTES ?= 10
 SOAK_ARGS ?=
 soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=10; memory must stay level
 	@$(SETUP) horovod
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
-	export PATH=$(abspath $(BIN)):$$PATH
+	export PATH="$(abspath $(BIN)):$$PATH"
 	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale even backup; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
@@ -226,7 +226,7 @@ docs:  ## the documentation as a site, in build/site
 
 dist: venv  ## sdist and wheel in dist/, checked with twine; the sdist is installed in an empty environment
 	@$(SETUP) compiler xxhash mpi twine
-	export PATH=$(abspath $(BIN)):$$PATH
+	export PATH="$(abspath $(BIN)):$$PATH"
 	rm -rf dist
 	$(BIN)/python -c 'import sys; sys.path.insert(0, "cmake"); from horovod_data_build import build_sdist; build_sdist("dist")' >/dev/null
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .

@@ -31,7 +31,7 @@ WITHOUT = (
 )
 
 
-def look_for_tensorflow():
+def look_for_tensorflow(isolated=False):
     """Says on stderr what is built. Doesn't import TensorFlow, which takes seconds. CMake reports a broken one."""
     wanted = os.environ.get("HVDATA_TENSORFLOW") or "auto"
     if wanted not in ("auto", "0", "1"):
@@ -42,7 +42,7 @@ def look_for_tensorflow():
         print(WITHOUT.format(why="because HVDATA_TENSORFLOW=0"), file=sys.stderr)
     elif find_spec("tensorflow") is not None:
         print("horovod_data: builds its C++ core and the TensorFlow ops", file=sys.stderr)
-    elif wanted == "1" or _hidden():
+    elif wanted == "1" or isolated or _hidden():
         sys.exit(NO_TENSORFLOW.format(python=sys.executable))
     else:
         print(WITHOUT.format(why="because TensorFlow is not installed"), file=sys.stderr)
@@ -54,18 +54,18 @@ def _hidden():
     return any(os.path.isdir(os.path.join(folder, "tensorflow")) for folder in folders)
 
 
-def _behind_a_look(hook):
+def _behind_a_look(hook, isolated=False):
     def looking(*args, **kwargs):
-        look_for_tensorflow()
+        look_for_tensorflow(isolated)
         return hook(*args, **kwargs)
 
     return looking
 
 
-# With isolation pip calls the first of these first, and without it the second.
-get_requires_for_build_wheel = _behind_a_look(build_meta.get_requires_for_build_wheel)
+# With isolation a frontend calls get_requires_... first. Without isolation it does not call it.
+get_requires_for_build_wheel = _behind_a_look(build_meta.get_requires_for_build_wheel, isolated=True)
 prepare_metadata_for_build_wheel = _behind_a_look(build_meta.prepare_metadata_for_build_wheel)
 build_wheel = _behind_a_look(build_meta.build_wheel)
-get_requires_for_build_editable = _behind_a_look(build_meta.get_requires_for_build_editable)
+get_requires_for_build_editable = _behind_a_look(build_meta.get_requires_for_build_editable, isolated=True)
 prepare_metadata_for_build_editable = _behind_a_look(build_meta.prepare_metadata_for_build_editable)
 build_editable = _behind_a_look(build_meta.build_editable)

@@ -128,7 +128,7 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
                 unaveraged.refuse(where)
             exit_status.install(end)  # again, because our atexit handler must run before Horovod's
             with_horovod.end_with_mpi(horovod, horovod_here is not None)
-        elif layout.trainer_index[rank] < 0:
+        elif layout.trainer_index[rank] < 0 or not with_horovod.wanted():
             with_horovod.refuse(where)
         bindings.start(
             address,

@@ -270,7 +270,7 @@ horovod() {
   done_before horovod "$HOROVOD $folder" && return
   wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl") || {
     say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version): about 2 minutes on 2 cores, once"
-    mkdir -p "$folder"
+    mkdir -p "$folder" build
     local source=horovod==$HOROVOD
     [ -z "$patched" ] || source=$(patched_horovod)
     horovod_cmake >build/horovod_cmake
@@ -361,6 +361,10 @@ docs() ( # builds the site, in its own environment, because the site needs other
     ruff==0.17.6                # breaks the signatures there into lines
   )
   done_before docs "${packages[*]}" && return
+  local name
+  [ -n "${PYTHON:-}" ] || for name in /usr/bin/python3 python3 python3.11 python3.12 python3.13; do
+    case $(python_version "$name") in '' | 3.9 | 3.10) ;; *) PYTHON=$name; break ;; esac
+  done
   case $(python_version "$(find_python)") in
     3.9 | 3.10) say "no site, then: what makes it needs Python 3.11 or newer"; return ;;
   esac

@@ -12,7 +12,7 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kMostLineBytes = 1 << 20, kMostFileBytes = 256 << 20;
-constexpr size_t kUsualBytes = 200;  // the assumed size of a line that the writer's thread makes
+constexpr size_t kUsualBytes = 200;  // assumed for LogMade(), whose line does not exist yet when it is queued
 constexpr auto kAtExit = std::chrono::milliseconds(1000);
 
 // Calls write() once, because stdio could split the line. A failure is ignored, because nothing else could log it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer's side of a channel: its epochs, and the wait inside GetNext.
 //
-// Each rank counts a channel's iterators when they are first asked for an element. Epoch k belongs to the k-th of them.
-// An iterator that is never asked for an element has no epoch.
+// A rank numbers a channel's iterators 1, 2, ... in the order in which they are first asked for an element. Iterator k has
+// epoch k. An iterator that is never asked for an element has no epoch.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ class Sink {
   // Call it when the share that Next() returned last has become tensors, or could not become tensors. From now on the
   // user's step runs.
   void HandedOut(const SinkIterator& iterator) {
-    MutexLock lock(&mu_);  // another thread may close the epoch, which also turns the clock
+    MutexLock lock(&mu_);  // another thread may close the epoch, and closing turns the clock, too
     if (!Runs(iterator)) return;
     epoch_->HandedOut();
     clock_.TurnTo(TrainerDoes::kSteps, last_reader_);
@@ -95,7 +95,8 @@ class Sink {
   // The times since the channel was made, or since the last `reset`.
   TrainerTimes Times(bool reset);
 
-  // `reader`: the sender's index in World::sources. -1: a Verified comes from reader 0, which serves other trainers.
+  // `reader`: the sender's index in World::sources. -1: the sender is not one of them. Only reader 0 can
+  // be that, with a Verified, if it serves other trainers.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
   // Ends every wait with this outcome, now and later. Except: an earlier Fail() or Depart() wins.
   void Fail(Outcome outcome);

@@ -33,8 +33,8 @@ class Pipeline {
   virtual uint64_t number() const = 0;
 
   virtual Outcome Next(Columns* element, bool* end) = 0;
-  // Gives the iterator's state, in parts, and adds up its bytes. It may leave
-  // out parts if there are more than `most` bytes. Fails for pipelines that can't be saved.
+  // Gives the iterator's state, in parts, and adds up its bytes. It may leave out parts if there are more than `most`
+  // bytes. Fails for pipelines that can't be saved.
   virtual Outcome Save(uint64_t most, std::vector<std::string>* saved, uint64_t* bytes) = 0;
 
   // Returns a function that interrupts a waiting Next(). Any thread may call it, also after this object is destroyed.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every message of a process passes through its post. The ways of a message:
 //   to this process itself: a queue;
-//   through a link to a process of this host: a ring for headers and small payloads, the arena for large payloads;
+//   to a process of this host that shares memory with this one: a ring for headers and small payloads, the arena for
+//   large payloads;
 //   to all other processes: MPI, where small messages for another host go through its porter.
 // A sender's messages of a channel are delivered in the order in which they were sent, also if their ways differ. BYE
 // is delivered after all of them. BECAUSE may overtake other messages.
@@ -27,7 +28,7 @@
 
 namespace hvdata {
 
-// Memory in shared memory. No data: the arena has no room.
+// Allocates a block of shared memory. The block has no data if the arena has no room.
 Block AllocateIn(const std::shared_ptr<Arena>& arena, uint64_t bytes, Arena::For purpose);
 
 class Post : public Inbox {
@@ -42,8 +43,8 @@ class Post : public Inbox {
 
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
 
-  // Sends a message to a member, which may be this process. Never waits and never delivers. So each room sends under
-  // its own lock, in the order of its decisions.
+  // Sends a message to a member, which may be this process. Never waits and never delivers. So a caller may hold
+  // its own lock while it sends. Then its messages leave in the order of its decisions.
   void Send(int member, wire::Header header, const Share* share = nullptr);
 
   // Allocates shared memory for a payload to `member` (-1: to any member of this host), so that Send needs no copy.

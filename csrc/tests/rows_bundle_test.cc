@@ -43,7 +43,7 @@ TEST(TakeColumns, OfNoBundleIsAnError) { EXPECT_EQ(WhyNot(nullptr), "a share cam
 TEST(TakeColumns, OfABundleWithAnErrorIsThatError) {
   const Destination wrong = Land(ComponentOf(kInt64, {3}, 8), "12345678");
   EXPECT_EQ(WhyNot(wrong.owner),
-            "a header announced component 0 of a share with 8 bytes, which its type and shape don't give");
+            "a header announced component 0 of a share with 8 bytes, which don't fit its type and shape");
 }
 
 TEST(TakeColumns, OfTextsThatAreNoneIsAnError) {

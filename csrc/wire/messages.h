@@ -151,15 +151,16 @@ struct Ready {
     kClosed,    // all of its trainers have closed this epoch
     kDeparted,  // all of its trainers have closed this epoch and every later one
     kAsks,      // it has `steps` steps, and asks which reader it waits for
-    kBegins,    // it begins with this step. If it resumes from a checkpoint, the outcome has its place for an error.
+    kBegins,    // it begins with this step. If it resumes from a checkpoint, outcome.place is for error texts.
     kExplains,  // the message says why its next step does not come
     kLast = kExplains,
   };
   Progress progress = Progress::kHas;
   Turn steps;
   Outcome outcome;
-  double cost = -1;   // weighed channels, kHas: of the last of these steps, for the reader's own trainers; or below 0
-  bool lost = false;  // kEnded and kFills because of the given error (on_reader_error="continue")
+  // Weighed channels, kHas: the cost of the last of these steps, for the reader's own trainers alone. -1: none.
+  double cost = -1;
+  bool lost = false;  // kEnded, kFills: because of the error in `outcome` (on_reader_error="continue")
   HVDATA_MESSAGE("READY", F(progress) F(steps) F(outcome) F(cost) F(lost))
 };
 struct Go {
@@ -200,8 +201,8 @@ struct Alike {  // reader 0 -> every reader: all have had the same elements; or 
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-// A reader sends it for one of three purposes: the result for its rows, an error that it finds before the result, or
-// the end. The end has neither `words` nor an error: the reader deals no later epoch.
+// A reader sends the result for its rows, or an error that it finds before the result, or the news that it deals no
+// later epoch. The news has neither `words` nor an error.
 struct Report {
   std::string words = {};  // the result (proof/report.h)
   Outcome outcome = {};

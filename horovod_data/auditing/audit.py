@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from ..channel import receiver
 from ..channel.agreement import check_agreement, check_errors
 from ..ending import shutdown, signals
 from ..errors import explained, whole, words_of
@@ -67,6 +68,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         what = "audit() was called inside tf.function, or where a TF1 graph is being built"
         to_do = "Call it in eager mode, before; the dataset it returns may be used inside"
         raise explained(RuntimeError, what, to_do, job.where)
+    receiver.protect_forks()  # init() may have come before TensorFlow
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)

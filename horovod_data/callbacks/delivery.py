@@ -62,7 +62,7 @@ class DeliveryScalars:
         self._before, self._resets = times.own(), stats.resets  # by channel, the times at the last write
 
     def write(self, step: int) -> dict[str, float]:
-        """Writes the scalars since the last write as those of `step`. It skips channels without new steps.
+        """Writes the scalars of the time since the last write, at step `step`. It skips channels without new steps.
 
         Returns:
           The scalars that were written, by name.
@@ -114,7 +114,7 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
 
         Raises:
           ValueError: update_freq has another value.
-          RuntimeError: raised in fit(), before init() or on a dedicated reader.
+          RuntimeError: in fit(), not here: init() was not called, or this is a dedicated reader.
         """
         super().__init__()
         every = 1 if update_freq == "batch" else None if update_freq == "epoch" else whole(update_freq) or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import sys
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
@@ -71,9 +72,30 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
         )
 
 
+class _TooLate:
+    """Refuses Horovod in a job that init() has begun without it. All of Horovod's modules import horovod.common."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "horovod.common":
+            raise explained(
+                ImportError,
+                "Horovod is imported after horovod_data.init(), which has begun a job without it",
+                "Import horovod.tensorflow before init(). Then init() initialises Horovod",
+                self._where,
+            )
+
+
 def refuse(where: str) -> None:
-    """Makes hvd.init() of all Horovod's modules raise on this dedicated reader, where it would wait without end."""
+    """Refuses Horovod where hvd.init() would wait without end.
+
+    Makes hvd.init() of all its modules raise on this dedicated reader. If the program has imported neither Horovod nor
+    TensorFlow, makes a later import of Horovod raise.
+    """
     if not wanted():
+        sys.meta_path.insert(0, _TooLate(where))
         return
     try:
         from horovod.common.basics import HorovodBasics

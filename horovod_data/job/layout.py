@@ -11,8 +11,9 @@ from ..errors import explained
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The number of every rank of the communicator among the readers, and among the trainers. -1: the rank is not among
-    them.
+    """For each rank of the communicator: its index among the readers, its index among the trainers, and its group.
+
+    -1: the rank does not read, or does not train.
 
     Batches travel within a group. There is one group for the whole job, or one group for each host.
     """
@@ -32,7 +33,7 @@ class Layout:
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
     def name(self, rank: int, host: str) -> str:
-        """The `where` of a process.
+        """Names a process as error texts do (`where` in explained()).
 
         A trainer has its rank, a dedicated reader its number. The C++ core uses the same form.
         """

@@ -85,7 +85,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             continue
         match = _LINE.fullmatch(_WITHOUT_EFFECT.sub("", line))
         if match is None:
-            to_do = "Write each line as `host slots=4`, `host:4`, or `host` once for each slot; put a user into ~/.ssh/config"
+            to_do = "Write each line as `host slots=4`, `host:4`, or `host` once for each slot. For user@host, set `User` for that host in ~/.ssh/config"
             raise LaunchError(f"{path}, line {number}: {line!r} is not a host with its slots", to_do)
         found.append((match[1], _slots(match[2] or match[3], f"{path}, line {number}")))
     if not found:

@@ -51,9 +51,13 @@ def load_core() -> ctypes.CDLL:
     if not _CORE.exists():
         raise _not_built(_CORE)
     try:
-        return ctypes.CDLL(str(_CORE), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        core = ctypes.CDLL(str(_CORE), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
         raise _cannot_load(_CORE, str(error)) from error
+    if not hasattr(core, "hvdata_build"):
+        what = f"{_CORE} belongs to an older horovod_data than the Python files beside it"
+        raise explained(ImportError, what, f"Rebuild it: {_REBUILD}")
+    return core
 
 
 @functools.lru_cache(maxsize=None)

@@ -15,8 +15,8 @@ resets = 0  # calls of stats(reset=True)
 def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     """Returns the bytes that this process has moved since init(), and where its time went. Local. {} before init().
 
-    Channel names below are `train` for an example. Every process has all names. Values of a role that the process does
-    not have are 0. `report()` shows the times of all processes.
+    Channel names below are `train` for an example. The result has the same keys on every process. Values of a role that the
+    process does not have are 0. `report()` shows the times of all processes.
 
     Counts of the channel's running epoch, or of its last epoch:
 
@@ -35,7 +35,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     - `train/queue`: the mean number of batches that had arrived when the program asked for a batch.
     - `train/window`: the steps that may be on their way, now.
 
-    Seconds of a channel on a reader. On a dedicated reader they count since the reset of rank 0. The first four add up
+    Seconds of a channel on a reader. On a dedicated reader they start again when rank 0 calls `stats(reset=True)`. The first four add up
     to the time of its epochs:
 
     - `train/pipeline_seconds`: the dataset works.

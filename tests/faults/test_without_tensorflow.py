@@ -212,3 +212,45 @@ def test_a_tensorflow_reader_feeds_ranks_without_it():
     job = run_job(REFUSING + FED, 3)
     assert job.returncode == 0, job.describe()
     assert job.stdout[:2] == ["fed False\n"] * 2, job.describe()
+
+
+AUDITED = """
+import os
+import horovod_data as hvdata
+
+hvdata.init()
+import tensorflow as tf
+
+iterator = iter(hvdata.audit(tf.data.Dataset.range(1000).map(lambda i: i).prefetch(2)))
+next(iterator)
+if os.fork() == 0:
+    del iterator  # destroyed, it would wait for its threads, which the child does not have
+    print("child ends", flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_tensorflow_is_imported_after_init_for_an_audit():
+    """Forked children are protected without a channel, too."""
+    job = run_job(AUDITED, 1)
+    assert job.returncode == 0, job.describe()
+    job.assert_said("^child ends$", 0)
+
+
+@pytest.mark.horovod
+def test_horovod_is_imported_after_init():
+    """Its init() would wait for a dedicated reader that does not call it."""
+    program = """
+import horovod_data as hvdata
+hvdata.init(readers=1)
+try:
+    import horovod.tensorflow
+except ImportError as error:
+    print(error, flush=True)
+"""
+    job = run_job(program, 2)
+    assert job.returncode == 0, job.describe()
+    job.assert_said(
+        r"^\[.*\] Horovod is imported after horovod_data.init\(\), .*\. Import horovod.tensorflow before init\(\)", 0, 1
+    )

@@ -155,6 +155,12 @@ def test_a_build_that_does_not_see_tensorflow_says_why_at_once(tmp_path, hook):
     )
 
 
+@pytest.mark.parametrize("hook", [hook for hook in HOOKS if hook.startswith("get")])
+def test_an_isolated_build_is_refused(tmp_path, hook):
+    """Wherever TensorFlow is: in PYTHONPATH, or in the Python below a virtual environment. pip hides both."""
+    assert_refused(backend(tmp_path, f"{hook}()", installed=False))
+
+
 @pytest.mark.parametrize("tensorflow, installed, wanted, said", [
     (True, True, "", "builds its C++ core and the TensorFlow ops"),
     (False, False, "", "without the TensorFlow ops, because TensorFlow is not installed"),

@@ -69,7 +69,7 @@ def test_host_files(text, hosts):
     ("", "hosts names no host"), ("# nothing\n", "hosts names no host"),
     ("a slots=4\nb slots=many\n", "hosts, line 2: 'b slots=many' is not a host with its slots. Write each line as `host slots=4`"),
     ("a\nb cpus=4\n", "hosts, line 2: 'b cpus=4' is not a host with its slots"), ("a slot=4\n", "'a slot=4' is not a host"),
-    ("a slots=4 SLOTS=4\n", "is not a host"), ("a my-slots=4\n", "is not a host"), ("a user=me\n", "put a user into ~/.ssh/config"),
+    ("a slots=4 SLOTS=4\n", "is not a host"), ("a my-slots=4\n", "is not a host"), ("a user=me\n", "For user@host, set `User`"),
     ("a slots=4 slots=2\n", "'a slots=4 slots=2' is not a host with its slots"), ("a cpu=2 count=2\n", "is not a host with its slots"),
     ("a count=0\n", "hosts, line 1: a host with 0 slots"), ("a:4 slots=4\n", "hosts, line 1: 'a:4 slots=4'"), ("a 4\n", "hosts, line 1: 'a 4'"), ("a slots=0", "hosts, line 1: a host with 0"),
 ])  # fmt: skip

@@ -36,6 +36,15 @@ def test_the_built_ops_tell_what_they_fit_without_being_loaded():
     assert re.match(r"Open MPI|MPICH|Intel|MVAPICH", bindings.build_info()["mpi"])
 
 
+@needs_compiler
+def test_a_core_of_an_older_version(monkeypatch, tmp_path):
+    """Its functions have other arguments: a pull without a build in an editable checkout."""
+    compile_library(tmp_path / "_core.so", "int hvdata_state(void) { return 0; }")
+    text = failure(monkeypatch, loader.load_core, _CORE=tmp_path / "_core.so")
+    assert "_core.so belongs to an older horovod_data than the Python files beside it" in text
+    assert "Rebuild it: `pip install --force-reinstall" in text
+
+
 @pytest.mark.parametrize("in_sources, parts", [
     (True, ["has not been built here", "`pip install --no-build-isolation -e {}`"]),
     (False, ["installed without its C++ core", "pip install --force-reinstall"]),

@@ -119,7 +119,10 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
         ('[{"ph": "i", "ts": 1}]', "it has no start time"),
         (ours(step(1)).replace('"dur"', 'dur"'), "its events can't be read ("),
         (ours(*[step(1)] * 9).replace('"dur"', 'dur"')[:-3], "its events can't be read ("),
-        (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version of horovod_data"),
+        (
+            ours(step(1)).replace('"timeline": 1', '"timeline": 2'),
+            "its format is 2, of another version of horovod_data",
+        ),
         (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "is no event"),
         (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
         (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "is no event"),
