@@ -143,7 +143,9 @@ class Backup:
           Errors of the position, as of state_dict() and load_state_dict() of a Loader, or of tf.train.Checkpoint.
         """
         if self._sets is None or self._leaving is None:
-            raise explained(RuntimeError, "steps() was called outside of the block", "Use `with Backup(...) as backup:`")
+            raise explained(
+                RuntimeError, "steps() was called outside of the block", "Use `with Backup(...) as backup:`"
+            )
         self._begin(data, goes_on=count is not None)
         began_anew = False
         while count is None or self._of_epoch < count:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import merged, on_trainers, outcomes, raises_everywhere, results, written
+from together import on_trainers, raises_everywhere, results, written
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3)]
 
@@ -53,7 +53,9 @@ def job(hvdata, data, folder, stop=None, count=None, begin=lambda step: None, **
     """Trains until step `stop`, counted over all epochs: the shares, with their epochs, and the final state."""
     weights, counter, seen = Weights(), tf.Variable(0), []
     try:
-        with hvdata.Backup(folder, weights=weights, counter=counter, **{"every": 3, "seconds": None, **arguments}) as backup:
+        with hvdata.Backup(
+            folder, weights=weights, counter=counter, **{"every": 3, "seconds": None, **arguments}
+        ) as backup:
             for epoch in backup.epochs(EPOCHS):
                 for share in backup.steps(data, count):
                     if backup.step == stop:
