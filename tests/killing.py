@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jobs import run_job
 
-EPOCHS, STEPS, ROWS, EVERY = 3, 40, 12, 3
+EPOCHS, STEPS, ROWS, EVERY = 3, 100, 12, 3
 
 # Of a fault: a rank, and what happens to it when it has made so many steps since it began.
 KINDS = ("step", "sync", "before the rename", "after the rename", "any time", "signal")
@@ -87,7 +87,7 @@ with open(f"{folder}/rows.{rank}", "a") as log:
                     die()
                 if kind == "signal" and made == after and rank == victim:
                     os.kill(os.getpid(), signal.SIGUSR1)
-                time.sleep(0.005)
+                time.sleep(0.01)
     if rank == 0:
         print("weights", json.dumps(weights.value.tolist()), flush=True)
 """

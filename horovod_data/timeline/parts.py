@@ -172,13 +172,13 @@ def is_part(path: str) -> bool:
         return file.read(4) == b"HEAD"
 
 
-def events_of(parts: Sequence[Part], attempt: Optional[int] = None) -> Iterator[Event]:
-    """The events of a job, made from its parts. `attempt`: the number of this start of the job, if it is known."""
+def events_of(parts: Sequence[Part], attempt: int = 1) -> Iterator[Event]:
+    """The events of a job, made from its parts. `attempt`: the number of this start of the job. 1 is not shown."""
     ordered = sorted(parts, key=lambda one: one.row)
     first = next((one for one in ordered if one.reader == 0), ordered[0])
     line = _line(first.row, 0, False)
     head = {"timeline": FORMAT, "ranks": first.ranks, "readers": first.readers}
-    if attempt is not None:
+    if attempt > 1:
         head["attempt"] = attempt
     yield _meta("horovod_data", first.row, line, head)
     for part in ordered:

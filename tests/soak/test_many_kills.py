@@ -5,6 +5,7 @@ import pytest
 from killing import drawn, same, train_with_kills
 
 
+@pytest.mark.slow
 @pytest.mark.limit(1200)
 @pytest.mark.parametrize("readers", [0, 1])
 def test_many_kills(tmp_path, readers):
