@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import socket
+import sys
 
 import pytest
 import tensorflow as tf
@@ -18,7 +19,7 @@ from together import outcomes
 
 PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
 # A process can do these only once, so such a block has a job of its own.
-ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI|init_process_group")
+ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
 TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch: not installed (make test-frameworks)"
 )
@@ -67,6 +68,9 @@ def test_python(comm, capsys, block):
         finally:
             names.clear()
             tf.keras.backend.clear_session()
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_initialized():
+                distributed.destroy_process_group()
 
     texts = outcomes(comm, run)
     gc.collect()  # channels have names, which the next block may use again
