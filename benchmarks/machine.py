@@ -17,7 +17,7 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()}",
         "mpi": _first_line("mpirun", "--version"),
-        "python": platform.pythonversion(),
+        "python": platform.python_version(),
         "tensorflow": version("tensorflow", "tensorflow-cpu"),
         "horovod": version("horovod"),
         "mpi4py": version("mpi4py"),
