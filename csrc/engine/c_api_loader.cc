@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena/copy.h"
+#include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -55,6 +56,11 @@ struct hvdata_input {
 
 namespace hvdata {
 namespace {
+
+// A numpy array refuses to be written, a torch tensor can't.
+constexpr char kWritten[] =
+    "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
+    "make a new tensor: x = x + 1 in place of x.add_(1)";
 
 constexpr std::string_view kFormat = "horovod_data loader 1";
 
@@ -247,6 +253,9 @@ int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** it
     HVDATA_RETURN_IF_ERROR(UseChannel(channel, name, &made->sink));
     made->channel = channel;
     made->shares = std::make_unique<ShareIterator>(made->sink, name);
+    if (const auto engine = Engine::Current()) {
+      ExplainWriteFaults("horovod_data: " + Placed(engine->world().Here(), kWritten));
+    }
     *iterator = made.release();
     return {};
   });

@@ -41,7 +41,7 @@ class _Memory:
     def __init__(self, interface: dict[str, Any], owner: int, release: Callable[[int], None]):
         self.__array_interface__ = interface
         self._owner = owner
-        self._release = release  # kept, because a module's names may be gone when Python ends
+        self._release = release
 
     def __del__(self) -> None:
         self._release(self._owner)

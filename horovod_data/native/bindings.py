@@ -446,9 +446,11 @@ def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def release(owner: int) -> None:
-    """Frees the memory of a share's column, given the column's owner."""
-    _call("release", owner)
+def releaser() -> Callable[[int], None]:
+    """The function that frees the memory of a share's column, given the column's owner. It uses no name of a module,
+    because such names may be gone when Python ends."""
+    function: Callable[[int], None] = _function("release")
+    return function
 
 
 def _raise_placed(code: int) -> NoReturn:
@@ -486,7 +488,7 @@ class ShareIterator:
             _raise_placed(code)
 
     def next(self) -> Optional[list[Column]]:
-        """Waits for the next share. None: the epoch is over. Give each owner of a column to release() once.
+        """Waits for the next share. None: the epoch is over. Give each owner of a column to releaser() once.
 
         The columns are valid until the next call.
 
