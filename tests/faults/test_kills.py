@@ -37,7 +37,7 @@ class Steps(tf.keras.callbacks.Callback):
         say("step", self.epoch, batch)
         time.sleep(0.02)
 
-backup = hvdata.callbacks.BackupAndRestore(sys.argv[1], save_freq=1000)
+backup = hvdata.callbacks.BackupAndRestore(save_freq=1000)
 model.fit(ds, epochs=2, verbose=0, callbacks=[Steps(), backup])
 say("stats", hvdata.stats()["attempt"])
 """
@@ -69,15 +69,19 @@ def test_lines_and_files_of_an_attempt(tmp_path):
 @pytest.mark.commit
 @pytest.mark.parametrize("readers, number", [(1, "SIGTERM"), (0, "SIGUSR1")])
 def test_fit_leaves_after_a_signal(tmp_path, readers, number):
-    """Nothing aborts the job. All ranks end with the status, and a dedicated reader ends, too."""
-    with start_job(program(FIT), 2, str(tmp_path), readers=readers) as job:
+    """Nothing aborts the job. All ranks end with the status. A dedicated reader outlasts the signal, and ends, too."""
+    env = {"HOROVOD_DATA_STATE": str(tmp_path)}
+    with start_job(program(FIT), 2, readers=readers, env=env) as job:
         job.wait_for("step 0 20", rank=0)
+        if readers:
+            job.kill_rank(2, getattr(signal, number))
+            job.wait_for("SIGTERM came on this reader, which serves until all trainers have ended", rank=2)
         job.kill_rank(1, getattr(signal, number))
         assert job.finish() == 75, job.describe()
     text = job.describe()
     assert f"{number} came on rank 1" in text and "leave with status 75" in text and "MPI_ABORT" not in text, text
     one = steps_of(job, 0)
     assert one == steps_of(job, 1) and one[-1][0] == 0
-    two = run_program(FIT, 2, str(tmp_path), readers=readers, env={"HOROVOD_DATA_ATTEMPT": "2"})
+    two = run_program(FIT, 2, readers=readers, env={**env, "HOROVOD_DATA_ATTEMPT": "2"})
     assert one + steps_of(two, 0) == [(epoch, batch) for epoch in range(2) for batch in range(100)]
     two.assert_said("^stats 2$", 0)

@@ -124,6 +124,30 @@ def test_a_signal_on_one_rank(hvdata, comm, folder, kind, number, capfd):
         assert one[rank][0][:-1] + two[rank][0] == whole[rank][0]
 
 
+def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
+    """The ranks leave all the same."""
+    from horovod_data.backup.sets import Sets
+
+    def full(self, number, part):
+        raise OSError(28, "No space left on device")
+
+    def begin(step):
+        if step == 4:
+            monkeypatch.setattr(Sets, "sync", full)
+            os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.02)
+
+    one = results(comm, lambda: job(hvdata, made(hvdata, "loader"), folder, begin=begin))
+    assert [seen[-1] for seen, *_ in one] == [75] * comm.size
+    text = written(comm, capfd, "leave with status 75")
+    assert "Backup: no set was saved, and the job goes on with the set before" in text
+    on = "all ranks" if comm.size > 1 else "rank 0"
+    assert (
+        f"SIGUSR1 came on {on}" in text and "All ranks could save no set, so the set before counts, after step" in text
+    )
+    assert os.listdir(folder) == ["set-00000001"]
+
+
 def test_by_the_clock(hvdata, comm, folder):
     """The clock of rank 0 decides, for all ranks."""
     data = made(hvdata, "loader")
