@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ctypes prototypes say what csrc/engine/c_api.cc and c_api_loader.cc say."""
+"""The ctypes prototypes say what csrc/engine/c_api*.cc say."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 from horovod_data.native import bindings
 
 ROOT = Path(__file__).parents[2]
-SOURCE = "".join((ROOT / "csrc" / "engine" / name).read_text() for name in ("c_api_loader.cc", "c_api.cc"))
+SOURCE = "".join(path.read_text() for path in (ROOT / "csrc" / "engine").glob("c_api*.cc"))
 KINDS = {
     "void": None, "int": "c_int", "double": "c_double",
     "uint32_t": "c_uint", "uint64_t": "c_ulong", "int64_t": "c_long",
