@@ -31,6 +31,7 @@ class ShareIterator {
   // Begins a time in which Cancel() may come. The result ends it.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);
+  bool over() const;  // it has returned its end, or the epoch's error
   // As Sink::Save and Sink::Restore.
   Outcome Save(SinkState* state);
   Outcome Restore(const SinkState& state);

@@ -38,13 +38,14 @@ class _Memory:
 
     __slots__ = ("__array_interface__", "_owner", "_release")
 
-    def __init__(self, interface: dict[str, Any], owner: int, release: Callable[[int], None]):
+    def __init__(self, interface: dict[str, Any], column: Given, release: Callable[[int], None]):
         self.__array_interface__ = interface
-        self._owner = owner
         self._release = release  # a module's name may be gone when Python ends
+        self._owner, column.owner = column.owner, None  # the core releases the owners that are left
 
     def __del__(self) -> None:
-        self._release(self._owner)
+        if self._owner is not None:
+            self._release(self._owner)
 
 
 class Maker(NamedTuple):
@@ -87,7 +88,7 @@ class Maker(NamedTuple):
         array = np.empty(shape, bits)
         if column.bytes and column.owner:
             interface = {"version": 3, "shape": shape, "typestr": bits.str, "data": (column.data, read_only)}
-            array = np.asarray(_Memory(interface, column.owner, self.release))
+            array = np.asarray(_Memory(interface, column, self.release))
         if self.writable:
             array = array.copy() if column.bytes else array
         elif read_only:
@@ -108,8 +109,9 @@ class Maker(NamedTuple):
 def _decoded(column: Given, shape: tuple[int, ...], release: Callable[[int], None]) -> Any:
     """The texts of a column, as an array of bytes objects."""
     encoded = ctypes.string_at(column.data or 0, column.bytes) if column.bytes else b""
-    if column.owner:
-        release(column.owner)
+    if owner := column.owner:
+        column.owner = None
+        release(owner)
     texts = np.empty(shape, object)
     flat = texts.reshape(-1)
     at = 8 * flat.size
