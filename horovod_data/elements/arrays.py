@@ -40,7 +40,7 @@ class _Memory:
 
     def __init__(self, interface: dict[str, Any], column: Given, release: Callable[[int], None]):
         self.__array_interface__ = interface
-        self._release = release  # a module's name may be gone when Python ends
+        self._release = release
         self._owner, column.owner = column.owner, None  # the core releases the owners that are left
 
     def __del__(self) -> None:

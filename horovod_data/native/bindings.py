@@ -449,9 +449,11 @@ def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def release(owner: int) -> None:
-    """Ends the use of a share's column, by its owner."""
-    _call("release", owner)
+def releaser() -> Callable[[int], None]:
+    """The function that ends the use of a share's column, by its owner. It needs no name of a module: they may be gone
+    when Python ends."""
+    function: Callable[[int], None] = _function("release")
+    return function
 
 
 def _raise_placed(code: int) -> NoReturn:
@@ -496,8 +498,8 @@ class ShareIterator:
     def next(self) -> Optional[list[Column]]:
         """Waits for the next share. None: the epoch is over.
 
-        The columns are valid until the next call. Set each column's owner to None, and then give it to release() once. The
-        next call releases the owners that are left.
+        The columns are valid until the next call. Set each column's owner to None, and then give it to releaser()
+        once. The next call releases the owners that are left.
 
         Raises:
           TimeoutError: the time limit has passed.

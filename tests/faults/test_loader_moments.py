@@ -58,7 +58,8 @@ print("forked first", [[x.item() for x in loader] for _ in range(2)], flush=True
 
 def sleeps():
     for i in range(8):
-        time.sleep(1.5 if i in (4, 6) else 0)
+        if not pressed:
+            time.sleep(2 if i == 2 else 0)
         yield i
 
 pressed = []
