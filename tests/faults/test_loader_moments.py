@@ -59,7 +59,7 @@ print("forked first", [[x.item() for x in loader] for _ in range(2)], flush=True
 def sleeps():
     for i in range(8):
         if not pressed:
-            time.sleep(2 if i == 2 else 0)
+            time.sleep(4 if i == 2 else 0)
         yield i
 
 pressed = []
@@ -67,6 +67,7 @@ signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
 loader = hvdata.loader(sleeps, batch="per_rank", prefetch=1)
 it = iter(loader)
 first = next(it).item()
+time.sleep(0.5)  # the reader makes the next step
 threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
 state = loader.state_dict()
 print("saved", len(pressed), flush=True)
