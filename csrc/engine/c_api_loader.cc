@@ -31,7 +31,7 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  // Of a share's column with bytes. The program sets it to null, and gives it to hvdata_release() once.
+  // Of a share's column that has bytes, otherwise null. The program sets it to null, and gives it to hvdata_release() once.
   void* owner;
 };
 
@@ -49,17 +49,17 @@ struct hvdata_iterator {
   void Clear();
 };
 
-// A source in Python. The functions return 0, or the code of an error, after a call of hvdata_input_failed() with the
-// same code. They are called on the thread of hvdata_deal.
+// A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
+// calls hvdata_input_failed(), and returns the code that it has passed.
 struct hvdata_input {
   // Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0.
   int (*start)(uint64_t number);
-  // Makes an iterator from a state of `save`.
+  // Makes an iterator that continues from a state of `save`.
   int (*start_from)(const char* state, size_t n, uint64_t number);
   // Gives the columns of the next element. They are valid until the next call of any of these functions. *count = -1:
   // there is no element.
   int (*next)(const hvdata_column** columns, int* count);
-  // Gives the state behind the last element. *n = 0: there is none.
+  // Gives the state after the last element. *n = 0: the source has no state.
   int (*save)(const char** state, size_t* n);
   void (*close)(void);
 };
@@ -80,7 +80,7 @@ thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
 using Owner = std::shared_ptr<const void>;
 
-// Calls `body`, as Run. The error's text comes without its place, which hvdata_last_place() has.
+// As Run, but the error's text has no place. hvdata_last_place() has it.
 template <typename Body>
 int RunPlaced(Body body) {
   return Run([&] {
@@ -137,7 +137,7 @@ Outcome Decode(std::string_view bytes, SinkState* state) {
 
 // ---- Shares.
 
-// The same texts in one block, in the form of wire/strings.h.
+// The texts in one block, in the form of wire/strings.h.
 Block EncodedTexts(const Column& column) {
   const auto* const texts = column.as<std::string_view>();
   const std::vector<std::string_view> views(texts, texts + column.count());
@@ -287,8 +287,8 @@ const char* hvdata_last_place(void) { return last_place.c_str(); }
 
 // ---- Trainers.
 
-// Makes an iterator of the channel, for its next epoch. It uses the channel until hvdata_iterator_drop. `name`: the
-// channel's. `writes`: the program may write into its columns, so they must not be memory that the pipeline uses again.
+// Makes an iterator for the next epoch of the channel. It uses the channel until hvdata_iterator_drop. `name`: of the
+// channel. `writes`: the program may write into its columns, so they must not be memory that the pipeline uses again.
 int hvdata_iterator_new(uint32_t channel, const char* name, int writes, hvdata_iterator** iterator) {
   return RunPlaced([&]() -> Outcome {
     auto made = std::make_unique<hvdata_iterator>();
@@ -304,8 +304,9 @@ int hvdata_iterator_new(uint32_t channel, const char* name, int writes, hvdata_i
   });
 }
 
-// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this iterator,
-// and their memory until hvdata_release(). kPending: Ctrl-C has ended the wait, and the next call goes on.
+// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this
+// iterator, and their memory until hvdata_release(). kPending: Ctrl-C has ended the wait. The next call waits for the
+// same share.
 int hvdata_iterator_next(hvdata_iterator* iterator, hvdata_column** columns, int* count) {
   const int code = RunPlaced([&] {
     iterator->Clear();
@@ -348,7 +349,8 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
   if (uses) WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
-// The owner of a share's column is not needed any more. Any thread may call it, also after hvdata_stop.
+// Frees the owner of a share's column, and the column's memory with its last owner. Any thread may call it, also after
+// hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
   (void)Run([&] { delete static_cast<Owner*>(owner); });
