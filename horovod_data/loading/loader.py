@@ -249,6 +249,17 @@ class Loader:
         return f"<horovod_data.Loader of channel {self._channel.label!r}>"
 
 
+_process = object()  # another one in a forked child. os.getpid() may cost more than a step
+
+
+def _in_child() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 class _Shares:
     """The iterator of an epoch. Several threads may take shares from it."""
 
@@ -257,13 +268,13 @@ class _Shares:
         self.shares = shares
         self._over = False
         self._lock = threading.Lock()  # a share's columns are valid until the next one comes
-        self._process = os.getpid()
+        self._process = _process
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if os.getpid() != self._process:  # a thread that a forked child does not have may hold the lock for ever
+        if self._process is not _process:  # a thread that a forked child does not have may hold the lock for ever
             self._lock = threading.Lock()
         with self._lock:
             share = None if self._over else self.shares.next()
