@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
+
+Signals are blocked, and taken by sigtimedwait(). So no handler runs, and no signal is lost between two waits. mpirun has
+a session of its own: Ctrl-C on a terminal reaches this process alone, which forwards it. If this process is killed, the
+kernel ends mpirun (PR_SET_PDEATHSIG), and mpirun ends the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import IO, Callable, Iterator, Optional, Sequence
+
+from ..backup.sets import Sets
+from . import LaunchError, notes
+from .command import Command, not_started
+from .hosts import Host
+from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
+
+_CHILD, _INTERRUPT = signal.SIGCHLD, signal.SIGINT
+_ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGUSR1)
+_WATCHED = {_CHILD, _INTERRUPT, *_ASK_TO_LEAVE}
+# The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
+_REPEATS = (0.0, 5.0, 15.0, 35.0)
+_END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
+_PROBE_SECONDS = 12.0  # a host that has started no process in this time does not answer
+_PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
+_PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
+_PR_SET_PDEATHSIG, _LIBC = 1, ctypes.CDLL(None)
+_TAIL = 1 << 16  # bytes of mpirun's stderr, in which it names what was lost
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a supervisor starts."""
+
+    state: str  # the directory of --state, as an absolute path
+    hosts: tuple[Host, ...]
+    own_names: frozenset[str]  # of this machine, which always answers
+    grace: float  # seconds for the ranks to save and leave
+    # The command for hosts, trainers and the number of the attempt, and a description of where they run.
+    command: Callable[[Sequence[Host], int, int], tuple[Command, str]]
+    probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
+    lost: Callable[[str], Optional[Lost]]  # finds in mpirun's stderr what was lost
+
+
+def supervise(job: Job, policy: Policy) -> int:
+    """Runs the job to its end, with restarts, and returns its status.
+
+    Raises:
+      LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    try:
+        with _locked(job.state):
+            return _Supervisor(job, policy).run()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _locked(state: str) -> Iterator[None]:
+    path = notes.lock_path(state)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = open(path, "w")
+    except OSError as error:
+        to_do = "Name a directory on a file system that all hosts share"
+        raise LaunchError(f"--state {state}: this directory can't be used ({error.strerror})", to_do) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            to_do = "Wait for its end, or name another directory"
+            raise LaunchError(f"--state {state}: another horovod-data-run uses this directory", to_do) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+class _Supervisor:
+    def __init__(self, job: Job, policy: Policy) -> None:
+        self._job, self._policy = job, policy
+        self._history: list[Ended] = []
+        self._asked = self._interrupted = False  # by a signal: to save and leave; to end
+        self._overdue = False  # the ranks had not left in time
+        self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
+        self._suspects: set[str] = set()  # hosts that may not answer
+
+    def run(self) -> int:
+        attempt, np, hosts = notes.last_attempt(self._job.state) + 1, self._policy.np, self._job.hosts
+        command, where = self._job.command(hosts, np, attempt)
+        while True:
+            self._history.append(self._attempt(command, attempt))
+            decision = decide(self._history, self._policy)
+            if isinstance(decision, Again):
+                self._wait(decision.pause)
+                decision, hosts = self._find_hosts(decision)
+            if self._asked or self._interrupted:
+                return self._status_of_asked()
+            if isinstance(decision, Stop):
+                if decision.why:
+                    _say(decision.why)
+                if decision.status == 0:
+                    notes.remove_all(self._job.state)
+                return decision.status
+            np = min(self._policy.np, sum(host.slots for host in hosts))
+            attempt += 1
+            command, where = self._job.command(hosts, np, attempt)
+            newest = self._history[-1].newest
+            start = f"from {newest}" if newest else "from the beginning, because no set was saved"
+            _say(f"{decision.why}. Attempt {attempt} starts {start}: {where}")
+
+    def _status_of_asked(self) -> int:
+        """The job's status after a signal to this process."""
+        last = self._history[-1]
+        lost = way_of(self._history, self._policy.leave_status) is Way.LOSS
+        if lost and last.newest and not (self._interrupted or self._overdue):
+            return self._policy.leave_status  # the next job goes on from the newest set, as after a save
+        if last.status == 0:
+            notes.remove_all(self._job.state)
+        return last.status
+
+    def _attempt(self, command: Command, attempt: int) -> Ended:
+        folder = notes.folder_of(self._job.state, attempt)
+        os.makedirs(folder, exist_ok=True)
+        process = _start(command, subprocess.PIPE)
+        assert process.stderr is not None
+        tail = bytearray()
+        pump = threading.Thread(target=_pump, args=(process.stderr, tail), daemon=True)
+        pump.start()
+        self._due = []
+        while process.poll() is None:
+            now = time.monotonic()
+            if self._due and self._due[0][0] <= now:
+                number = self._due.pop(0)[1]
+                self._overdue = self._overdue or number == signal.SIGTERM
+                process.send_signal(number)
+                continue
+            self._take_signal(self._due[0][0] - now if self._due else 3600.0)
+        pump.join(1.0)  # not longer, because an orphan of mpirun may hold the pipe
+        status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        begun, failures = notes.read(folder)
+        lost = self._job.lost(bytes(tail).decode(errors="replace"))
+        if lost is not None:
+            self._suspects.add(lost.host)
+        return Ended(status, time.monotonic(), begun, failures, lost, self._newest())
+
+    def _newest(self) -> str:
+        """Names the newest whole set: `epoch 2, step 400 (set-00000007)`."""
+        try:
+            found, _ = Sets(self._job.state).newest()
+        except (OSError, ValueError):
+            return ""
+        if found is None:
+            return ""
+        place = ", ".join(f"{name} {found.about[name]}" for name in ("epoch", "step") if name in found.about)
+        name = os.path.basename(found.path)
+        return f"{place} ({name})" if place else name
+
+    # ---- Signals.
+
+    def _take_signal(self, seconds: float) -> None:
+        """Waits for a signal, at most for so many seconds."""
+        came = signal.sigtimedwait(_WATCHED, max(seconds, 0.0))
+        if came is None or came.si_signo == _CHILD:
+            return
+        now = time.monotonic()
+        if came.si_signo == _INTERRUPT:
+            self._due = [(now, _INTERRUPT), (now + _END_SECONDS, signal.SIGKILL)]
+            self._interrupted = True
+        elif not self._asked and not self._interrupted:
+            _say(f"{signal.Signals(came.si_signo).name}: the ranks are to save and leave")
+            times = [now + after for after in _REPEATS if after < self._job.grace]
+            end = now + self._job.grace
+            self._due = [(each, signal.SIGUSR1) for each in times]
+            self._due += [(end, signal.SIGTERM), (end + _END_SECONDS, signal.SIGKILL)]
+            self._asked = True
+
+    def _wait(self, seconds: float) -> None:
+        """Waits so long, or until a signal asks for the end."""
+        end = time.monotonic() + seconds
+        while not (self._asked or self._interrupted) and (left := end - time.monotonic()) > 0:
+            self._take_signal(left)
+
+    # ---- Hosts.
+
+    def _find_hosts(self, decision: Again) -> tuple[Again | Stop, tuple[Host, ...]]:
+        """Waits until enough hosts answer."""
+        end, said = time.monotonic() + _PATIENCE_SECONDS, False
+        while True:
+            answering = self._answering()
+            chosen = choose_hosts(self._job.hosts, answering, decision.left_out, self._policy.min_np)
+            if chosen is not None or self._asked or self._interrupted:
+                return decision, chosen or ()
+            silent = ", ".join(host.name for host in self._job.hosts if host.name not in answering)
+            few = f"the hosts without {silent} have fewer slots than --min-np {self._policy.min_np}"
+            if time.monotonic() > end:
+                return Stop(self._history[-1].status, f"{decision.why}. For {_PATIENCE_SECONDS:g} s {few}"), ()
+            if not said:
+                _say(f"{decision.why}. The launcher waits, because {few}")
+            said = True
+            self._wait(_PROBE_PAUSE)
+
+    def _answering(self) -> set[str]:
+        """The names of the hosts that start a process."""
+        own = {host.name for host in self._job.hosts if host.name in self._job.own_names}
+        others = [host for host in self._job.hosts if host.name not in own]
+        alone = [[host] for host in others if host.name in self._suspects]
+        together = [host for host in others if host.name not in self._suspects]
+        answer = self._probe([*alone, together])
+        if together and not {host.name for host in together} <= answer:
+            answer |= self._probe([[host] for host in together])
+        self._suspects = {host.name for host in others} - answer
+        return own | answer
+
+    def _probe(self, groups: Sequence[Sequence[Host]]) -> set[str]:
+        """Starts a process on the hosts of each group. The names in the groups in which all have started."""
+        started = [(group, _start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
+        end = time.monotonic() + _PROBE_SECONDS
+        while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
+            self._take_signal(left)
+            if self._asked or self._interrupted:
+                break
+        for _, process in started:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return {host.name for group, process in started if process.returncode == 0 for host in group}
+
+
+def _start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
+    """Starts mpirun in a session of its own. If stderr is DEVNULL, its stdin and stdout are, too."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        if os.getppid() != parent:  # it was killed before prctl()
+            os._exit(1)
+
+    quiet = subprocess.DEVNULL if stderr == subprocess.DEVNULL else None
+    environ = {name: value for name, value in os.environ.items() if name not in command.without}
+    try:
+        return subprocess.Popen(
+            command.words, env={**environ, **command.environ}, stdin=quiet, stdout=quiet, stderr=stderr,
+            start_new_session=True, preexec_fn=prepare,
+        )  # fmt: skip
+    except OSError as error:
+        raise not_started(command, error) from error
+
+
+def _pump(pipe: IO[bytes], tail: bytearray) -> None:
+    """Passes on what mpirun and the ranks write to stderr, and keeps the end of it."""
+    with contextlib.suppress(OSError, ValueError):
+        while data := os.read(pipe.fileno(), _TAIL):
+            tail += data
+            del tail[:-_TAIL]
+            with contextlib.suppress(OSError):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(2, view) :]
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"horovod-data-run: {text}.\n".encode(errors="replace"))
