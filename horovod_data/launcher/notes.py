@@ -33,7 +33,7 @@ def lock_path(state: str) -> str:
 
 def last_attempt(state: str) -> int:
     """The number of the last attempt that was started on this directory. 0: there was none."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         names = os.listdir(os.path.join(state, _FOLDER))
         numbers = [name.partition("-")[2] for name in names if name.startswith("attempt-")]
         return max((int(number) for number in numbers if number.isdigit()), default=0)

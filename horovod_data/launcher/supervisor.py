@@ -31,7 +31,7 @@ _WATCHED = {_CHILD, _INTERRUPT, *_ASK_TO_LEAVE}
 # The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
 _REPEATS = (0.0, 5.0, 15.0, 35.0)
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
-_PROBE_SECONDS = 12.0  # a host that has started no process in this time does not answer
+_PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
 _PR_SET_PDEATHSIG, _LIBC = 1, ctypes.CDLL(None)
@@ -117,6 +117,8 @@ class _Supervisor:
             command, where = self._job.command(hosts, np, attempt)
             newest = self._history[-1].newest
             start = f"from {newest}" if newest else "from the beginning, because no set was saved"
+            without = ", ".join(host.name for host in self._job.hosts if host not in hosts)
+            where += f"; without {without}" if without else ""
             _say(f"{decision.why}. Attempt {attempt} starts {start}: {where}")
 
     def _status_of_asked(self) -> int:
