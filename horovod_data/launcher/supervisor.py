@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
 
-Signals are blocked, and taken by sigtimedwait(). So no handler runs, and no signal is lost between two waits. mpirun has
-a session of its own: Ctrl-C on a terminal reaches this process alone, which forwards it. If this process is killed, the
-kernel ends mpirun (PR_SET_PDEATHSIG), and mpirun ends the ranks.
+Signals come through a pipe, so one select() waits for them and for mpirun's stderr. mpirun has a session of its own:
+Ctrl-C on a terminal reaches this process alone, which forwards it. If this process is killed, the kernel sends SIGTERM
+to mpirun (PR_SET_PDEATHSIG), and mpirun ends the ranks. This process has one thread, because the kernel sends that
+signal once for each thread, and a second SIGTERM would end mpirun before it has ended the ranks.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import ctypes
 import dataclasses
 import fcntl
 import os
+import select
 import signal
 import subprocess
-import threading
 import time
-from typing import IO, Callable, Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 from ..backup.sets import Sets
 from . import LaunchError, notes
@@ -25,9 +26,8 @@ from .command import Command, not_started
 from .hosts import Host
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
-_CHILD, _INTERRUPT = signal.SIGCHLD, signal.SIGINT
-_ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGUSR1)
-_WATCHED = {_CHILD, _INTERRUPT, *_ASK_TO_LEAVE}
+_INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
+_WATCHED = (signal.SIGCHLD, _INTERRUPT, *_ASK_TO_LEAVE)
 # The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
 _REPEATS = (0.0, 5.0, 15.0, 35.0)
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
@@ -58,12 +58,25 @@ def supervise(job: Job, policy: Policy) -> int:
     Raises:
       LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    with _locked(job.state), _signals() as signals:
+        return _Supervisor(job, policy, signals).run()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int]:
+    """A file from which the numbers of the signals of this process can be read, one byte each."""
+    signals, written = os.pipe()
+    os.set_blocking(written, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in _WATCHED}
+    previous = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     try:
-        with _locked(job.state):
-            return _Supervisor(job, policy).run()
+        yield signals
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.set_wakeup_fd(previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(signals)
+        os.close(written)
 
 
 @contextlib.contextmanager
@@ -87,12 +100,14 @@ def _locked(state: str) -> Iterator[None]:
 
 
 class _Supervisor:
-    def __init__(self, job: Job, policy: Policy) -> None:
-        self._job, self._policy = job, policy
+    def __init__(self, job: Job, policy: Policy, signals: int) -> None:
+        self._job, self._policy, self._signals = job, policy, signals
         self._history: list[Ended] = []
         self._asked = self._interrupted = False  # by a signal: to save and leave; to end
         self._overdue = False  # the ranks had not left in time
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
+        self._pipe: Optional[int] = None  # mpirun's stderr
+        self._tail = b""  # the end of what it wrote
         self._suspects: set[str] = set()  # hosts that may not answer
 
     def run(self) -> int:
@@ -136,10 +151,7 @@ class _Supervisor:
         os.makedirs(folder, exist_ok=True)
         process = _start(command, subprocess.PIPE)
         assert process.stderr is not None
-        tail = bytearray()
-        pump = threading.Thread(target=_pump, args=(process.stderr, tail), daemon=True)
-        pump.start()
-        self._due = []
+        self._pipe, self._tail, self._due = process.stderr.fileno(), b"", []
         while process.poll() is None:
             now = time.monotonic()
             if self._due and self._due[0][0] <= now:
@@ -147,11 +159,15 @@ class _Supervisor:
                 self._overdue = self._overdue or number == signal.SIGTERM
                 process.send_signal(number)
                 continue
-            self._take_signal(self._due[0][0] - now if self._due else 3600.0)
-        pump.join(1.0)  # not longer, because an orphan of mpirun may hold the pipe
+            self._listen(self._due[0][0] - now if self._due else 3600.0)
+        end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
+        while self._pipe is not None and (left := end - time.monotonic()) > 0:
+            self._listen(left)
+        self._pipe = None
+        process.stderr.close()
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
-        lost = self._job.lost(bytes(tail).decode(errors="replace"))
+        lost = self._job.lost(self._tail.decode(errors="replace"))
         if lost is not None:
             self._suspects.add(lost.host)
         return Ended(status, time.monotonic(), begun, failures, lost, self._newest())
@@ -170,17 +186,34 @@ class _Supervisor:
 
     # ---- Signals.
 
-    def _take_signal(self, seconds: float) -> None:
-        """Waits for a signal, at most for so many seconds."""
-        came = signal.sigtimedwait(_WATCHED, max(seconds, 0.0))
-        if came is None or came.si_signo == _CHILD:
-            return
+    def _listen(self, seconds: float) -> None:
+        """Waits for a signal, or for output of mpirun to stderr, at most for so many seconds."""
+        pipes = [] if self._pipe is None else [self._pipe]
+        ready, _, _ = select.select([self._signals, *pipes], [], [], max(seconds, 0.0))
+        if self._signals in ready:
+            for number in os.read(self._signals, 64):
+                self._take(number)
+        if self._pipe in ready:
+            self._pass_on(self._pipe)
+
+    def _pass_on(self, pipe: int) -> None:
+        """Writes what mpirun and the ranks have written to stderr, and keeps the end of it."""
+        data = os.read(pipe, _TAIL)
+        if not data:
+            self._pipe = None
+        self._tail = (self._tail + data)[-_TAIL:]
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(2, data) :]
+
+    def _take(self, number: int) -> None:
+        """Acts on a signal to this process."""
         now = time.monotonic()
-        if came.si_signo == _INTERRUPT:
+        if number == _INTERRUPT:
             self._due = [(now, _INTERRUPT), (now + _END_SECONDS, signal.SIGKILL)]
             self._interrupted = True
-        elif not self._asked and not self._interrupted:
-            _say(f"{signal.Signals(came.si_signo).name}: the ranks are to save and leave")
+        elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
+            _say(f"{signal.Signals(number).name}: the ranks are to save and leave")
             times = [now + after for after in _REPEATS if after < self._job.grace]
             end = now + self._job.grace
             self._due = [(each, signal.SIGUSR1) for each in times]
@@ -191,7 +224,7 @@ class _Supervisor:
         """Waits so long, or until a signal asks for the end."""
         end = time.monotonic() + seconds
         while not (self._asked or self._interrupted) and (left := end - time.monotonic()) > 0:
-            self._take_signal(left)
+            self._listen(left)
 
     # ---- Hosts.
 
@@ -229,7 +262,7 @@ class _Supervisor:
         started = [(group, _start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         end = time.monotonic() + _PROBE_SECONDS
         while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
-            self._take_signal(left)
+            self._listen(left)
             if self._asked or self._interrupted:
                 break
         for _, process in started:
@@ -246,7 +279,6 @@ def _start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
 
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         if os.getppid() != parent:  # it was killed before prctl()
             os._exit(1)
 
@@ -259,18 +291,6 @@ def _start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
     except OSError as error:
         raise not_started(command, error) from error
-
-
-def _pump(pipe: IO[bytes], tail: bytearray) -> None:
-    """Passes on what mpirun and the ranks write to stderr, and keeps the end of it."""
-    with contextlib.suppress(OSError, ValueError):
-        while data := os.read(pipe.fileno(), _TAIL):
-            tail += data
-            del tail[:-_TAIL]
-            with contextlib.suppress(OSError):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(2, view) :]
 
 
 def _say(text: str) -> None:
