@@ -8,12 +8,14 @@ error from a lost process. A rank that can't write its file leaves no note, and 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 from ..job.launch_checks import place_before_mpi
+from . import LaunchError
 from .restarts import ATTEMPT, STATE, Failure
 
 _FOLDER = ".run"
@@ -27,8 +29,29 @@ def folder_of(state: str, attempt: int) -> str:
     return os.path.join(state, _FOLDER, f"attempt-{attempt}")
 
 
-def lock_path(state: str) -> str:
-    return os.path.join(state, _FOLDER, "lock")
+@contextlib.contextmanager
+def locked(state: str) -> Iterator[None]:
+    """Keeps other launchers from this directory.
+
+    Raises:
+      LaunchError: the directory can't be used, or another launcher uses it.
+    """
+    path = os.path.join(state, _FOLDER, "lock")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = open(path, "w")
+    except OSError as error:
+        to_do = "Name a directory on a file system that all hosts share"
+        raise LaunchError(f"--state {state}: this directory can't be used ({error.strerror})", to_do) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            to_do = "Wait for its end, or name another directory"
+            raise LaunchError(f"--state {state}: another horovod-data-run uses this directory", to_do) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def last_attempt(state: str) -> int:

@@ -1,40 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
 
-Signals come through a pipe, so one select() waits for them and for mpirun's stderr. mpirun has a session of its own:
-Ctrl-C on a terminal reaches this process alone, which forwards it. If this process is killed, the kernel sends SIGTERM
-to mpirun (PR_SET_PDEATHSIG), and mpirun ends the ranks. This process has one thread, because the kernel sends that
-signal once for each thread, and a second SIGTERM would end mpirun before it has ended the ranks.
+Signals come through a pipe, so one select() waits for them and for mpirun's stderr. This process has one thread, because
+the kernel sends PR_SET_PDEATHSIG once for each thread of a killed process (launcher/processes.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import fcntl
 import os
 import select
 import signal
 import subprocess
 import time
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from ..backup.sets import Sets
-from . import LaunchError, notes
-from .command import Command, not_started
+from . import notes, processes
+from .command import Command
 from .hosts import Host
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
 _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
-_WATCHED = (signal.SIGCHLD, _INTERRUPT, *_ASK_TO_LEAVE)
 # The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
 _REPEATS = (0.0, 5.0, 15.0, 35.0)
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
-_PR_SET_PDEATHSIG, _LIBC = 1, ctypes.CDLL(None)
 _TAIL = 1 << 16  # bytes of mpirun's stderr, in which it names what was lost
 
 
@@ -58,45 +52,8 @@ def supervise(job: Job, policy: Policy) -> int:
     Raises:
       LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
     """
-    with _locked(job.state), _signals() as signals:
+    with notes.locked(job.state), processes.incoming_signals() as signals:
         return _Supervisor(job, policy, signals).run()
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[int]:
-    """A file from which the numbers of the signals of this process can be read, one byte each."""
-    signals, written = os.pipe()
-    os.set_blocking(written, False)
-    before = {number: signal.signal(number, lambda *_: None) for number in _WATCHED}
-    previous = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    try:
-        yield signals
-    finally:
-        signal.set_wakeup_fd(previous)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(signals)
-        os.close(written)
-
-
-@contextlib.contextmanager
-def _locked(state: str) -> Iterator[None]:
-    path = notes.lock_path(state)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(path, "w")
-    except OSError as error:
-        to_do = "Name a directory on a file system that all hosts share"
-        raise LaunchError(f"--state {state}: this directory can't be used ({error.strerror})", to_do) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            to_do = "Wait for its end, or name another directory"
-            raise LaunchError(f"--state {state}: another horovod-data-run uses this directory", to_do) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
 
 
 class _Supervisor:
@@ -149,7 +106,7 @@ class _Supervisor:
     def _attempt(self, command: Command, attempt: int) -> Ended:
         folder = notes.folder_of(self._job.state, attempt)
         os.makedirs(folder, exist_ok=True)
-        process = _start(command, subprocess.PIPE)
+        process = processes.start(command, subprocess.PIPE)
         assert process.stderr is not None
         self._pipe, self._tail, self._due = process.stderr.fileno(), b"", []
         while process.poll() is None:
@@ -259,7 +216,7 @@ class _Supervisor:
 
     def _probe(self, groups: Sequence[Sequence[Host]]) -> set[str]:
         """Starts a process on the hosts of each group. The names in the groups in which all have started."""
-        started = [(group, _start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
+        started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         end = time.monotonic() + _PROBE_SECONDS
         while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
             self._listen(left)
@@ -271,26 +228,6 @@ class _Supervisor:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         return {host.name for group, process in started if process.returncode == 0 for host in group}
-
-
-def _start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
-    """Starts mpirun in a session of its own. If stderr is DEVNULL, its stdin and stdout are, too."""
-    parent = os.getpid()
-
-    def prepare() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was killed before prctl()
-            os._exit(1)
-
-    quiet = subprocess.DEVNULL if stderr == subprocess.DEVNULL else None
-    environ = {name: value for name, value in os.environ.items() if name not in command.without}
-    try:
-        return subprocess.Popen(
-            command.words, env={**environ, **command.environ}, stdin=quiet, stdout=quiet, stderr=stderr,
-            start_new_session=True, preexec_fn=prepare,
-        )  # fmt: skip
-    except OSError as error:
-        raise not_started(command, error) from error
 
 
 def _say(text: str) -> None:
