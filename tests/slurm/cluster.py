@@ -19,12 +19,13 @@ from ranks import launch
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 8  # Slurm's number, whatever the machine has, so that jobs of several tasks fit
 
+# A job that is queued again starts after cred_expire seconds.
 CONFIG = """
 ClusterName=test
 SlurmctldHost={host}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=15
 CryptoType=crypto/munge
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
