@@ -106,7 +106,7 @@ class Writer:
 def read(folder: str) -> tuple[int, list[Failure]]:
     """The number of ranks that have begun, and the failures in the order of their notes' times."""
     found = []
-    for name in os.listdir(folder):
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError, ValueError):
             if name.endswith(".json"):

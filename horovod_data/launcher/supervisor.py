@@ -105,7 +105,8 @@ class _Supervisor:
 
     def _attempt(self, command: Command, attempt: int) -> Ended:
         folder = notes.folder_of(self._job.state, attempt)
-        os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(OSError):  # for example, the disk is full. Then the ranks leave no notes
+            os.makedirs(folder, exist_ok=True)
         process = processes.start(command, subprocess.PIPE)
         assert process.stderr is not None
         self._pipe, self._tail, self._due = process.stderr.fileno(), b"", []

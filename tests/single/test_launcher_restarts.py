@@ -180,7 +180,7 @@ def test_a_note_that_can_not_be_written_or_read(tmp_path):
     """The directory of --state is not there, or a rank was killed while it wrote."""
     notes.Writer(environ(tmp_path / "none")).begin()
     notes.Writer({}).fail(1)
-    assert not os.listdir(tmp_path)
+    assert not os.listdir(tmp_path) and notes.read(str(tmp_path / "none")) == (0, [])
     folder = notes.folder_of(str(tmp_path), 1)
     os.makedirs(folder)
     for name, text in (("rank 1 on a.json", "{"), ("rank 2 on a.json.new", json.dumps({"who": "rank 2 on a"}))):
