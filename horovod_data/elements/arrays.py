@@ -41,7 +41,7 @@ class _Memory:
 
     def __init__(self, owner: Optional[int], release: Callable[[int], None]):
         self._owner = owner
-        self._release = release  # a module's name may be gone when Python ends
+        self._release = release
 
     def __del__(self) -> None:
         if self._owner:

@@ -141,7 +141,7 @@ class Loader:
         spec = channel.share_spec(job)
         arrays.check_spec(spec, to)
         self.spec = spec[0] if channel.multiplies else spec
-        self._maker = arrays.Maker(spec, to, writable, bindings.release)
+        self._maker = arrays.Maker(spec, to, writable, bindings.releaser())
         # The last iterator. This object does not keep it, so a program that breaks off ends the epoch for its rank.
         self._last: Optional["weakref.ref[_Shares]"] = None
         self._ended: Optional[bindings.ShareIterator] = None  # of the last epoch, if it was taken to its end

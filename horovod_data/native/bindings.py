@@ -450,9 +450,11 @@ def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def release(owner: int) -> None:
-    """Ends the use of a share's column, by its owner."""
-    _call("release", owner)
+def releaser() -> Callable[[int], None]:
+    """The function that ends the use of a share's column, by its owner. It needs no name of a module: they may be gone
+    when Python ends."""
+    function: Callable[[int], None] = _function("release")
+    return function
 
 
 def _raise_placed(code: int) -> NoReturn:
@@ -491,7 +493,7 @@ class ShareIterator:
             _raise_placed(code)
 
     def next(self) -> Optional[list[Column]]:
-        """Waits for the next share. None: the epoch is over. Give each owner of a column to release() once.
+        """Waits for the next share. None: the epoch is over. Give each owner of a column to releaser() once.
 
         The columns are valid until the next call.
 
