@@ -60,7 +60,12 @@ class Dealer {
     source_->clock.TurnTo(ReaderDoes::kPulls);
     Outcome outcome = input_->Next(element, end);
     source_->clock.TurnTo(ReaderDoes::kDeals);
-    return outcome.ok() && !*end ? cutter_.CheckCostsOf(*element) : outcome;
+    if (!outcome.ok() || *end) return outcome;
+    if (element->size() != source_->config().dtypes.size()) {
+      return {kInternal, "an element has " + std::to_string(element->size()) + " components, but those of channel " +
+                             source_->config().name + " have " + std::to_string(source_->config().dtypes.size())};
+    }
+    return cutter_.CheckCostsOf(*element);
   }
 
   // Gives the hashes of all pulled elements to the comparison of the readers that divide them.
@@ -105,8 +110,8 @@ class Dealer {
     return {};
   }
 
-  // Makes leftovers of the last elements, which are too few for a step of this reader. The leftovers of the other readers decide
-  // which trainer gets which leftover.
+  // Makes leftovers of the last elements, which are too few for a step of this reader. Which trainer gets which
+  // leftover depends on the leftovers of the other readers.
   Outcome MakeLeftovers(std::vector<Columns> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed calls of the C functions in csrc/engine/c_api.cc.
+"""Typed calls of the C functions in csrc/engine/c_api.cc and c_api_loader.cc.
 
-They raise errors. Long waits return to Python at times, for Ctrl-C.
+They raise the errors that C++ reports. During a long wait Python handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 # The absl codes of Python's exceptions, as in TensorFlow's py_function: a NotImplementedError in a pipeline is
 # UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
+
+
+# bytes_at(address, size): a copy of this memory. ctypes.string_at() takes at most 2 GiB.
+bytes_at: Any = c.PYFUNCTYPE(c.py_object, c_void_p, c.c_ssize_t)(("PyBytes_FromStringAndSize", c.pythonapi))
 
 
 class State(enum.IntEnum):
@@ -419,7 +423,7 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     )
 
 
-# The process uses this channel (a number) no more. It is released when it has no more users.
+# Ends one use of a channel (a number). A channel without users is released.
 channel_unuse = _checked("channel_unuse")
 
 
@@ -447,15 +451,14 @@ def code_of(error: BaseException) -> int:
 
 
 def releaser() -> Callable[[int], None]:
-    """The function that ends the use of a share's column, by its owner. It needs no name of a module: they may be gone
-    when Python ends."""
+    """The function that frees the memory of a share's column, given the column's owner. It uses no name of a module,
+    because such names may be gone when Python ends."""
     function: Callable[[int], None] = _function("release")
     return function
 
 
 def _raise_placed(code: int) -> NoReturn:
-    """Raises the error of the last call of an iterator. If the reader raised it in Python, it has the same class, if
-    that is a builtin one."""
+    """Raises the error of an iterator's last call. If the reader's source raised a builtin class, it has that class."""
     message = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
     where = (_call("last_place") or b"").decode(errors="replace")
     name, colon, rest = message.partition(": ")
@@ -509,7 +512,7 @@ class ShareIterator:
         """The state of the epoch, for this rank. Waits for the readers."""
         data, size = c_void_p(), c_size_t()
         self._placed("iterator_save", self._iterator, byref(data), byref(size))
-        return c.string_at(data.value or 0, size.value)
+        return bytes_at(data.value, size.value)
 
     def restore(self, state: bytes) -> bool:
         """Makes the iterator resume from a state. Waits for the readers. Returns whether the epoch of the state was over."""
@@ -550,13 +553,13 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
       anew: the source was made for this epoch.
       divides: all readers have this source, and each of them deals its part of the elements.
     """
-    kept: list[Any] = []  # what C++ got from the last call
+    kept: list[Any] = []  # what C++ may read until its next call
 
     def guarded(call: Callable[[], None]) -> int:
         kept.clear()
         try:
             call()
-        except BaseException as error:  # also sys.exit() in the program's code, which may not pass through C++
+        except BaseException as error:  # also sys.exit(): no exception may pass through C++
             code = code_of(error)
             text = f"{type(error).__name__}: {message_of(error)}"
             _call("input_failed", code, text.encode(errors="backslashreplace"))
@@ -581,7 +584,7 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
             state[0], size[0] = c.cast(c_char_p(saved), c_void_p).value, len(saved)
 
     def start_from(state: Any, size: int, number: int) -> int:
-        return guarded(lambda: source.start_from(c.string_at(state, size), number))
+        return guarded(lambda: source.start_from(bytes_at(state, size), number))
 
     functions = _Input(
         _START(lambda number: guarded(lambda: source.start(number))),
