@@ -217,7 +217,7 @@ soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=1
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
 	export PATH="$(abspath $(BIN)):$$PATH"
-	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale even backup; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale even backup torch_ranks; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 # A broken link is an error.

@@ -370,3 +370,17 @@ def test_common_specs_are_tensorflows(one, other):
         ours = None
         assert "for reader 0 the element is" in str(error)
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "element, want",
+    [
+        (("x", "y"), ("x", "y", "w")),
+        (["x", "y"], ("x", "y", "w")),
+        (Pair("x", "y"), (Pair("x", "y"), "w")),
+        (["x"], (["x"], "w")),
+        ({"x": 1}, ({"x": 1}, "w")),
+    ],
+)
+def test_where_a_weight_goes(element, want):
+    assert specs.with_weight(element, "w") == want
