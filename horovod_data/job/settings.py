@@ -180,8 +180,8 @@ def _of_attempt(path: str, attempt: int) -> str:
 
 def _status_in(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "").strip() or str(default)
-    if not text.isdecimal() or int(text) > 255:
-        to_do = f"Set {name} to a number from 0 to 255, or unset it"
+    if not text.isdecimal() or not 1 <= int(text) <= 125:
+        to_do = f"Set {name} to a number from 1 to 125, or unset it"
         raise explained(ValueError, f"{name}={text!r} is not an exit status", to_do)
     return int(text)
 

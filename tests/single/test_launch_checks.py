@@ -172,7 +172,7 @@ def test_roles(environ, arguments, roles):
     ({"HOROVOD_DATA_CHECK_REPLAY": "2"}, {}, ValueError, "HOROVOD_DATA_CHECK_REPLAY='2' is neither 0 nor 1"),
     ({"HOROVOD_DATA_ATTEMPT": "second"}, {}, ValueError, "HOROVOD_DATA_ATTEMPT='second' is not a number of attempts"),
     ({"HOROVOD_DATA_LEAVE_STATUS": "256"}, {}, ValueError, "HOROVOD_DATA_LEAVE_STATUS='256' is not an exit status. "
-                                                           "Set HOROVOD_DATA_LEAVE_STATUS to a number from 0 to 255"),
+                                                           "Set HOROVOD_DATA_LEAVE_STATUS to a number from 1 to 125"),
 ])  # fmt: skip
 def test_bad_settings(environ, arguments, error, text):
     with pytest.raises(error) as raised:
