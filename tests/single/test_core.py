@@ -17,7 +17,7 @@ KINDS = {
     "const char*": "c_char_p", "const void*": "c_void_p", "hvdata_call": "c_void_p", "const char**": "LP_c_char_p",
     "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int", "size_t": "c_ulong",
     "size_t*": "LP_c_ulong", "hvdata_iterator*": "c_void_p", "hvdata_iterator**": "LP_c_void_p", "void*": "c_void_p",
-    "const hvdata_column**": "LP_LP_Column", "const hvdata_input*": "LP__Input", "const void**": "LP_c_void_p",
+    "hvdata_column**": "LP_LP_Column", "const hvdata_input*": "LP__Input", "const void**": "LP_c_void_p",
     "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long", "const double*": "LP_c_double",
 }  # fmt: skip
 
