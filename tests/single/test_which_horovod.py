@@ -92,3 +92,20 @@ def test_the_other_one_is_imported_later(imported, monkeypatch, name, other):
         ImportError, match=rf"\[rank 0 on here\] {other} is imported after .* has initialised {name}\. "
     ):
         finder.find_spec(f"{other}.mpi_ops")
+
+
+def test_its_c_functions():
+    """The Horovod of PyTorch has a shutdown() of its own, which calls that of the object with the library."""
+
+    class Basics:
+        MPI_LIB_CTYPES = types.SimpleNamespace(horovod_shutdown=lambda: None)
+
+        def mpi_built(self) -> bool:
+            return True
+
+    basics, module = Basics(), types.ModuleType(OF_TORCH)
+    module.mpi_built, module.shutdown = basics.mpi_built, lambda: None
+    assert horovod.end_before(module, hears=list, ends=lambda: True)
+    assert vars(basics.MPI_LIB_CTYPES)["horovod_shutdown"].__module__ == horovod.__name__
+    module.mpi_built = lambda: True  # another version of Horovod
+    assert not horovod.end_before(module, hears=list, ends=lambda: True)
