@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena/copy.h"
+#include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -26,7 +27,7 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  void* owner;  // of a share's column with bytes: give it to hvdata_release() once
+  void* owner;  // of a share's column that has bytes: give it to hvdata_release() once. Otherwise null
 };
 
 struct hvdata_iterator {
@@ -38,17 +39,17 @@ struct hvdata_iterator {
   std::vector<hvdata_column> given;
 };
 
-// A source in Python. The functions return 0, or the code of an error, after a call of hvdata_input_failed() with the
-// same code. They are called on the thread of hvdata_deal.
+// A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
+// calls hvdata_input_failed(), and returns the code that it has passed.
 struct hvdata_input {
   // Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0.
   int (*start)(uint64_t number);
-  // Makes an iterator from a state of `save`.
+  // Makes an iterator that continues from a state of `save`.
   int (*start_from)(const char* state, size_t n, uint64_t number);
   // Gives the columns of the next element. They are valid until the next call of any of these functions. *count = -1:
   // there is no element.
   int (*next)(const hvdata_column** columns, int* count);
-  // Gives the state behind the last element. *n = 0: there is none.
+  // Gives the state after the last element. *n = 0: the source has no state.
   int (*save)(const char** state, size_t* n);
   void (*close)(void);
 };
@@ -56,13 +57,18 @@ struct hvdata_input {
 namespace hvdata {
 namespace {
 
+// A numpy array refuses to be written, a torch tensor can't.
+constexpr char kWritten[] =
+    "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
+    "make a new tensor: x = x + 1 in place of x.add_(1)";
+
 constexpr std::string_view kFormat = "horovod_data loader 1";
 
 thread_local Outcome input_failure;     // see hvdata_input_failed
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
-// Calls `body`, as Run. The error's text comes without its place, which hvdata_last_place() has.
+// As Run, but the error's text has no place. hvdata_last_place() has it.
 template <typename Body>
 int RunPlaced(Body body) {
   return Run([&] {
@@ -111,7 +117,7 @@ Outcome Decode(std::string_view bytes, SinkState* state) {
 
 // ---- Shares.
 
-// The same texts in one block, in the form of wire/strings.h.
+// The texts in one block, in the form of wire/strings.h.
 Block EncodedTexts(const Column& column) {
   const auto* const texts = column.as<std::string_view>();
   const std::vector<std::string_view> views(texts, texts + column.count());
@@ -239,21 +245,25 @@ const char* hvdata_last_place(void) { return last_place.c_str(); }
 
 // ---- Trainers.
 
-// Makes an iterator of the channel, for its next epoch. It uses the channel until hvdata_iterator_drop. `name`: the
-// channel's.
+// Makes an iterator for the next epoch of the channel. It uses the channel until hvdata_iterator_drop. `name`: of the
+// channel.
 int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** iterator) {
   return RunPlaced([&]() -> Outcome {
     auto made = std::make_unique<hvdata_iterator>();
     HVDATA_RETURN_IF_ERROR(UseChannel(channel, name, &made->sink));
     made->channel = channel;
     made->shares = std::make_unique<ShareIterator>(made->sink, name);
+    if (const auto engine = Engine::Current()) {
+      ExplainWriteFaults("horovod_data: " + Placed(engine->world().Here(), kWritten));
+    }
     *iterator = made.release();
     return {};
   });
 }
 
-// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this iterator,
-// and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled, and the next call goes on.
+// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this
+// iterator, and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled. The next call waits for the
+// same share.
 int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** columns, int* count) {
   return RunPlaced([&] {
     bool end = false;
@@ -293,7 +303,8 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
   if (uses) WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
-// The owner of a share's column is not needed any more. Any thread may call it, also after hvdata_stop.
+// Frees the owner of a share's column, and the column's memory with its last owner. Any thread may call it, also after
+// hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
   (void)Run([&] { delete static_cast<std::shared_ptr<const void>*>(owner); });

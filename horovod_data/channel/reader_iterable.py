@@ -18,7 +18,8 @@ from .options import Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
 from .shard.summary import PartSummary
 
-# How a state is had and restored: the object that has the methods, and their names. The first that both exist are used.
+# Pairs of methods that give and take a state: the object that has them, and their names. The first pair that exists is
+# used.
 _STATES = (
     ("source", "state_dict", "load_state_dict"),
     ("iterator", "state_dict", "load_state_dict"),
@@ -35,7 +36,7 @@ def read_iterable(
     readers: int,
     group_trainers: int,
 ) -> Reading:
-    """Reads an iterable. Gets its first element, which shows what its elements are. Epoch 1 delivers that element.
+    """Reads an iterable. Makes its first element, which shows the spec of all. Epoch 1 delivers that element.
 
     `function`: makes the iterables of later epochs, if each has its own.
     """
@@ -66,7 +67,7 @@ def read_iterable(
 
 
 class Iterables:
-    """The iterators of one iterable. One of them is used at a time. It is what bindings.deal() asks for elements.
+    """The iterators of one iterable, one at a time. bindings.deal() takes their elements from this object.
 
     `costs`: the function that gives the cost of each row of an element.
     """
@@ -76,15 +77,15 @@ class Iterables:
         self._costs = costs
         self._spec = spec
         self._iterator: Optional[Iterator[Any]] = None
-        self._peeked: list[Any] = []  # the first element of an iterator of which nothing was asked yet
+        self._peeked: list[Any] = []  # the first element, if next() has not given it yet
         self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
-        self._yielded: Optional[int] = 0  # by this iterator; None: it was restored
+        self._yielded: Optional[int] = 0  # elements of this iterator; None: it was restored
         self._kept: Any = None  # what the columns of the last element refer to
         self._begun = False  # the source is an iterator itself, and was read
         self.count = _length(source)
 
     def peek(self) -> Any:
-        """The spec of the elements, after the first one was made. EMPTY: there is none."""
+        """Makes the first element, and returns the spec of all. EMPTY: there is no element."""
         self._iterator = self._iter()
         self._fresh = True
         for element in self._iterator:
@@ -96,7 +97,7 @@ class Iterables:
         return self._spec
 
     def of_another_epoch(self, source: Any, number: int) -> Iterables:
-        """The iterables of the source that the program's function has made for epoch `number`."""
+        """The Iterables of the source that the program's function has made for epoch `number`."""
         check_iterable(source, f"the function made for epoch={number} ")
         return Iterables(source, self._costs, self._spec)
 
@@ -117,7 +118,7 @@ class Iterables:
         self._yielded = 0
 
     def start_from(self, state: bytes, number: int) -> None:
-        """Makes an iterator from a state of save()."""
+        """Makes an iterator that continues from a state of save()."""
         saved = pickle.loads(state)
         iterator = self._iterator if self._fresh and self._iterator is not None else self._iter(seeks=True)
         self._fresh, self._peeked, self._yielded = False, [], None
@@ -143,13 +144,13 @@ class Iterables:
         if self._yielded is not None:
             self._yielded += 1
             self._check_length(False)
-        if self._spec is EMPTY:  # this reader's first source had no element, but those of other readers
+        if self._spec is EMPTY:  # the source of another reader had elements, when this reader's had none
             self._spec = columns.spec_of(self._with_costs(element))
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state behind the last element of next(). None: the source has none, or it was asked for an element since."""
+        """The state after the last element of next(). None: the source has no state, or peek() has made another element."""
         if self._peeked:
             return None
         for whose, get, _ in self._states(self._iterator):
@@ -198,7 +199,7 @@ class Iterables:
 
 
 def check_iterable(source: Any, whose: str = "") -> None:
-    """Raises TypeError unless elements can be had of it."""
+    """Raises TypeError if the source is no iterable of elements."""
     if not isinstance(source, (str, bytes, dict)) and (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
         return
     what = f"{whose}a {type(source).__name__}, not an iterable of batches"

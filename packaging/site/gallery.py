@@ -4,7 +4,7 @@
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep the output that the page has
     python packaging/site/gallery.py none          no example: new words, the same output
 
-Takes a few minutes. RETURNN's needs `make test-integrations` before it; jax_ranks, keras_jax, keras_torch, torch_horovod and torch_ranks need `make test-frameworks`, and
+Takes a few minutes. RETURNN's needs `make test-integrations` before it; jax_ranks, keras_jax, keras_torch, torch_horovod, torch_ranks and rlds_torch need `make test-frameworks`, and
 .venv/bin/python.
 """
 
@@ -110,6 +110,12 @@ ENTRIES = [
         "[jax_ranks.py](../examples/jax_ranks.py) trains with JAX on the batches of one generator, without TensorFlow and without "
         "Keras.",
         "mpirun -np 4 python examples/jax_ranks.py",
+    ),
+    Entry(
+        "RLDS on PyTorch",
+        "[rlds_torch.py](../examples/rlds_torch.py) trains with PyTorch, and one process runs a `tf.data` pipeline of robot episodes "
+        "with a shuffle buffer. No rank that trains imports TensorFlow. [rlds_data.py](../examples/rlds_data.py) has the pipeline.",
+        "HOROVOD_DATA_READERS=1 mpirun -np 5 python examples/rlds_torch.py",
     ),
     Entry(
         "Your own loop",

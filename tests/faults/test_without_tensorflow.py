@@ -185,6 +185,22 @@ def test_a_loader_without_tensorflow(readers):
         assert said[-1] == "False", job.describe()
 
 
+HELD = """
+import os
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init()
+os.held = next(iter(hvdata.loader([np.zeros(4)], batch="per_rank", remainder="partial")))
+"""
+
+
+def test_an_array_lives_until_python_ends():
+    """Modules are cleared in the reverse order of their import, so the library's own names are gone before the array."""
+    job = run_job(REFUSING + HELD, 1)
+    assert job.returncode == 0 and job.stderr == [""], job.describe()
+
+
 FED = """
 import os, sys
 
@@ -256,4 +272,25 @@ except ImportError as error:
         r"^\[.*\] Horovod is imported after horovod_data.init\(\), .*\. Import horovod.tensorflow or horovod.torch before init\(\)",
         0,
         1,
+    )
+
+
+WRITES = """
+import ctypes
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init()
+x = next(iter(hvdata.loader([{"x": np.zeros(200000)}] * 2, batch="global")))["x"]
+if hvdata.rank() == 1:
+    ctypes.memset(x.ctypes.data, 1, 8)  # as torch does for x.add_(1)
+hvdata.shutdown()
+"""
+
+
+def test_a_write_into_read_only_memory_is_explained():
+    job = run_job(REFUSING + WRITES, 2)
+    assert job.returncode != 0
+    job.assert_said(
+        r"^horovod_data: \[rank 1 on \S+\] this program writes into a batch of loader\(\), .* Pass writable=True", 1
     )
