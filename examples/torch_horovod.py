@@ -31,16 +31,15 @@ def new_model(seed: int):
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def train(model, optimizer, batches, distributed: bool):
+def train(model, optimizer, batches):
     """The sum of the squared errors of this rank's rows, for each epoch."""
     totals = torch.zeros(EPOCHS, dtype=torch.float64)
     for epoch in range(EPOCHS):
-        for batch in batches:
-            (x, y), weight = batch if distributed else (batch, 1.0)
+        for x, y, *weight in batches:
             optimizer.zero_grad()
             errors = torch.square(model(x) - y)[:, 0]
             # Horovod averages over the ranks. With the weights this is the mean over all rows of the step.
-            (errors * weight).mean().backward()
+            (errors * weight[0] if weight else errors).mean().backward()
             optimizer.step()
             totals[epoch] += errors.detach().sum()
     return totals
@@ -53,12 +52,12 @@ hvdata.serve()
 model, optimizer = new_model(seed=1 + hvd.rank())
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-losses = hvd.allreduce(train(model, optimizer, batches, distributed=True), op=hvd.Sum) / ROWS
+losses = hvd.allreduce(train(model, optimizer, batches), op=hvd.Sum) / ROWS
 
 right = True
 if hvd.rank() == 0:
     alone, its_optimizer = new_model(seed=1)
-    losses_alone = train(alone, its_optimizer, samples(), distributed=False) / ROWS
+    losses_alone = train(alone, its_optimizer, samples()) / ROWS
     pairs = zip([losses_alone, *alone.parameters()], [losses, *model.parameters()])
     difference = max(torch.max(torch.abs(mine - ours)).item() for mine, ours in pairs)
     said = f"{hvd.size()} ranks of Horovod with PyTorch: loss {losses.numpy()}, in one process {losses_alone.numpy()}"

@@ -37,11 +37,10 @@ def train(batches, distributed: bool):
     losses = []
     for _ in range(EPOCHS):
         total = torch.zeros((), dtype=torch.float64)
-        for batch in batches:
-            (x, y), weight = batch if distributed else (batch, 1.0)
+        for x, y, *weight in batches:
             errors = torch.square(model(x) - y)[:, 0]
             # DistributedDataParallel averages over the ranks. With the weights this is the mean over all rows.
-            (errors * weight).mean().backward()
+            (errors * weight[0] if weight else errors).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             total += errors.detach().sum()

@@ -26,6 +26,7 @@ _STATES = (
     ("iterator", "get_state", "set_state"),
     ("source", "get_state", "set_state"),
 )
+_NONE: Any = object()  # what next() returns at the end
 
 
 def read_iterable(
@@ -52,18 +53,23 @@ def read_iterable(
     count = UNKNOWN if function is not None else first.count
     if divides and count >= 0:
         count = (count - reader + readers - 1) // readers
-    held = [first]
+    held = [first]  # if there is a function: until an epoch has begun
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        if function is None or (number == 1 and held):
-            iterables = held[0]
-        else:
+        if function is None:
+            bindings.deal(channel, epoch, anew=False, divides=divides, source=first)
+            return
+        iterables = held.pop() if held and number == 1 else None
+        held.clear()
+        if iterables is None:
+            first.forget()
             iterables = first.of_another_epoch(function(number), number)
-        if function is not None:
-            held.clear()
-        bindings.deal(channel, epoch, anew=function is not None, divides=divides, source=iterables)
+        try:
+            bindings.deal(channel, epoch, anew=True, divides=divides, source=iterables)
+        finally:
+            iterables.forget()
 
-    return Reading(spec, count, None, None, part, deal, first.forget)
+    return Reading(spec, count, None, None, part, deal, first.forget, first.agreed)
 
 
 class Iterables:
@@ -79,6 +85,10 @@ class Iterables:
         self._iterator: Optional[Iterator[Any]] = None
         self._peeked: list[Any] = []  # the first element, if next() has not given it yet
         self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
+        self._restored: Optional[bytes] = None  # the state from which this epoch began
+        self._loaded = False  # the source, not an iterator, was given a state
+        self._asked = False  # the iterator has yielded in this epoch, so its state is that of the epoch
+        self._ended = False  # the iterator has no further element
         self._yielded: Optional[int] = 0  # elements of this iterator; None: it was restored
         self._kept: Any = None  # what the columns of the last element refer to
         self._begun = False  # the source is an iterator itself, and was read
@@ -88,13 +98,22 @@ class Iterables:
         """Makes the first element, and returns the spec of all. EMPTY: there is no element."""
         self._iterator = self._iter()
         self._fresh = True
-        for element in self._iterator:
-            self._peeked = [element]
-            self._spec = columns.spec_of(self._with_costs(element))
-            if self._costs is not None:
-                _check_costs(self._spec)
-            break
+        element = next(self._iterator, _NONE)
+        if element is _NONE:
+            return self._spec
+        self._peeked = [element]
+        self._spec = columns.spec_of(self._with_costs(element))
+        if not leaves(self._spec if self._costs is None else self._spec[0]):
+            what = "the source's first element has no component: it has None and empty containers only"
+            to_do = "Let it have an array, a tensor, a number or a text; an empty list may be np.array([])"
+            raise explained(TypeError, what, to_do)
+        if self._costs is not None:
+            _check_costs(self._spec)
         return self._spec
+
+    def agreed(self, spec: Any) -> None:
+        """Takes the spec of the other readers' elements. peek() has found no element here."""
+        self._spec = spec
 
     def of_another_epoch(self, source: Any, number: int) -> Iterables:
         """The Iterables of the source that the program's function has made for epoch `number`."""
@@ -110,21 +129,30 @@ class Iterables:
 
     def start(self, number: int) -> None:
         """Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0."""
+        self._restored, self._asked, self._ended = None, False, False
         if self._fresh:
             self._fresh = False
             return
+        # A Hugging Face dataset begins every iterator with the last state that it was given.
+        if self._loaded and getattr(self._source, "_starting_state_dict", None) is not None:
+            self._source.load_state_dict(None)
+        self._loaded = False
         self._peeked = []
         self._iterator = self._iter()
         self._yielded = 0
 
     def start_from(self, state: bytes, number: int) -> None:
-        """Makes an iterator that continues from a state of save()."""
-        saved = pickle.loads(state)
+        """Makes an iterator from a state of save(). An iterator of peek() stays for the next epoch if this one is over."""
+        ended, saved = pickle.loads(state)
+        self._restored, self._asked, self._ended = state, False, ended
+        if ended:
+            return
         iterator = self._iterator if self._fresh and self._iterator is not None else self._iter(seeks=True)
         self._fresh, self._peeked, self._yielded = False, [], None
         for whose, _, load in self._states(iterator):
-            getattr(self._source if whose == "source" else iterator, load)(saved)
-            self._iterator = self._iter(seeks=True) if whose == "source" else iterator
+            self._loaded = whose == "source"
+            getattr(self._source if self._loaded else iterator, load)(saved)
+            self._iterator = self._iter(seeks=True) if self._loaded else iterator
             return
         what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
         raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
@@ -132,35 +160,44 @@ class Iterables:
     def next(self) -> Optional[list[columns.Column]]:
         """The columns of the next element. None: there is none. They are valid until the next call."""
         self._kept = None
-        assert self._iterator is not None
+        if self._ended:
+            return None
         if self._peeked:
             element = self._peeked.pop()
         else:
-            try:
-                element = next(self._iterator)
-            except StopIteration:
-                self._check_length(True)
-                return None
+            assert self._iterator is not None
+            element = next(self._iterator, _NONE)
+        if element is _NONE:
+            self._ended = True
+            self._check_length(True)
+            return None
+        self._asked = True
         if self._yielded is not None:
             self._yielded += 1
             self._check_length(False)
-        if self._spec is EMPTY:  # the source of another reader had elements, when this reader's had none
-            self._spec = columns.spec_of(self._with_costs(element))
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state after the last element of next(). None: the source has no state, or peek() has made another element."""
-        if self._peeked:
-            return None
+        """The state behind the last element of next(). None: the source has none.
+
+        A source's own state is that of the epoch only after the first element. Before it, the result is the state from
+        which the epoch began. Without one it is None, so a restore begins the source anew. A source that has ended may
+        begin anew when its state is restored, so the result then says that it has ended.
+        """
+        if self._ended:
+            return pickle.dumps((True, None))
+        if not self._asked:
+            return self._restored
         for whose, get, _ in self._states(self._iterator):
-            return pickle.dumps(getattr(self._source if whose == "source" else self._iterator, get)())
+            return pickle.dumps((False, getattr(self._source if whose == "source" else self._iterator, get)()))
         return None
 
     def close(self) -> None:
-        """The epoch is over."""
-        self._iterator = self._kept = None
-        self._peeked, self._fresh = [], False
+        """The epoch is over. An iterator of peek() stays, if this epoch has not used it."""
+        self._kept = None
+        if not self._fresh:
+            self._iterator, self._peeked = None, []
 
     # ----
 
@@ -184,7 +221,7 @@ class Iterables:
     def _with_costs(self, element: Any) -> Any:
         if self._costs is None:
             return element
-        costs = np.asarray(self._costs(*element) if type(element) is tuple else self._costs(element))
+        costs = np.asarray(self._costs(*element) if type(element) in (tuple, list) else self._costs(element))
         if costs.dtype.kind in "biuf":
             costs = costs.astype(np.float32)
         return element, costs
@@ -213,11 +250,12 @@ def _length(source: Any) -> int:
     if data is not None and isinstance(getattr(source, "dataset", None), data.IterableDataset):
         return UNKNOWN
     try:
-        return len(source)
+        count = len(source)
     except TypeError:
         return UNKNOWN
     except OverflowError:  # len() takes no more than sys.maxsize
         return INFINITE
+    return INFINITE if count == sys.maxsize else count  # sys.maxsize: of a Grain dataset that is repeated for ever
 
 
 def _check_costs(spec: Any) -> None:

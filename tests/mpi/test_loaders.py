@@ -189,12 +189,13 @@ def test_ragged_tensors_of_tf_data_and_weights(hvdata, comm):
 
 
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
-@pytest.mark.parametrize("kind", ["list", "tf.data"])
+@pytest.mark.parametrize("kind", ["list", "list of lists", "tf.data"])
 def test_weigh(hvdata, comm, weighs, kind):
     """The mean over ranks of the mean of weight * loss is the mean of one process."""
     x, y, own = np.arange(1, 8, dtype=np.float32), np.arange(7) % 3 + 1.0, np.ones(7, np.float32)
     cost = "rows" if weighs == "rows" else (lambda x, y, own: y)
-    source = lambda: [(x, y, own)] * 3 if kind == "list" else tf.data.Dataset.from_tensors((x, y, own)).repeat(3)
+    pairs = tf.data.Dataset.from_tensors((x, y, own)) if kind == "tf.data" else None
+    source = lambda: pairs.repeat(3) if pairs is not None else [[x, y, own] if "lists" in kind else (x, y, own)] * 3
     loader = hvdata.loader(on_reader(hvdata, source), batch="global", remainder="partial", weigh=cost)
     costs = np.ones(7) if weighs == "rows" else y
     steps = list(zip(*on_trainers(hvdata, comm, lambda: list(loader))))
@@ -235,6 +236,27 @@ def test_readers_divide_one_source(hvdata, comm):
     for _ in range(2):
         got = epoch(hvdata, comm, loader)
         assert [row for share in merged(got) for row in share["id"]] == list(range(55))
+
+
+@pytest.mark.world(np=2, readers=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.readers(2)
+def test_a_reader_without_elements_learns_what_they_are(hvdata, comm):
+    """In epoch 2 the source of reader 1 has elements, which lack a component of those of reader 0."""
+
+    def source(context, epoch):
+        whole = [{"x": i, "y": i} for i in range(6)]
+        return whole if context.input_pipeline_id == 0 else [[], whole, [{"x": 1}]][epoch - 1]
+
+    loader = hvdata.loader(source, batch="per_rank", remainder="partial")
+    for rows in (6, 12):
+        got = epoch(hvdata, comm, loader)
+        assert sum(map(len, got)) == rows
+    text = "the element is a dict of 'x', but in the first element it was a dict of 'x', 'y'"
+    failed = [
+        one for one in outcomes(comm, lambda: len(list(loader)) if hvdata.is_trainer() else None) if one is not None
+    ]
+    assert all(one.kind is TypeError and text in one.text for one in failed), failed
 
 
 # ---- Epochs.
@@ -543,14 +565,84 @@ class BatchedIterator(Batched):
         return np.arange(at * self.n, (at + 1) * self.n)
 
 
-def test_states_outside_of_an_epoch(hvdata, comm):
-    loader = numbers(hvdata, 12 * comm.size)
+class KeepsItsState(Counter):
+    """As a Hugging Face dataset: each iterator begins with the last state given, and then has the dataset's state."""
+
+    _starting_state_dict = None
+
+    def __init__(self, n):
+        super().__init__(n, "nowhere")
+        self.now = {"at": 0}
+
+    def __iter__(self):
+        self.now = dict(self._starting_state_dict or {"at": 0})
+        for i in range(self.now["at"], self.n):
+            self.now["at"] = i + 1
+            yield i
+
+    def state_dict(self):
+        return dict(self.now)
+
+    def load_state_dict(self, state):
+        self._starting_state_dict = state
+
+
+class BeginsAnewAtItsEnd(Counter):
+    """As a StatefulDataLoader: a state of its end makes it begin anew."""
+
+    def __init__(self, n):
+        super().__init__(n, "nowhere")
+        self.start = 0
+
+    def __iter__(self):
+        self.iterator = CounterIterator(self.n, "nowhere")
+        self.iterator.at, self.start = self.start, 0
+        return self.iterator
+
+    def state_dict(self):
+        return {"at": self.iterator.at}
+
+    def load_state_dict(self, state):
+        self.start = state["at"] % self.n
+
+
+@pytest.mark.world(np=2)
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("steps", [6, 12], ids=["the source has ended", "the source is in its middle"])
+@pytest.mark.parametrize("make", [lambda n: Counter(n, "source"), KeepsItsState, BeginsAnewAtItsEnd],
+                         ids=["keeps its place", "keeps its state", "begins anew at its end"])  # fmt: skip
+def test_states_of_states(hvdata, comm, make, steps):
+    """A state is saved, restored, saved before the source is asked, and restored again. Each number comes once."""
+    total = steps * len(epochs_ranks(hvdata, comm))
+
+    def part(loader, number):
+        it = iter(loader)
+        return [next(it).item() for _ in range(number)], loader.state_dict()
+
+    before, state = [], None
+    for number, prefetch in ((3, 16 if steps == 6 else 3), (1, 1), (0, 1)):
+        loader = hvdata.loader(on_reader(hvdata, lambda: make(total)), batch="per_rank", prefetch=prefetch)
+        if state is not None:
+            loader.load_state_dict(state)
+        if number > 0:
+            parts = results(comm, lambda: part(loader, number) if hvdata.is_trainer() else ([], None))
+            before += [x for numbers, _ in parts for x in numbers]
+            state = parts[comm.rank][1]
+    rest = of_epoch(hvdata, comm, loader)
+    assert sorted(before + rest) == list(range(total)), (before, rest)
+    for _ in range(2):
+        assert of_epoch(hvdata, comm, loader) == list(range(total)), "later epochs are whole"
+
+
+@pytest.mark.parametrize("make", [list, lambda all: Counter(len(all), "source")], ids=["list", "keeps its place"])
+def test_states_outside_of_an_epoch(hvdata, comm, make):
+    loader = numbers(hvdata, 12 * comm.size, make)
     n = len(epochs_ranks(hvdata, comm))
     saved = results(comm, lambda: loader.state_dict() if hvdata.is_trainer() else None)[comm.rank]
     whole = of_epoch(hvdata, comm, loader)
     over = results(comm, lambda: loader.state_dict() if hvdata.is_trainer() else None)[comm.rank]
     for state in (saved, over):
-        again = numbers(hvdata, 12 * comm.size)
+        again = numbers(hvdata, 12 * comm.size, make)
         if hvdata.is_trainer():
             again.load_state_dict(state)
         assert of_epoch(hvdata, comm, again) == whole, "a state before an epoch, or behind it, begins a whole one"
