@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C functions for programs without TensorFlow: a trainer's iterators, and a reader's Python source. They follow the
 // rules of c_api.cc.
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,6 +15,7 @@
 #include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
+#include "base/interrupts.h"
 #include "base/log.h"
 #include "deal/dealer.h"
 #include "engine/c_api.h"
@@ -27,16 +31,22 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  void* owner;  // of a share's column that has bytes: give it to hvdata_release() once. Otherwise null
+  // Of a share's column that has bytes, otherwise null. The program sets it to null, and gives it to hvdata_release() once.
+  void* owner;
 };
 
 struct hvdata_iterator {
   std::shared_ptr<hvdata::Sink> sink;
   uint32_t channel = 0;
   std::unique_ptr<hvdata::ShareIterator> shares;
+  bool writes = false;  // the program may write into its columns
   // What the last hvdata_iterator_next has given.
   hvdata::Columns columns;
   std::vector<hvdata_column> given;
+
+  ~hvdata_iterator() { Clear(); }
+  // Releases the columns of the last share that the program has not taken over. A signal's handler may have raised first.
+  void Clear();
 };
 
 // A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
@@ -57,7 +67,7 @@ struct hvdata_input {
 namespace hvdata {
 namespace {
 
-// A numpy array refuses to be written, a torch tensor can't.
+// A numpy array refuses to be written. A torch tensor can't refuse.
 constexpr char kWritten[] =
     "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
     "make a new tensor: x = x + 1 in place of x.add_(1)";
@@ -68,6 +78,8 @@ thread_local Outcome input_failure;     // see hvdata_input_failed
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
+using Owner = std::shared_ptr<const void>;
+
 // As Run, but the error's text has no place. hvdata_last_place() has it.
 template <typename Body>
 int RunPlaced(Body body) {
@@ -76,6 +88,14 @@ int RunPlaced(Body body) {
     last_place = outcome.place.Text();
     return Outcome(outcome.code, outcome.message);
   });
+}
+
+// Does the same. kPending: a SIGINT has ended a wait of `body`, and the program calls again.
+template <typename Body>
+int RunInterruptible(Body body) {
+  const uint64_t interrupts = Interrupts();
+  const int code = RunPlaced(body);
+  return code == kCancelled && interrupts != Interrupts() ? kPending : code;
 }
 
 // ---- States.
@@ -128,12 +148,13 @@ Block EncodedTexts(const Column& column) {
 
 Outcome Give(Columns columns, hvdata_iterator* iterator) {
   for (Column& column : columns) {
-    if (column.texts()) column.memory = EncodedTexts(column);
+    if (column.texts())
+      column.memory = EncodedTexts(column);
+    else if (iterator->writes && column.shared)
+      column = Copy(column);
   }
   iterator->columns = std::move(columns);
-  iterator->given.clear();
   for (Column& column : iterator->columns) {
-    using Owner = std::shared_ptr<const void>;
     hvdata_column given{column.dtype,       static_cast<int32_t>(column.dims.size()),
                         column.dims.data(), column.memory.data,
                         column.memory.size, nullptr};
@@ -151,15 +172,30 @@ Outcome InputFailure(int code) {
   return failure;
 }
 
+// Calls a function of Python. Up to Python 3.13, a thread that needs the GIL after the end of Python is ended: its stack is
+// unwound. Here that would end the process, because destructors on the stack need the GIL again. So the thread waits for
+// the end of the process, as in Python 3.14.
+template <typename Call>
+auto Called(Call call) {
+  try {
+    return call();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
 class CallbackPipeline : public Pipeline {
  public:
   CallbackPipeline(const hvdata_input* input, ArenaPtr arena) : input_(*input), arena_(std::move(arena)) {}
   ~CallbackPipeline() override { CallbackPipeline::Close(); }
 
-  Outcome Start(uint64_t number) override { return Started(number, input_.start(number)); }
+  Outcome Start(uint64_t number) override {
+    return Started(number, Called([&] { return input_.start(number); }));
+  }
   Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number) override {
     if (saved.size() != 1) return {kDataLoss, "a checkpoint of a channel's input is damaged, or of another input"};
-    return Started(number, input_.start_from(saved[0].data(), saved[0].size(), number));
+    const std::string& state = saved[0];
+    return Started(number, Called([&] { return input_.start_from(state.data(), state.size(), number); }));
   }
   bool started() const override { return started_; }
   uint64_t number() const override { return number_; }
@@ -168,7 +204,7 @@ class CallbackPipeline : public Pipeline {
     if (cancelled()) return {kCancelled, "the input was cancelled"};
     const hvdata_column* columns = nullptr;
     int count = 0;
-    if (const int code = input_.next(&columns, &count); code != kOk) return InputFailure(code);
+    if (const int code = Called([&] { return input_.next(&columns, &count); }); code != kOk) return InputFailure(code);
     *end = count < 0;
     for (int i = 0; i < count; ++i) HVDATA_RETURN_IF_ERROR(Copy(columns[i], &element->emplace_back()));
     return {};
@@ -177,7 +213,7 @@ class CallbackPipeline : public Pipeline {
   Outcome Save(uint64_t most, std::vector<std::string>* saved, uint64_t* bytes) override {
     const char* state = nullptr;
     size_t size = 0;
-    if (const int code = input_.save(&state, &size); code != kOk) return InputFailure(code);
+    if (const int code = Called([&] { return input_.save(&state, &size); }); code != kOk) return InputFailure(code);
     if (size == 0) return {kFailedPrecondition, "the source has no state_dict() or get_state()"};
     *bytes += size;
     if (size <= most) saved->emplace_back(state, size);
@@ -190,7 +226,7 @@ class CallbackPipeline : public Pipeline {
   bool cancelled() const override { return *cancelled_; }
   void Close() override {
     *cancelled_ = true;
-    if (!std::exchange(closed_, true)) input_.close();
+    if (!std::exchange(closed_, true)) Called([this] { input_.close(); });
   }
   std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
     return nullptr;
@@ -235,6 +271,12 @@ class CallbackPipeline : public Pipeline {
 
 using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
+void hvdata_iterator::Clear() {
+  if (InForkedChild()) return;  // the memory belongs to the parent, too
+  for (const hvdata_column& column : given) delete static_cast<Owner*>(column.owner);
+  given.clear();
+}
+
 // All other symbols of this library are hidden.
 #pragma GCC visibility push(default)
 
@@ -246,12 +288,13 @@ const char* hvdata_last_place(void) { return last_place.c_str(); }
 // ---- Trainers.
 
 // Makes an iterator for the next epoch of the channel. It uses the channel until hvdata_iterator_drop. `name`: of the
-// channel.
-int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** iterator) {
+// channel. `writes`: the program may write into its columns, so they must not be memory that the pipeline uses again.
+int hvdata_iterator_new(uint32_t channel, const char* name, int writes, hvdata_iterator** iterator) {
   return RunPlaced([&]() -> Outcome {
     auto made = std::make_unique<hvdata_iterator>();
     HVDATA_RETURN_IF_ERROR(UseChannel(channel, name, &made->sink));
     made->channel = channel;
+    made->writes = writes != 0;
     made->shares = std::make_unique<ShareIterator>(made->sink, name);
     if (const auto engine = Engine::Current()) {
       ExplainWriteFaults("horovod_data: " + Placed(engine->world().Here(), kWritten));
@@ -262,10 +305,11 @@ int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** it
 }
 
 // Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this
-// iterator, and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled. The next call waits for the
+// iterator, and their memory until hvdata_release(). kPending: Ctrl-C has ended the wait. The next call waits for the
 // same share.
-int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** columns, int* count) {
-  return RunPlaced([&] {
+int hvdata_iterator_next(hvdata_iterator* iterator, hvdata_column** columns, int* count) {
+  const int code = RunPlaced([&] {
+    iterator->Clear();
     bool end = false;
     const Outcome outcome =
         iterator->shares->Next([iterator](const Columns& share) { return Give(share, iterator); }, &end);
@@ -273,11 +317,13 @@ int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** column
     *count = end ? -1 : static_cast<int>(iterator->given.size());
     return outcome;
   });
+  return code == kCancelled && !iterator->shares->over() ? kPending : code;  // the source's errors may have that code
 }
 
-// Gives the state of the iterator's epoch, for this rank. The bytes are valid until this thread's next call.
+// Gives the state of the iterator's epoch, for this rank. The bytes are valid until this thread's next call. kPending:
+// Ctrl-C has ended the wait for the readers. Call again.
 int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* n) {
-  return RunPlaced([&] {
+  return RunInterruptible([&] {
     SinkState state;
     Outcome outcome = iterator->shares->Save(&state);
     if (outcome.ok()) loader_state = Encode(state), *bytes = loader_state.data(), *n = loader_state.size();
@@ -285,9 +331,9 @@ int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* 
   });
 }
 
-// Makes the iterator resume from a state. *over = 1: the epoch of that state was over.
+// Makes the iterator resume from a state. *over = 1: the epoch of that state was over. kPending: as above.
 int hvdata_iterator_restore(hvdata_iterator* iterator, const char* bytes, size_t n, int* over) {
-  return RunPlaced([&]() -> Outcome {
+  return RunInterruptible([&]() -> Outcome {
     SinkState state;
     HVDATA_RETURN_IF_ERROR(Decode({bytes, n}, &state));
     *over = state.kind == SinkState::kExhausted ? 1 : 0;
@@ -307,7 +353,7 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
 // hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
-  (void)Run([&] { delete static_cast<std::shared_ptr<const void>*>(owner); });
+  (void)Run([&] { delete static_cast<Owner*>(owner); });
 }
 
 // ---- Readers.

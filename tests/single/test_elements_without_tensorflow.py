@@ -231,7 +231,7 @@ def test_an_error_while_an_element_is_made_releases_all_columns(monkeypatch):
     as_made = arrays.Maker._array
 
     def fails(self, column, *rest):
-        if column.owner == 2:
+        if column.bytes == 4 * 8:  # of b
             released.append(self.release)
             raise MemoryError
         return as_made(self, column, *rest)
@@ -370,3 +370,17 @@ def test_common_specs_are_tensorflows(one, other):
         ours = None
         assert "for reader 0 the element is" in str(error)
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "element, want",
+    [
+        (("x", "y"), ("x", "y", "w")),
+        (["x", "y"], ("x", "y", "w")),
+        (Pair("x", "y"), (Pair("x", "y"), "w")),
+        (["x"], (["x"], "w")),
+        ({"x": 1}, ({"x": 1}, "w")),
+    ],
+)
+def test_where_a_weight_goes(element, want):
+    assert specs.with_weight(element, "w") == want
