@@ -10,7 +10,7 @@ import pytest
 from horovod_data.native import bindings
 
 ROOT = Path(__file__).parents[2]
-SOURCE = "".join(path.read_text() for path in (ROOT / "csrc" / "engine").glob("c_api*.cc"))
+SOURCE = "".join(path.read_text() for path in sorted((ROOT / "csrc" / "engine").glob("c_api*.cc"), reverse=True))
 KINDS = {
     "void": None, "int": "c_int", "double": "c_double",
     "uint32_t": "c_uint", "uint64_t": "c_ulong", "int64_t": "c_long",
