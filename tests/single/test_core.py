@@ -43,7 +43,8 @@ def test_no_function_lets_an_exception_through():
         head[1]
         for head, end in zip(heads, ends)
         if not re.search(
-            r"\btry \{|\b(Run|RunPlaced|Text|WithEngine|WithRunning|TextOfEngine)\(", SOURCE[head.start() : end]
+            r"\btry \{|\b(Run|RunPlaced|RunInterruptible|Text|WithEngine|WithRunning|TextOfEngine)\(",
+            SOURCE[head.start() : end],
         )
     }
     assert open_ones == {"last_error", "last_place", "state", "session", "on_finalize"}
