@@ -17,14 +17,7 @@ from ..native import bindings
 from .options import Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
 from .shard.summary import PartSummary
-
-# How a state is had and restored: the object that has the methods, and their names. The first that both exist are used.
-_STATES = (
-    ("source", "state_dict", "load_state_dict"),
-    ("iterator", "state_dict", "load_state_dict"),
-    ("iterator", "get_state", "set_state"),
-    ("source", "get_state", "set_state"),
-)
+from .source_states import Saved, check_whole, forget_state, stateful, use_epoch_of
 
 
 def read_iterable(
@@ -78,7 +71,9 @@ class Iterables:
         self._iterator: Optional[Iterator[Any]] = None
         self._peeked: list[Any] = []  # the first element of an iterator of which nothing was asked yet
         self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
-        self._yielded: Optional[int] = 0  # by this iterator; None: it was restored
+        self._yielded = 0  # in this epoch
+        self._ended = False  # the iterator has reached its end
+        self._loaded = False  # the source was given a state
         self._kept: Any = None  # what the columns of the last element refer to
         self._begun = False  # the source is an iterator itself, and was read
         self.count = _length(source)
@@ -113,20 +108,35 @@ class Iterables:
             self._fresh = False
             return
         self._peeked = []
+        if self._loaded:
+            self._loaded = False
+            forget_state(self._source)
         self._iterator = self._iter()
-        self._yielded = 0
+        self._yielded, self._ended = 0, False
 
     def start_from(self, state: bytes, number: int) -> None:
         """Makes an iterator from a state of save()."""
-        saved = pickle.loads(state)
-        iterator = self._iterator if self._fresh and self._iterator is not None else self._iter(seeks=True)
-        self._fresh, self._peeked, self._yielded = False, [], None
-        for whose, _, load in self._states(iterator):
-            getattr(self._source if whose == "source" else iterator, load)(saved)
-            self._iterator = self._iter(seeks=True) if whose == "source" else iterator
-            return
-        what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
-        raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
+        saved = Saved(*pickle.loads(state))
+        iterator = self._iterator if self._fresh else None
+        self._fresh, self._peeked = False, []
+        self._yielded, self._ended = saved.yielded, saved.ended
+        found = stateful(self._source, iterator)
+        if found is None or not found.of_source:
+            iterator = self._iter(seeks=True) if iterator is None else iterator
+            found = stateful(self._source, iterator)
+        if found is None:
+            what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
+            raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
+        if found.of_source:
+            use_epoch_of(saved.state, self._source)
+            self._loaded = True
+            found.load(saved.state)
+        elif not saved.ended:
+            found.load(saved.state)
+        if saved.ended:
+            self._iterator = iter(())
+        else:
+            self._iterator = self._iter(seeks=True) if found.of_source else iterator
 
     def next(self) -> Optional[list[columns.Column]]:
         """The columns of the next element. None: there is none. They are valid until the next call."""
@@ -138,11 +148,11 @@ class Iterables:
             try:
                 element = next(self._iterator)
             except StopIteration:
-                self._check_length(True)
+                self._ended = True
+                self._check_length()
                 return None
-        if self._yielded is not None:
-            self._yielded += 1
-            self._check_length(False)
+        self._yielded += 1
+        self._check_length()
         if self._spec is EMPTY:  # this reader's first source had no element, but those of other readers
             self._spec = columns.spec_of(self._with_costs(element))
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
@@ -152,9 +162,11 @@ class Iterables:
         """The state behind the last element of next(). None: the source has none, or it was asked for an element since."""
         if self._peeked:
             return None
-        for whose, get, _ in self._states(self._iterator):
-            return pickle.dumps(getattr(self._source if whose == "source" else self._iterator, get)())
-        return None
+        found = stateful(self._source, self._iterator)
+        if found is None:
+            return None
+        check_whole(self._source)
+        return pickle.dumps(tuple(Saved(found.get(), self._yielded, self._ended)))
 
     def close(self) -> None:
         """The epoch is over."""
@@ -163,17 +175,11 @@ class Iterables:
 
     # ----
 
-    def _states(self, iterator: Any) -> Iterator[tuple[str, str, str]]:
-        for whose, get, load in _STATES:
-            owner = self._source if whose == "source" else iterator
-            if hasattr(owner, get) and hasattr(owner, load):
-                yield whose, get, load
-
     def _iter(self, seeks: bool = False) -> Iterator[Any]:
         """A new iterator. `seeks`: it will be restored, so it may be one that was used before."""
         iterator = iter(self._source)
-        if iterator is self._source and not seeks:
-            if self._begun:
+        if iterator is self._source:
+            if self._begun and not seeks:
                 what = f"the source is an iterator ({type(iterator).__name__}), which can be read once, and this is another epoch"
                 to_do = "Pass a function that makes one, or an iterable, such as a list or a DataLoader"
                 raise explained(ValueError, what, to_do, where="")
@@ -188,12 +194,12 @@ class Iterables:
             costs = costs.astype(np.float32)
         return element, costs
 
-    def _check_length(self, ended: bool) -> None:
-        if self._yielded is None or self.count < 0:
+    def _check_length(self) -> None:
+        if self.count < 0:
             return
-        if self._yielded > self.count or (ended and self._yielded < self.count):
-            found = f"{self._yielded}" if ended else f"element {self._yielded}"
-            what = f"the source's len() is {self.count}, but it yielded {found}{' elements' if ended else ''}"
+        if self._yielded > self.count or (self._ended and self._yielded < self.count):
+            found = f"{self._yielded} elements" if self._ended else f"element {self._yielded}"
+            what = f"the source's len() is {self.count}, but it yielded {found}"
             raise explained(ValueError, what, "Let len() raise a TypeError if the number is not known", where="")
 
 
