@@ -254,7 +254,7 @@ def with_horovod(of: Run, mpi: str, pip: str) -> str:
     wheel = f"{wheels[0].parent.name}/{wheels[0].name}"
     of.environment["WHEELS"] = str(WHEELS)
     output = of.step(
-        f"{pip} cloudpickle pyyaml packaging cffi && {pip} --no-deps $WHEELS/{wheel}",
+        f"{pip} cloudpickle pyyaml packaging cffi scikit-learn && {pip} --no-deps $WHEELS/{wheel}",
         "pytest tests/mpi/test_modes.py tests/mpi/test_keras.py --np 2 -q",
         "pytest tests/examples -k 'keras3 or custom_loop' -q",
     )

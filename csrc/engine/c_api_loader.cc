@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -31,6 +32,11 @@ struct hvdata_iterator {
 
 namespace hvdata {
 namespace {
+
+// A numpy array refuses to be written, a torch tensor can't.
+constexpr char kWritten[] =
+    "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
+    "make a new tensor: x = x + 1 in place of x.add_(1)";
 
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
@@ -94,6 +100,9 @@ int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** it
     HVDATA_RETURN_IF_ERROR(UseChannel(channel, name, &made->sink));
     made->channel = channel;
     made->shares = std::make_unique<ShareIterator>(made->sink, name);
+    if (const auto engine = Engine::Current()) {
+      ExplainWriteFaults("horovod_data: " + Placed(engine->world().Here(), kWritten));
+    }
     *iterator = made.release();
     return {};
   });

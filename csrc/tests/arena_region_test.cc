@@ -9,6 +9,7 @@
 #include <set>
 
 #include "arena/region.h"
+#include "arena/write_fault.h"
 #include "base/descriptors.h"
 #include "tests/arena_process.h"
 
@@ -82,6 +83,22 @@ TEST(Region, AttachesNothingElse) {
   refused(pipe_ends[0], kSize);
   close(pipe_ends[0]);
   close(pipe_ends[1]);
+}
+
+TEST(Region, ExplainsAWriteIntoReadOnlyMemory) {
+  const auto region = Make();
+  const auto write = [](char* at) {
+    ExplainWriteFaults("the memory is read-only");
+    *const_cast<volatile char*>(at) = 'x';
+  };
+  {
+    const auto gone = AttachTo(*region, kSize / 2);
+  }
+  const auto attached = AttachTo(*region, kSize / 2);
+  EXPECT_EXIT(write(attached->data() + kSize / 2), testing::KilledBySignal(SIGSEGV), "^the memory is read-only\n$");
+  EXPECT_EXIT(write(attached->data() + kSize - 1), testing::KilledBySignal(SIGSEGV), "^the memory is read-only\n$");
+  EXPECT_EXIT(write(nullptr), testing::KilledBySignal(SIGSEGV), "^$");
+  write(attached->data() + kSize / 2 - 1);
 }
 
 TEST(Region, ReservesAndReleasesMemory) {

@@ -254,3 +254,24 @@ except ImportError as error:
     job.assert_said(
         r"^\[.*\] Horovod is imported after horovod_data.init\(\), .*\. Import horovod.tensorflow before init\(\)", 0, 1
     )
+
+
+WRITES = """
+import ctypes
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init()
+x = next(iter(hvdata.loader([{"x": np.zeros(200000)}] * 2, batch="global")))["x"]
+if hvdata.rank() == 1:
+    ctypes.memset(x.ctypes.data, 1, 8)  # as torch does for x.add_(1)
+hvdata.shutdown()
+"""
+
+
+def test_a_write_into_read_only_memory_is_explained():
+    job = run_job(REFUSING + WRITES, 2)
+    assert job.returncode != 0
+    job.assert_said(
+        r"^horovod_data: \[rank 1 on \S+\] this program writes into a batch of loader\(\), .* Pass writable=True", 1
+    )

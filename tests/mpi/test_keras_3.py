@@ -16,11 +16,11 @@ SGD, Adam, LossScale = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimi
 ROWS, BATCH, STEPS = 64, 16, 4
 
 
-def rows():
+def rows(batch=BATCH):
     random = np.random.default_rng(7)
     x = random.normal(size=(ROWS, 8)).astype(np.float32)
     words = random.integers(0, 5, size=(ROWS, 3))
-    return tf.data.Dataset.from_tensor_slices(((x, words), np.tanh(x.sum(axis=1, keepdims=True)))).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices(((x, words), np.tanh(x.sum(axis=1, keepdims=True)))).batch(batch)
 
 
 def model_of(optimizer, seed=1, dtype=None, **how):
@@ -120,6 +120,23 @@ def test_ranks_have_equal_weights(hvdata, comm, case):
     for weights, mean_losses in got:
         assert same(weights, got[0][0])
         assert np.allclose(mean_losses, losses, rtol=0, atol=0.01 if dtype else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_is_one_process_that_makes_the_same_shares(hvdata, comm, dtype):
+    """One process that makes a step of the whole batch rounds its gradient once, to 16 bits. Ranks round each share's.
+
+    So the oracle accumulates the gradients of the shares. The whole batch gives other weights, also without ranks.
+    """
+    policy, size = keras.DTypePolicy(dtype), hvd.size()
+    accumulating = SGD(0.05, gradient_accumulation_steps=size if size > 1 else None)
+    want, _ = fitted(model_of(accumulating, dtype=policy), rows(BATCH // size))
+    got = fit_on_all(hvdata, comm, model_of(hvd.DistributedOptimizer(plain()), seed=1 + hvd.rank(), dtype=policy))
+    for weights, _ in got:
+        assert same(weights, got[0][0]) and distance(weights, want) < 1e-5
+    if size > 1:
+        whole, _ = fitted(model_of(plain(), dtype=policy), rows())
+        assert distance(whole, want) > 1e-5
 
 
 def test_compile_scales_losses_of_float16(hvdata, comm):

@@ -243,7 +243,7 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
         comm,
         lambda: gradient(True),
         tf.errors.InvalidArgumentError,
-        rf"\[rank {who} on \S+, gradient of scatter 'odd', call \d\] the gradient has shape \({shown}\), but what the call returned has shape \(2, 3\)\. "
+        rf"\[rank {who} on \S+, gradient of scatter 'odd', call \d+\] the gradient has shape \({shown}\), but what the call returned has shape \(2, 3\)\. "
         r"Pass output_gradients of that shape",
     )
     assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)
