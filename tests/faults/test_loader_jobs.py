@@ -93,6 +93,7 @@ def order(shares):
     return [row for step in range(longest) for mine in shares if step < len(mine) for row in mine[step]]
 
 
+@pytest.mark.commit("2-4-0")
 @pytest.mark.parametrize("before, after, readers", [(4, 3, 0), (2, 4, 0), (3, 2, 1)])
 def test_a_state_on_another_number_of_ranks(tmp_path, before, after, readers):
     """The same order goes on, whatever the source can do. A source that is read again in another order is refused."""
