@@ -167,7 +167,8 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 
 test-frameworks:  ## Keras 3 on JAX, PyTorch, sources of loader(), and Horovod's Keras layer with Keras 3, on several ranks
 	@$(SETUP) op horovod jax torch sources
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,keras_3_jobs,torch_audit,loader_sources}.py tests/mpi/test_keras_3.py $(PYTEST_ARGS)
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,keras_3_jobs,torch_audit,loader_sources}.py \
+	  tests/mpi/test_{keras_3,docs_blocks}.py $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"

@@ -75,9 +75,9 @@ def main() -> int:
                 "Copied": """the part of the dealt bytes that horovod_data copied into shared memory. The reader does not copy its own
                 batches""",
                 "Dealing, GB/s": "the copied bytes over the whole time of dealing",
-                "memcpy": f"""a copy of the same bytes in the reader's process, right after each round, while the other rank sleeps. It
-                copies one batch after the other to one place after the other in {size_name(arguments.window)}. From 8 MiB on it is the faster
-                of one thread and of as many threads as horovod_data uses""",
+                "memcpy": f"""a copy of the same bytes in the reader's process, right after each round, while the other rank sleeps. Each
+                copy goes to the next place in a memory of {size_name(arguments.window)}. From 8 MiB on it is the faster of one
+                thread and of as many threads as horovod_data uses""",
             }
         ),
         "## Not copied: a pipeline that ends in batch",

@@ -172,7 +172,7 @@ def main() -> int:
             ]
         )
     summary = [
-        "An epoch is so many times faster than with plain batches. In brackets: max / mean of a step.",
+        "The factor by which an epoch is faster than with plain batches. In brackets: max / mean of a step.",
         *table(["", *WAYS], rows),
     ]
 

@@ -41,16 +41,14 @@ def grid(results: Results, key: str, name: Any) -> list[str]:
     return table([key, *names], rows)
 
 
-def steepest(results: Results, key: str, way: str) -> tuple[float, Any]:
-    """The largest growth of a batch's cost from one value to the next, beyond the growth of its bytes.
-
-    And the value.
-    """
+def steepest(results: Results, key: str, way: str) -> tuple[float, Any, Any]:
+    """The largest growth of a batch's cost from one value to the next, beyond the growth of its bytes; the two values."""
     line = [r for r in results if r["name"] == way and not r["error"]]
     steps = [
-        (microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), b[key]) for a, b in zip(line, line[1:])
+        (microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), a[key], b[key])
+        for a, b in zip(line, line[1:])
     ]
-    return max(steps, default=(1.0, None))
+    return max(steps, default=(1.0, None, None))
 
 
 def main() -> int:
@@ -85,11 +83,11 @@ def main() -> int:
     for results, key, name, title in parts:
         text += ["", f"**{title}**", *grid(results, key, name)]
         for way in dict.fromkeys(r["name"] for r in results if r["kind"] == "ours"):
-            times, where = steepest(results, key, way)
-            if where is not None:
+            times, before, after = steepest(results, key, way)
+            if after is not None:
                 summary.append(
-                    f"- {way}, by {key}: the largest increase is from the value before {name(where)} to {name(where)}. There a "
-                    f"batch costs {times:.2f} times as much, divided by the growth of its bytes."
+                    f"- {way}, by {key}: the cost of a batch grows most from {name(before)} to {name(after)}. It grows by a factor of "
+                    f"{times:.2f}, divided by that of its bytes."
                 )
 
     def draw(pyplot: Any) -> Any:

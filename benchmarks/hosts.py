@@ -106,11 +106,11 @@ def main() -> int:
         *defined(
             {
                 "Plain MPI": "`Isend` of these bytes in messages of 4 MiB",
-                "Over plain MPI": "the median of the rounds' ratios. Broadcast and slice makes 1024 steps at most, and its figures are "
+                "Over plain MPI": "the time over that of plain MPI: the median of the rounds' ratios. Broadcast and slice makes 1024 steps at most, and its figures are "
                 "extrapolated to all steps",
                 "Handed to MPI": "bytes of payload and headers that horovod_data hands to MPI on the reader, over the bytes that must leave",
                 "On the line": "bytes by the interface's counter on the reader's host, over the bytes that must leave",
-                "Framing off": "the same without 66 bytes (Ethernet, IP, TCP) for each packet",
+                "Framing off": "bytes on the line without 66 bytes (Ethernet, IP, TCP) for each packet",
                 "Messages a step": "messages that the reader hands to MPI, by its counter",
                 "Ranks only iterate": "every rank takes its own ready-made elements, at most 64 steps ahead of another rank, and nothing is "
                 "delivered. This is the cost of elements on the processors of one machine, which all these ranks share",

@@ -18,9 +18,9 @@ def describe() -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "mpi": _first_line("mpirun", "--version"),
         "python": platform.python_version(),
-        "tensorflow": _version("tensorflow", "tensorflow-cpu"),
-        "horovod": _version("horovod"),
-        "mpi4py": _version("mpi4py"),
+        "tensorflow": version("tensorflow", "tensorflow-cpu"),
+        "horovod": version("horovod"),
+        "mpi4py": version("mpi4py"),
         "load_before": load(),
     }
 
@@ -54,7 +54,8 @@ def _first_line(*command: str) -> str:
     return " ".join(" ".join(lines[:2]).split()) if lines and "HYDRA" in lines[0] else (lines or ["unknown"])[0]
 
 
-def _version(*packages: str) -> str:
+def version(*packages: str) -> str:
+    """Of the first of these packages that is installed, or \"none\"."""
     for package in packages:
         try:
             return metadata.version(package)

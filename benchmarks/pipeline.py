@@ -98,9 +98,9 @@ def main() -> int:
                 "Copies": "bytes that horovod_data copied between the pipeline's `batch` and the ranks' tensors, for each byte that went to "
                 "another rank. MPI's own copies of messages do not count",
                 "Ranks only iterate": "the pipeline runs on the reader, and nothing is delivered. For each element of the pipeline each "
-                "rank takes an element from its own memory. No rank is more than so many steps ahead of another one. If ranks share "
-                "cores, this is the limit for `global`",
-                "Of the limit": "the speed divided by that of the faster of these two limits; the median of the rounds' ratios",
+                "rank takes an element from its own memory. The name of the row says how many steps a rank may be ahead of "
+                "another one. If ranks share cores, this is the limit for `global`",
+                "Of the limit": "the speed divided by that of the faster row *ranks only iterate*; the median of the rounds' ratios",
             }
         ),
         "Sharding whole files also reads them once, but needs as many files as ranks, all of the same length.",

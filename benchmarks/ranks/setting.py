@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+if TYPE_CHECKING:  # ranks without TensorFlow import this module, too
+    import tensorflow as tf
 
 ROWS = 32
 READER = 0
@@ -39,12 +40,18 @@ class Batch:
 
     def own(self) -> tf.data.Dataset:
         """A dataset whose elements are one rank's batches."""
+        import tensorflow as tf
+
         return tf.data.Dataset.from_tensors(tf.random.uniform([ROWS, self.columns])).repeat()
 
     def whole(self, ranks: int) -> tf.data.Dataset:
         """A dataset whose elements are global batches. The rows for rank r hold the number r."""
+        import tensorflow as tf
+
         owners = tf.repeat(tf.range(ranks, dtype=tf.float32), ROWS)
         return tf.data.Dataset.from_tensors(tf.tile(owners[:, None], [1, self.columns])).repeat()
 
     def zeros(self, rows: int) -> tf.Tensor:
+        import tensorflow as tf
+
         return tf.zeros([rows, self.columns])

@@ -15,17 +15,17 @@
 #include "deal/input.h"
 #include "rows/source_column.h"
 
-// A source in Python. The functions return 0, or the code of an error, after a call of hvdata_input_failed() with the
-// same code. They are called on the thread of hvdata_deal.
+// A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
+// calls hvdata_input_failed(), and returns the code that it has passed.
 struct hvdata_input {
   // Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0.
   int (*start)(uint64_t number);
-  // Makes an iterator from a state of `save`.
+  // Makes an iterator that continues from a state of `save`.
   int (*start_from)(const char* state, size_t n, uint64_t number);
   // Gives the columns of the next element. They are valid until the next call of any of these functions. *count = -1:
   // there is no element.
   int (*next)(const hvdata_column** columns, int* count);
-  // Gives the state behind the last element. *n = 0: there is none.
+  // Gives the state after the last element. *n = 0: the source has no state.
   int (*save)(const char** state, size_t* n);
   void (*close)(void);
 };

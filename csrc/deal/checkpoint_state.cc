@@ -149,8 +149,7 @@ void CheckpointState::Fields(Codec* codec, S& s) {
 }
 
 std::string CheckpointState::Encode() const {
-  // The memory is reserved at once. A text that grows to gigabytes would be in memory two or three times while it is
-  // copied.
+  // Reserves the memory at once. A text that grows to gigabytes is copied several times, and then is in memory twice.
   uint64_t large = kFormat.size() + mark.size() + taken_since.size() * sizeof(uint64_t);
   for (const auto& part : iterator) large += part.size();
   for (const auto& [number, columns] : elements) {

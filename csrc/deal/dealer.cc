@@ -105,8 +105,8 @@ class Dealer {
     return {};
   }
 
-  // Makes leftovers of the last elements, which are too few for a step of this reader. The leftovers of the other readers decide
-  // which trainer gets which leftover.
+  // Makes leftovers of the last elements, which are too few for a step of this reader. Which trainer gets which
+  // leftover depends on the leftovers of the other readers.
   Outcome MakeLeftovers(std::vector<Columns> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());

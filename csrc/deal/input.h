@@ -48,8 +48,8 @@ class Pipeline {
                                        std::optional<uint64_t> element = {}) const = 0;
 };
 
-// How several readers divide the elements of one dataset: each pulls all, and Next returns one in `readers`. All
-// elements are hashed, so that the readers can compare them.
+// How several readers divide the elements of one dataset. Each reader pulls all elements, and its Next returns one of
+// each `readers` elements. The reader hashes all, so that the readers can compare them.
 struct Division {
   bool divides = false;
   uint64_t reader = 0, readers = 1;
@@ -84,8 +84,8 @@ class Input {
   uint64_t pulled() const { return pulled_; }
   // A hash of the elements that the pipeline has yielded, in order. Of a large element it hashes only samples.
   uint64_t fingerprint() const { return fingerprint_; }
-  // If the readers divide the elements: the hashes of those that the pipeline has yielded since the last call. `*first`:
-  // the number of the first one among all elements.
+  // If the readers divide the elements: the hashes of those that the pipeline has yielded since the last call.
+  // `*first`: the number of the first one among all elements.
   std::vector<uint64_t> TakeHashes(uint64_t* first);
 
  private:

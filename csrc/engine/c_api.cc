@@ -89,8 +89,8 @@ const char* hvdata_last_error(void) { return last_error.c_str(); }
 
 const char* hvdata_build(void);  // engine/build.cc
 
-// Describes the library's build, as a JSON object {"version", "build", "cxx11_abi"}. The second line is the version text
-// of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
+// Describes the library's build, as a JSON object {"version", "build", "cxx11_abi"}. The second line is the version
+// text of the MPI library (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) {
   return Text([] {
     // Longer than MPI_MAX_LIBRARY_VERSION_STRING. If the process has two MPI libraries, the other one may answer.
@@ -169,7 +169,7 @@ int hvdata_leave_channels(void) {
   return WithEngine([](Engine& engine) { engine.LeaveChannels(); });
 }
 
-// Does the same, and sends BYE. Idempotent.
+// The same, and sends BYE. It may be called again.
 int hvdata_bye(void) {
   return WithEngine([](Engine& engine) { engine.Bye(); });
 }
@@ -266,8 +266,8 @@ int hvdata_agree_begin(const char* mine, const char* what, int64_t* number) {
   });
 }
 
-// The result has each distinct contribution once, as Agreements::Wait() returns it. It is valid until this thread's next
-// call of this function or of hvdata_comm_exchange.
+// The result has each distinct contribution once, as Agreements::Wait() returns it. It is valid until this thread's
+// next call of this function or of hvdata_comm_exchange.
 int hvdata_agree_wait(int64_t number, int slice_ms, const char** result) {
   return Run([&] {
     const auto engine = Engine::Current();

@@ -47,7 +47,7 @@ int WithEngine(Body body) {
   return engine ? Run([&] { return body(*engine); }) : kOk;
 }
 
-// Does the same, but returns an error if no engine runs.
+// As WithEngine, but reports an error if no engine runs.
 template <typename Body>
 int WithRunning(Body body) {
   if (Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());

@@ -41,7 +41,7 @@ constexpr char kWritten[] =
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
-// Calls `body`, as Run. The error's text comes without its place, which hvdata_last_place() has.
+// As Run, but the error's text has no place. hvdata_last_place() has it.
 template <typename Body>
 int RunPlaced(Body body) {
   return Run([&] {
@@ -51,7 +51,7 @@ int RunPlaced(Body body) {
   });
 }
 
-// The same texts in one block, in the form of wire/strings.h.
+// The texts in one block, in the form of wire/strings.h.
 Block EncodedTexts(const Column& column) {
   const auto* const texts = column.as<std::string_view>();
   const std::vector<std::string_view> views(texts, texts + column.count());
@@ -92,8 +92,8 @@ const char* hvdata_last_place(void) { return last_place.c_str(); }
 
 // ---- Trainers.
 
-// Makes an iterator of the channel, for its next epoch. It uses the channel until hvdata_iterator_drop. `name`: the
-// channel's.
+// Makes an iterator for the next epoch of the channel. It uses the channel until hvdata_iterator_drop. `name`: of the
+// channel.
 int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** iterator) {
   return RunPlaced([&]() -> Outcome {
     auto made = std::make_unique<hvdata_iterator>();
@@ -108,8 +108,9 @@ int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** it
   });
 }
 
-// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this iterator,
-// and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled, and the next call goes on.
+// Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this
+// iterator, and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled. The next call waits for the
+// same share.
 int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** columns, int* count) {
   return RunPlaced([&] {
     bool end = false;
@@ -149,7 +150,8 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
   if (uses) WithEngine([&](Engine& engine) { engine.UnuseChannel(channel); });
 }
 
-// The owner of a share's column is not needed any more. Any thread may call it, also after hvdata_stop.
+// Frees the owner of a share's column, and the column's memory with its last owner. Any thread may call it, also after
+// hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
   (void)Run([&] { delete static_cast<std::shared_ptr<const void>*>(owner); });

@@ -78,7 +78,7 @@ Outcome ShareIterator::Receive(const Arrival& arrival, const Take& take) {
   return take(weighed);
 }
 
-// The share comes from another process.
+// The share may come from another process, so its types are checked.
 Outcome ShareIterator::Check(const Columns& share) const {
   const ChannelConfig& config = sink_->config();
   const size_t known = config.dtypes.size();

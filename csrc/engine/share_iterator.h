@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One iterator of a channel on a trainer: an epoch's shares as columns. Programs get them as tensors (ops/receiver.cc), or
-// as arrays (engine/c_api_loader.cc).
+// An iterator of a channel on a trainer: an epoch's shares as columns. ops/receiver.cc makes tensors of the columns,
+// and engine/c_api_loader.cc gives them to Python, which makes arrays.
 #pragma once
 
 #include <functional>
@@ -25,10 +25,10 @@ class ShareIterator {
   ShareIterator(const ShareIterator&) = delete;
   ShareIterator& operator=(const ShareIterator&) = delete;
 
-  // Gives the next share, or *end. `take` makes of the columns what the program gets. If it fails, the share counts as
-  // taken, and the iterator is broken. An error that names no place gets this rank and the channel.
+  // Passes the columns of the next share to `take`, or sets *end. If `take` fails, the share counts as taken, and the
+  // iterator is broken. An error that names no place gets this rank and the channel.
   using Take = std::function<Outcome(const Columns&)>;
-  // Begins a time in which Cancel() may come. The result ends it.
+  // From this call on the caller may call `cancel`, until Next calls *end.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);
   // As Sink::Save and Sink::Restore.
@@ -36,7 +36,7 @@ class ShareIterator {
   Outcome Restore(const SinkState& state);
 
   struct Position {
-    uint64_t epoch = 0;  // 0: it was never asked for a share
+    uint64_t epoch = 0;  // 0: Next was never called
     uint64_t step = 0;
     std::string reader;  // of the next share
   };

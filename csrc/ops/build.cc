@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this library tells of itself, and which engine it sees.
+// Says which build this library is of, and which engine it uses.
 #include <cstdint>
 
 #include "base/counters.h"

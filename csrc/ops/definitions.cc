@@ -6,8 +6,8 @@
 
 using tensorflow::shape_inference::InferenceContext;
 
-// A source dataset of this rank's shares of a channel. Every rank has the same op, also the reader. The first element
-// that is asked for opens an epoch. The things that differ from channel to channel are inputs and no attributes:
+// A source dataset of this rank's shares of a channel. Every rank has the same op, also the reader. The request for the
+// first element opens an epoch. Values that differ from channel to channel are inputs and not attributes, because
 // TensorFlow keeps a kernel for ever for each set of attributes. `session`: the number of the run that made the
 // channel. An op of another run (a saved graph) gives an error. `steps`: the cardinality.
 REGISTER_OP("HorovodDataReceiver")
@@ -24,8 +24,8 @@ REGISTER_OP("HorovodDataReceiver")
 // Runs one epoch of a channel on its reader: iterates over the input dataset once, and deals its elements to all
 // trainers. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers. `epoch`:
 // from 1. `anew`: the dataset was made for this epoch, so no earlier epoch has changed the order of its shuffles.
-// `divides`: several readers have this dataset, and each deals one element in so many (channel/stream_comparer.h).
-// `varies`: the elements have random numbers of each reader's own, so only their number is compared.
+// `divides`: several readers have this dataset, and each deals its part of the elements (channel/stream_comparer.h).
+// `varies`: each reader's elements have other random numbers, so only their number is compared.
 REGISTER_OP("HorovodDataDeal")
     .Input("input_dataset: variant")
     .Input("channel: int64")
@@ -36,11 +36,11 @@ REGISTER_OP("HorovodDataDeal")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// Every rank gets its rows of the root's tensor. `splits`: on the root, the number of rows of each rank; a scalar: as
-// even as can be. `label`: the name of meeting/exchange.h. `order`: a resource that ops without a name share, so that a
-// tf.function runs them in the order of the program. It is never read. `refused`: if not empty, the reason why this rank
-// can't take part. Then its call counts, and the op fails with this text, on the root for all ranks. `call`: the label,
-// and the call's number.
+// Every rank gets its rows of the root's tensor. `splits`: on the root, the number of rows of each rank; a scalar: the
+// rows are divided as evenly as possible. `label`: the call's name, as in meeting/exchange.h. `order`: a resource that
+// ops without a name share, so that a tf.function runs them in the order of the program. It is never read. `refused`:
+// if not empty, the reason why this rank can't take part. The call counts nevertheless, and its op fails with this
+// text. If the root is refused, the op fails on all ranks. `call`: the label, and the call's number.
 REGISTER_OP("HorovodDataScatter")
     .Input("value: T")
     .Input("splits: int64")
@@ -59,9 +59,9 @@ REGISTER_OP("HorovodDataScatter")
       return absl::OkStatus();
     });
 
-// The root gets every rank's rows, in rank order. Other ranks get a tensor without rows. The parts of all ranks agree in
-// dtype and in all axes but the first. `label`, `order`, `call`: as of HorovodDataScatter. So is `refused`, but all ranks
-// fail. `rows`: on the root, the rows of each rank.
+// The root gets every rank's rows, in rank order. Other ranks get a tensor without rows. The parts of all ranks agree
+// in dtype and in all axes but the first. `label`, `order`, `call`: as of HorovodDataScatter. So is `refused`, but all
+// ranks fail. `rows`: on the root, the rows of each rank.
 REGISTER_OP("HorovodDataGather")
     .Input("part: T")
     .Input("label: string")

@@ -42,8 +42,8 @@ bool Among(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// True if its elements are ready-made or in a cache, and later stages pass them on. `works`: kWorking stages are
-// accepted, too.
+// True if the dataset's elements are ready-made or in a cache, and later stages pass them on. `works`: kWorking stages
+// are accepted, too.
 bool Passes(const DatasetBase& dataset, bool works, bool read_to_its_end) {
   const std::string_view op = dataset.type_string();
   const std::string_view name = op.substr(0, op.find("Dataset"));
@@ -191,7 +191,8 @@ Outcome TfPipeline::Save(uint64_t most, std::vector<std::string>* saved, uint64_
   HVDATA_RETURN_IF_ERROR(ToOutcome(iterator_->Save(&serialization, &writer)));
   std::vector<std::unique_ptr<tensorflow::VariantTensorData>> parts;
   writer.ReleaseData(&parts);
-  // Sizes are added up before anything is encoded. They are a lower bound, because buffers may hold compressed elements.
+  // Sizes are added up before anything is encoded. They are a lower bound, because buffers may hold compressed
+  // elements.
   for (const auto& part : parts) {
     for (const tensorflow::Tensor& tensor : part->tensors()) *bytes += BytesOf(tensor);
   }

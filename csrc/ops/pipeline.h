@@ -28,8 +28,9 @@ class TfPipeline : public Pipeline {
   TfPipeline(const TfPipeline&) = delete;
   TfPipeline& operator=(const TfPipeline&) = delete;
 
-  // If fewer iterators were made than `number`, these make and destroy others, because each of them gives a seeded
-  // shuffle its next order. A saved shuffle may have no state, if a later stage had seen its end.
+  // If fewer than `number` iterators were made, these functions make and destroy the missing ones, because each
+  // iterator gives a seeded shuffle its next order. StartFrom needs that, too: a saved shuffle may have no state, if a
+  // later stage had seen its end.
   Outcome Start(uint64_t number) override;
   Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number) override;
   bool started() const override { return iterator_ != nullptr; }

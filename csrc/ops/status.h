@@ -30,7 +30,7 @@ inline absl::Status ToStatus(const Outcome& outcome) {
   return status;
 }
 
-// Without the place of an error of this library, because the outcome gets another place.
+// Leaves out the place of an error of this library, because the caller gives the outcome another place.
 inline Outcome ToOutcome(const absl::Status& status) {
   const auto message = status.GetPayload(kMessage);  // std::optional or absl::optional, by version
   return {static_cast<int>(status.code()), message ? std::string(*message) : std::string(status.message())};

@@ -12,15 +12,15 @@ namespace hvdata {
 using Tensors = std::vector<tensorflow::Tensor>;
 
 // The column keeps the tensor. `arena`: of this process, may be null. Other ranks may read a tensor that lies there, so
-// TensorFlow does not get it back to write into it.
+// TensorFlow must not write into it.
 Column ColumnOf(tensorflow::Tensor tensor, const Arena* arena = nullptr);
 Columns ColumnsOf(const Tensors& tensors);
 
-// The tensor keeps the column's memory. Texts are copied, except if they are a tensor's. std::bad_alloc: there is no
-// memory for them.
+// The tensor keeps the column's memory. Texts are copied, except those of a column that was made of a tensor.
+// std::bad_alloc: there is no memory for them.
 tensorflow::Tensor TensorOf(const Column& column);
 
-// As TensorOf, for a share from another process: an error if TensorFlow does not have its types.
+// As TensorOf, for a share from another process. Returns an error if this TensorFlow lacks one of its types.
 Outcome TensorsOf(const Columns& columns, Tensors* tensors);
 
 // Gives the tensors of a bundle (rows/bundle.h).

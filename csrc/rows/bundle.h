@@ -13,17 +13,17 @@
 
 namespace hvdata {
 
-// Frees unused tensors. Set by ops/ when the library is loaded, because only ops/ knows TensorFlow. The engine calls it
-// about every 100 ms.
+// Frees unused tensors. ops/ sets it when its library is loaded, because only ops/ knows TensorFlow. The engine calls
+// it about every 100 ms.
 extern void (*sweep_tensors)();
 
 // A BundlePtr points to this.
 struct Bundle {
   Columns columns;
-  // It has come from another process, and nobody has taken it. Its texts are encoded, because the thread that receives
-  // them must not decode them.
+  // The columns came from another process, and TakeColumns() has not taken them yet. Their texts are still encoded,
+  // because the thread that receives messages must not spend its time on decoding.
   bool landed = false;
-  std::string error;  // the defect of what came
+  std::string error;  // what is wrong with the columns that came
 };
 
 // The trainers of a share. `here`: the trainer of this process, which gets the columns themselves. `there`: a trainer
@@ -36,8 +36,8 @@ struct Receivers {
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post);
 
 // Copies an element's columns into shared memory (Post::MoveToArena) before it is cut into `parts`, and frees the
-// originals. Except: texts, and columns that the pipeline keeps. MakeShare copies only those of their shares that need
-// it. A column that only we hold is copied here, because one share of it would keep all of its memory.
+// originals. Otherwise one share of a column would keep all of the column's memory. Except: texts, and columns that the
+// pipeline keeps. MakeShare copies those of their shares that need it.
 void SettleColumns(Columns* columns, int member, int parts, Post* post);
 
 // Allocates memory for an incoming share (mail/share.h).

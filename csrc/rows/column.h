@@ -53,20 +53,21 @@ using ArenaPtr = std::shared_ptr<Arena>;
 
 // Smaller memory is copied into the header's message, which costs less than to share it.
 constexpr size_t kLeastShared = 16 << 10;
-// TensorFlow aborts on tensors that are not aligned to so many bytes.
+// TensorFlow aborts on tensors whose memory does not begin at a multiple of this.
 constexpr size_t kAlignment = 64;
 
 // Memory of this process. std::bad_alloc: there is none.
 Block NewBlock(uint64_t bytes);
-// A new column. Texts are empty, other items are not set. Large ones lie in `arena`, if it is not null and has room.
-// Throws std::bad_alloc if there is no memory, or if no tensor can have these dims.
+// Makes a column. Its texts are empty, and other items are not set. Memory of kLeastShared bytes or more lies in
+// `arena`, if it is not null and has room. Texts never lie there. Throws std::bad_alloc if there is no memory, or if no
+// tensor can have these dims.
 Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena = nullptr);
 Column Zeros(int32_t dtype, std::vector<int64_t> dims);
 Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);
 
 // Copies `count` items of `from`, starting at item `at`, to `to`, starting at item `place`. Both have the same type.
 void CopyItems(const Column& from, int64_t at, int64_t count, const Column& to, int64_t place);
-// Must follow CopyItems() for texts: `to` keeps the memory of their bytes.
+// Call it after CopyItems(): `to` then keeps the memory of the texts' bytes. Does nothing for other types.
 void Keep(const Column& from, Column* to);
 Column Copy(const Column& column, const ArenaPtr& arena = nullptr);
 // The column itself, if its memory is aligned. Otherwise a copy.

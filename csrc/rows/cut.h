@@ -25,9 +25,9 @@ class Cutter {
         trainers_(static_cast<int>(ranks_.size())),
         arena_(std::move(arena)) {}
 
-  // Makes the shares of one step: N shares of a global batch, or of 1 to N per-rank batches; with schedule="dynamic" one
-  // share of one per-rank batch. Without shares the elements make no step. `*dropped`: rows, or batches, that no trainer
-  // gets.
+  // Makes the shares of one step: N shares of a global batch, or of 1 to N per-rank batches. With schedule="dynamic" it
+  // makes one share of one per-rank batch. Gives no shares if the elements make no step. `*dropped`: the number of
+  // rows, or of batches, that no trainer gets.
   Outcome Cut(const std::vector<Columns>& elements, std::vector<Columns>* shares, int64_t* dropped) const;
 
   // Checks the costs of an element's rows, if the channel has any (rows/weights.h).
@@ -36,7 +36,7 @@ class Cutter {
   // Makes a share of one per-rank batch.
   Outcome CutOne(const Columns& element, Columns* share) const;
 
-  // CutEmpty needs this of each component of a share, without the weight.
+  // What CutEmpty needs to know of each component of a share. The weight is not among them.
   struct Part {
     int32_t dtype = kFloat;
     std::vector<int64_t> dims;

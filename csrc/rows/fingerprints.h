@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes columns by rows: elements that the pipeline yields, and shares that GetNext hands out.
+// Hashes columns by rows: elements that the pipeline yields, and shares that the program gets.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // One digest for each part of an element's rows. `first`: the element's first component. The parts are in ascending
-  // order. Rows between parts are left out. Of a ragged row the values and lengths are hashed, of a sparse row its
-  // entries. So a row's hash does not depend on the rows before it.
+  // Returns one digest for each part of an element's rows. `first`: the element's first component. The parts are in
+  // ascending order. Rows between parts are left out. The hash of a ragged row is of its values and lengths, and that
+  // of a sparse row is of its entries. So a row's hash does not depend on the rows before it.
   std::vector<proof::Digest> Rows(const Column* first, const std::vector<plan::Rows>& parts) const;
   // The number of the element's rows.
   size_t Count(const Column* first) const;

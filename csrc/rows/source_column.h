@@ -13,7 +13,7 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  void* owner;  // of a share's column with bytes: give it to hvdata_release() once
+  void* owner;  // of a share's column that has bytes: give it to hvdata_release() once. Otherwise null
 };
 
 namespace hvdata {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes one trainer's rows of a leaf, and adds padding after them. Dense rows are views of the batch's memory. So are
-// the values of ragged and sparse rows, if they lie one after the other. All other columns are made in `arena`
-// (rows/column.h). std::bad_alloc: there is no memory.
+// Takes one trainer's rows of a leaf, and adds padding after them. Dense rows without padding are views of the batch's
+// memory. So are the values of ragged and sparse rows without padding, if they lie one after the other. All other
+// columns are made in `arena` (rows/column.h). std::bad_alloc: there is no memory.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ Column TakeRows(const Column& whole, const plan::Rows& rows, const ArenaPtr& are
 Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths, const plan::Rows& rows,
                        const ArenaPtr& arena, Columns* share);
 
-// Joins the rows of all parts, in order. They can be joined, and there is at least one part.
+// Joins the rows of all parts, in order. There is at least one part, and all have the same type and shape of a row.
 Outcome JoinRows(const Columns& parts, Column* whole);
 
 // Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.

@@ -28,7 +28,7 @@ def read_iterable(
     readers: int,
     group_trainers: int,
 ) -> Reading:
-    """Reads an iterable. Gets its first element, which shows what its elements are. Epoch 1 delivers that element.
+    """Reads an iterable. Makes its first element, which shows the spec of all. Epoch 1 delivers that element.
 
     `function`: makes the iterables of later epochs, if each has its own.
     """
@@ -59,7 +59,7 @@ def read_iterable(
 
 
 class Iterables:
-    """The iterators of one iterable. One of them is used at a time. It is what bindings.deal() asks for elements.
+    """The iterators of one iterable, one at a time. bindings.deal() takes their elements from this object.
 
     `costs`: the function that gives the cost of each row of an element.
     """
@@ -69,7 +69,7 @@ class Iterables:
         self._costs = costs
         self._spec = spec
         self._iterator: Optional[Iterator[Any]] = None
-        self._peeked: list[Any] = []  # the first element of an iterator of which nothing was asked yet
+        self._peeked: list[Any] = []  # the first element, if next() has not given it yet
         self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
         self._yielded = 0  # in this epoch
         self._ended = False  # the iterator has reached its end
@@ -79,7 +79,7 @@ class Iterables:
         self.count = _length(source)
 
     def peek(self) -> Any:
-        """The spec of the elements, after the first one was made. EMPTY: there is none."""
+        """Makes the first element, and returns the spec of all. EMPTY: there is no element."""
         self._iterator = self._iter()
         self._fresh = True
         for element in self._iterator:
@@ -91,7 +91,7 @@ class Iterables:
         return self._spec
 
     def of_another_epoch(self, source: Any, number: int) -> Iterables:
-        """The iterables of the source that the program's function has made for epoch `number`."""
+        """The Iterables of the source that the program's function has made for epoch `number`."""
         check_iterable(source, f"the function made for epoch={number} ")
         return Iterables(source, self._costs, self._spec)
 
@@ -115,15 +115,14 @@ class Iterables:
         self._yielded, self._ended = 0, False
 
     def start_from(self, state: bytes, number: int) -> None:
-        """Makes an iterator from a state of save()."""
+        """Makes an iterator that continues from a state of save()."""
         saved = Saved(*pickle.loads(state))
         iterator = self._iterator if self._fresh else None
         self._fresh, self._peeked = False, []
         self._yielded, self._ended = saved.yielded, saved.ended
+        if iterator is None and not hasattr(self._source, "load_state_dict"):  # workers of a DataLoader start once only
+            iterator = self._iter(seeks=True)
         found = stateful(self._source, iterator)
-        if found is None or not found.of_source:
-            iterator = self._iter(seeks=True) if iterator is None else iterator
-            found = stateful(self._source, iterator)
         if found is None:
             what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
             raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
@@ -153,13 +152,13 @@ class Iterables:
                 return None
         self._yielded += 1
         self._check_length()
-        if self._spec is EMPTY:  # this reader's first source had no element, but those of other readers
+        if self._spec is EMPTY:  # the source of another reader had elements, when this reader's had none
             self._spec = columns.spec_of(self._with_costs(element))
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state behind the last element of next(). None: the source has none, or it was asked for an element since."""
+        """The state after the last element of next(). None: the source has no state, or peek() has made another element."""
         if self._peeked:
             return None
         found = stateful(self._source, self._iterator)
@@ -204,7 +203,7 @@ class Iterables:
 
 
 def check_iterable(source: Any, whose: str = "") -> None:
-    """Raises TypeError unless elements can be had of it."""
+    """Raises TypeError if the source is no iterable of elements."""
     if not isinstance(source, (str, bytes, dict)) and (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
         return
     what = f"{whose}a {type(source).__name__}, not an iterable of batches"

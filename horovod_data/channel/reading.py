@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader's side of a channel gives to the channel, whatever it reads. And the arguments of a user's function."""
+"""What a reader's side gives to its channel, for every kind of source. Also the arguments of the program's function."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Reading:
     close: Callable[[], None] = lambda: None  # frees what it holds
 
 
-# The spec of a source without elements, which nobody knows.
+# Stands for the spec of a source without elements, which is unknown.
 EMPTY = "empty"
 
 
 def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:
     """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data.
 
-    `with_rows`: the elements with a row for each trainer at least, if the readers know them (Reading.steps).
+    `with_rows`: the number of elements with at least one row for each trainer (Reading.steps). None: unknown.
     """
     if count < 0 or options.schedule == "dynamic":
         return INFINITE if count == INFINITE else UNKNOWN
@@ -63,7 +63,7 @@ def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: 
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-    """What a function of a reader without TensorFlow gets in place of a tf.distribute.InputContext."""
+    """What the program's function gets in place of a tf.distribute.InputContext, where TensorFlow is not imported."""
 
     num_input_pipelines: int
     input_pipeline_id: int

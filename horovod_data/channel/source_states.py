@@ -7,7 +7,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ..errors import explained
 
-# The object that has the methods, and their names. The first pair of methods that exists is used.
+# Pairs of methods that give and take a state: the object that has them, and their names. The first pair that exists is
+# used.
 _METHODS = (
     ("source", "state_dict", "load_state_dict"),
     ("iterator", "state_dict", "load_state_dict"),

@@ -41,7 +41,7 @@ class _Memory:
     def __init__(self, interface: dict[str, Any], owner: int, release: Callable[[int], None]):
         self.__array_interface__ = interface
         self._owner = owner
-        self._release = release  # a module's name may be gone when Python ends
+        self._release = release
 
     def __del__(self) -> None:
         self._release(self._owner)
@@ -54,7 +54,7 @@ class Maker(NamedTuple):
       spec: of a share.
       to: "numpy" or "torch".
       writable: copies each array, so that the program may write into it.
-      release: ends the use of a column, by its owner.
+      release: frees the memory of a column, given the column's owner.
     """
 
     spec: Any
@@ -82,7 +82,7 @@ class Maker(NamedTuple):
         name = dtypes.NAMES[column.dtype]
         if name == dtypes.TEXT:
             return _decoded(column, shape, self.release)
-        read_only = self.to == "numpy"  # torch has no read-only tensors, and warns of such an array
+        read_only = self.to == "numpy"  # torch has no read-only tensors, and warns of a read-only array
         bits = np.dtype(dtypes.bits_of(name))
         array = np.empty(shape, bits)
         if column.bytes and column.owner:
@@ -98,7 +98,7 @@ class Maker(NamedTuple):
         return array if dtype == bits else array.view(dtype)
 
     def _texts(self, texts: Any, as_str: bool) -> Any:
-        """Texts as an array of objects, for torch as (lists of) texts."""
+        """What the program gets of an array of bytes objects. For torch it is a nest of lists, or one text."""
         if as_str:
             decode = np.frompyfunc(lambda text: text.decode("utf-8", "surrogateescape"), 1, 1)
             texts = np.asarray(decode(texts), object) if texts.size else texts
@@ -127,7 +127,7 @@ def _as_torch(array: Any, name: str) -> Any:
 
 
 def check(to: Any, writable: Any) -> None:
-    """Raises ValueError, TypeError or ImportError if arrays can't be made this way."""
+    """Raises ValueError, TypeError or ImportError if `to` or `writable` is wrong, or if this rank can't import PyTorch."""
     if not isinstance(to, str) or to not in TO:
         to_do = "Use 'numpy' or 'torch'; distribute_dataset() gives a tf.data.Dataset"
         raise explained(ValueError, f"to={to!r} is not known", to_do)

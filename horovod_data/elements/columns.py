@@ -32,7 +32,7 @@ class Column(NamedTuple):
     address: int
     size: int  # in bytes
     kept: Any
-    text: Optional[bool] = None  # of texts: True: they are str, False: bytes, None: there are none
+    text: Optional[bool] = None  # True: the items are str. False: they are bytes, or mixed. None: there are no texts
 
     @property
     def number(self) -> int:
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 def spec_of(element: Any) -> Any:
-    """The spec of a source's elements, as far as its first element shows it. The sizes of axes are unknown.
+    """The spec of a source's elements, from its first element. The sizes of axes count as unknown.
 
     Raises:
       TypeError: a component can't be sent to another rank. The text says which, and what to do.
@@ -79,7 +79,7 @@ def _shown(leaf: specs.LeafSpec) -> str:
 
 
 def _structure(element: Any) -> Any:
-    """The nest of the element. A list of numbers or texts is a leaf. So its leaves are objects that are no nests."""
+    """The nest of an element, with a _Leaf around each leaf. A list of numbers or texts is a leaf."""
     if element is None or isinstance(element, list) and _is_plain(element):
         return None if element is None else _Leaf(element)
     if isinstance(element, dict):
@@ -101,7 +101,7 @@ class _Leaf:
 
 
 def _is_plain(value: Any) -> bool:
-    """Says whether a list has numbers or texts only, or lists of them."""
+    """Says whether a list has only numbers and texts, or lists of them."""
     return bool(value) and all(_is_plain(one) if type(one) is list else isinstance(one, _PLAIN) for one in value)
 
 
@@ -203,6 +203,6 @@ def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:
         what = f"component {name} is a tensor of {kind}, which can't be sent to another rank"
         raise explained(TypeError, what, "Convert it to a dense tensor of another type", where="")
     tensor = tensor.detach().contiguous()
-    if tensor.is_conj() or tensor.is_neg():  # views that are computed when they are read
+    if tensor.is_conj() or tensor.is_neg():  # its memory has other values than the tensor
         tensor = tensor.resolve_conj().resolve_neg()
     return Column(dtype, tuple(tensor.shape), tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)

@@ -21,7 +21,7 @@ _NUMBERS = {
 NAMES = {number: name for name, number in _NUMBERS.items()}
 _FLOATING = ("float", "bfloat")
 _QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "qint16": "int16", "quint16": "uint16"}
-# Types that numpy has only with ml_dtypes, and the type of numpy that has their bytes.
+# Types that numpy has only with ml_dtypes, and numpy's own types of the same size.
 _BITS = {
     name: "uint16" if name == "bfloat16" else "uint8" for name in _NUMBERS if name.startswith(("bfloat", "float8"))
 }
@@ -41,7 +41,7 @@ def is_floating(name: str) -> bool:
 
 
 def bits_of(name: str) -> str:
-    """The name of the numpy type that has the bytes of this type. It is the type itself, if numpy has it."""
+    """The name of a numpy type of the same size. It is the type itself, if numpy has it."""
     return _BITS.get(name) or _QUANTIZED.get(name, name)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nests: dicts, lists, tuples and namedtuples with leaves of any kind, in the order of tf.nest.
 
-None is part of the structure, and no leaf. So is the spec that TensorFlow has for None.
+None is part of the structure, and not a leaf. The same holds for TensorFlow's spec of None.
 """
 
 from __future__ import annotations

@@ -61,7 +61,10 @@ class SparseSpec(_Leaf):
 
 @dataclasses.dataclass(frozen=True)
 class RaggedSpec(_Leaf):
-    """Values, and row splits from the outermost to the innermost. Rank 0: a row of a ragged tensor, which is dense."""
+    """Values, and row splits from the outermost to the innermost.
+
+    If ragged_rank is 0, it is a row of a ragged tensor, and one dense tensor.
+    """
 
     shape: Shape
     dtype: str
@@ -146,7 +149,7 @@ class Component:
     shape: Shape
     rule: EmptyRule
     row_length: int = -1  # the length of a uniform axis that a ragged tensor stores as row splits; else -1
-    # The static shape that the core is told. Of a sparse tensor's dense shape it is the shape that its values state.
+    # The static shape that the core gets. For the dense shape of a sparse tensor it is the shape of the sparse tensor.
     static: Shape = None
 
 

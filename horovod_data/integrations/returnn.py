@@ -92,7 +92,7 @@ def attach(**options: Any) -> bool:
 
 
 def _patch(owner: Any, name: str, call: Callable[..., Any]) -> None:
-    """Makes a method be `call`, which gets the original method as its first argument."""
+    """Replaces a method by `call`, which gets the original method as its first argument."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -121,7 +121,7 @@ def _get_returnn_dataset(original: Callable[..., Any], self: Any, **kwargs: Any)
 
 
 def _prepared(context: Any, dataset: Any) -> Any:
-    """The dataset, changed so that it prepares its epoch's order at the begin of each epoch.
+    """The dataset, changed so that it prepares the order of each epoch when the epoch begins.
 
     The number of the epoch is that of the trainers, which count how often "train" begins.
     """

@@ -54,7 +54,7 @@ def loader(
       batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb: as in distribute_dataset().
       shard: "auto": several readers divide the source. Of a Python iterable every reader reads everything, and delivers
         its part of the elements.
-      weigh: as in distribute_dataset(). A function gets arrays as the source yields them, if that is a Python iterable.
+      weigh: as in distribute_dataset(). Of a Python iterable the function gets the elements as the source yields them.
       to: what this rank gets. Other ranks may get something else.
         "numpy": read-only arrays over the memory in which the share came. Texts are arrays of objects: str where the
         source has str, otherwise bytes. bfloat16 needs ml_dtypes.
@@ -141,7 +141,7 @@ class Loader:
         spec = channel.share_spec(job)
         arrays.check_spec(spec, to)
         self.spec = spec[0] if channel.multiplies else spec
-        self._maker = arrays.Maker(spec, to, writable, bindings.release)
+        self._maker = arrays.Maker(spec, to, writable, bindings.releaser())
         # The last iterator. This object does not keep it, so a program that breaks off ends the epoch for its rank.
         self._last: Optional["weakref.ref[_Shares]"] = None
         self._ended: Optional[bindings.ShareIterator] = None  # of the last epoch, if it was taken to its end

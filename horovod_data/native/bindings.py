@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed calls of the C functions in csrc/engine/c_api.cc.
+"""Typed calls of the C functions in csrc/engine/c_api.cc and c_api_loader.cc.
 
-They raise errors. Long waits return to Python at times, for Ctrl-C.
+They raise the errors that C++ reports. During a long wait Python handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -419,7 +419,7 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     )
 
 
-# The process uses this channel (a number) no more. It is released when it has no more users.
+# Ends one use of a channel (a number). A channel without users is released.
 channel_unuse = _checked("channel_unuse")
 
 
@@ -446,14 +446,15 @@ def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def release(owner: int) -> None:
-    """Ends the use of a share's column, by its owner."""
-    _call("release", owner)
+def releaser() -> Callable[[int], None]:
+    """The function that frees the memory of a share's column, given the column's owner. It uses no name of a module,
+    because such names may be gone when Python ends."""
+    function: Callable[[int], None] = _function("release")
+    return function
 
 
 def _raise_placed(code: int) -> NoReturn:
-    """Raises the error of the last call of an iterator. If the reader raised it in Python, it has the same class, if
-    that is a builtin one."""
+    """Raises the error of an iterator's last call. If the reader's source raised a builtin class, it has that class."""
     message = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
     where = (_call("last_place") or b"").decode(errors="replace")
     name, colon, rest = message.partition(": ")
@@ -487,7 +488,7 @@ class ShareIterator:
             _raise_placed(code)
 
     def next(self) -> Optional[list[Column]]:
-        """Waits for the next share. None: the epoch is over. Give each owner of a column to release() once.
+        """Waits for the next share. None: the epoch is over. Give each owner of a column to releaser() once.
 
         The columns are valid until the next call.
 
@@ -548,13 +549,13 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
       anew: the source was made for this epoch.
       divides: all readers have this source, and each of them deals its part of the elements.
     """
-    kept: list[Any] = []  # what C++ got from the last call
+    kept: list[Any] = []  # what C++ may read until its next call
 
     def guarded(call: Callable[[], None]) -> int:
         kept.clear()
         try:
             call()
-        except BaseException as error:  # also sys.exit() in the program's code, which may not pass through C++
+        except BaseException as error:  # also sys.exit(): no exception may pass through C++
             code = code_of(error)
             text = f"{type(error).__name__}: {message_of(error)}"
             _call("input_failed", code, text.encode(errors="backslashreplace"))

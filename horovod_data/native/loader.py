@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and loads the two libraries: _core.so, the C++ core, and _tf.so, the TensorFlow ops, which use the core.
 
-Memory has one copy of the core. The SONAME of _core.so is the name that _tf.so needs. The core is loaded first, so the
-system's loader takes the loaded one. Both libraries are of one build, because _tf.so uses C++ classes of the core.
+A process has one copy of the core. The SONAME of _core.so is the name that _tf.so needs. The core is loaded first, so
+the system's loader takes the loaded one. Both libraries are of one build, because _tf.so uses C++ classes of the core.
 
 Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL. MPI works with that, because its plugins name
 the libraries that they need (Open MPI 3 and later, and MPICH). So our symbols, and the MPI of our build, do not collide

@@ -2,9 +2,7 @@
 """All private parts of TensorFlow that this package uses. If a new version of TensorFlow breaks something, look here
 first.
 
-For the C++ side, look in csrc/ops/status.h.
-
-They work with TensorFlow 2.15 to 2.21.
+csrc/ops/status.h lists those of the C++ side. All of them work with TensorFlow 2.15 to 2.21.
 """
 
 from __future__ import annotations

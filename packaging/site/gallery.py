@@ -4,7 +4,7 @@
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep the output that the page has
     python packaging/site/gallery.py none          no example: new words, the same output
 
-Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax, keras_torch and torch_ranks need `make test-frameworks`, and
+Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax, keras_torch, torch_ranks and rlds_torch need `make test-frameworks`, and
 .venv/bin/python.
 """
 
@@ -99,6 +99,12 @@ ENTRIES = [
         "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
         "that of one process.",
         "mpirun -np 4 python examples/torch_ranks.py",
+    ),
+    Entry(
+        "RLDS on PyTorch",
+        "[rlds_torch.py](../examples/rlds_torch.py) trains with PyTorch, and one process runs a `tf.data` pipeline of robot episodes "
+        "with a shuffle buffer. No rank that trains imports TensorFlow. [rlds_data.py](../examples/rlds_data.py) has the pipeline.",
+        "HOROVOD_DATA_READERS=1 mpirun -np 5 python examples/rlds_torch.py",
     ),
     Entry(
         "Your own loop",

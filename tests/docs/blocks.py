@@ -10,9 +10,9 @@ from pathlib import Path
 DOCS_TESTS = Path(__file__).resolve().parent
 ROOT = DOCS_TESTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# python and bash are run or checked. diff is compared. text is the output of the python block before it. A map is a
+# python and bash are run or checked. text is the output of the python block before it. A map is a
 # drawing. console is a command with its output, both written by packaging/site/gallery.py.
-LANGUAGES = {"python", "bash", "diff", "text", "map", "console"}
+LANGUAGES = {"python", "bash", "text", "map", "console"}
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

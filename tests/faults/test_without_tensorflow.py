@@ -184,6 +184,22 @@ def test_a_loader_without_tensorflow(readers):
         assert said[-1] == "False", job.describe()
 
 
+HELD = """
+import os
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init()
+os.held = next(iter(hvdata.loader([np.zeros(4)], batch="per_rank", remainder="partial")))
+"""
+
+
+def test_an_array_lives_until_python_ends():
+    """Modules are cleared in the reverse order of their import, so the library's own names are gone before the array."""
+    job = run_job(REFUSING + HELD, 1)
+    assert job.returncode == 0 and job.stderr == [""], job.describe()
+
+
 FED = """
 import os, sys
 

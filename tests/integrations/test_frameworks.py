@@ -3,6 +3,7 @@
 
 import importlib.util
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,20 @@ def test_pytorch(np, readers):
     text = said(EXAMPLES / "torch_ranks.py", np, readers)
     for way in "by_dlpack", "by_numpy":
         assert f"{np} ranks of PyTorch, {way} without a copy: loss" in text, text
+
+
+@needs("torch")
+@pytest.mark.parametrize("np, readers", [(4, 0), (2, 1)])
+def test_rlds_on_pytorch(np, readers, tmp_path):
+    text = said(EXAMPLES / "rlds_torch.py", np, readers, RLDS_FOLDER=str(tmp_path), MASTER_PORT=str(free_port()))
+    assert f"{np} ranks of PyTorch: each of 960 frames once in each epoch; loss" in text, text
+    assert ("on no rank that trains" if readers else "on rank 0, which reads") in text, text
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 COLUMNS = ["ours", "as it is", "tf_keras"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's script with Keras 3: on Horovod with our patch, on Horovod as it is, and with one import changed."""
+"""digits_keras.py with Keras 3: on Horovod with our patch, on Horovod as it is, and with one import changed."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.horovod, needs_keras_3, pytest.mark.limit(180)]
 OURS, STOCK, PLAIN = "horovod_data.integrations.keras", "horovod.tensorflow.keras", "horovod.keras"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAINS = {"HOROVOD_CYCLE_TIME": None}  # Horovod's own
-CHANGES = {  # in the README's script: what is replaced, and by what
+CHANGES = {  # in digits_keras.py: what is replaced, and by what
     "import horovod.tensorflow.keras as hvd\n": "import {module} as hvd\n",
     "EPOCHS = 12\n": "EPOCHS = 1\n",
     "hvdata.serve()\n": "hvdata.serve()\ntf.keras.config.set_dtype_policy({policy!r})\n",
@@ -35,7 +35,7 @@ np.savez(os.path.join(folder, f"{hvd.size()}.{hvd.rank()}.npz"), loss, first[0],
 
 
 def script(module=STOCK, optimizer="SGD(0.05)", policy="float32"):
-    """digits_keras.py, of which the README shows a part, for one epoch. It writes its loss, and weights before and after."""
+    """digits_keras.py for one epoch. It writes its loss, and weights before and after."""
     text = (EXAMPLES / "digits_keras.py").read_text()
     for old, new in CHANGES.items():
         assert text.count(old) == 1, old

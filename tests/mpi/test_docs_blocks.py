@@ -6,7 +6,11 @@ tests/docs/prelude.py, and what it made is gone before the next one begins.
 """
 
 import gc
+import importlib.util
+import os
 import re
+import socket
+import sys
 
 import pytest
 import tensorflow as tf
@@ -16,6 +20,9 @@ from together import outcomes
 PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
 # A process can do these only once, so such a block has a job of its own.
 ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
+TORCH = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch: not installed (make test-frameworks)"
+)
 
 pytestmark = [
     pytest.mark.world(np=2),
@@ -25,11 +32,29 @@ pytestmark = [
     pytest.mark.ways("auto"),
 ]
 PARAMS = [
-    pytest.param(block, id=block.id, marks=[pytest.mark.alone()] if ONCE.search(block.text) else [])
+    pytest.param(
+        block,
+        id=block.id,
+        marks=[
+            *([pytest.mark.alone()] if ONCE.search(block.text) else []),
+            *([TORCH] if "import torch" in block.text else []),
+        ],
+    )
     for block in named("python")
 ]
 
 
+@pytest.fixture
+def meeting_point(comm, monkeypatch):
+    """Where torch.distributed finds rank 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = comm.bcast(free.getsockname()[1])
+    monkeypatch.setitem(os.environ, "MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setitem(os.environ, "MASTER_PORT", str(port))
+
+
+@pytest.mark.usefixtures("meeting_point")
 @pytest.mark.parametrize("block", PARAMS)
 def test_python(comm, capsys, block):
     capsys.readouterr()
@@ -43,6 +68,9 @@ def test_python(comm, capsys, block):
         finally:
             names.clear()
             tf.keras.backend.clear_session()
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_initialized():
+                distributed.destroy_process_group()
 
     texts = outcomes(comm, run)
     gc.collect()  # channels have names, which the next block may use again

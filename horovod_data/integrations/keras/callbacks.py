@@ -53,7 +53,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
         sent = [each for each in map(_plain, variables) if id(each) not in self._kept]
 
-        @tf.function(autograph=False)  # in a graph all of them are under way at once
+        @tf.function(autograph=False)  # in a graph all collectives run at the same time
         def broadcast() -> None:
             with tf.device(self._device):
                 for number, each in enumerate(sent):
@@ -200,7 +200,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def _plain(variable: Any) -> Any:
-    """TensorFlow's variable of one of Keras."""
+    """The TensorFlow variable inside a variable of Keras."""
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 

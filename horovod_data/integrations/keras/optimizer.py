@@ -60,8 +60,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Makes an optimizer that averages gradients over all ranks before it applies them.
 
-    It is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is built, it
-    also has copies of its variables. A MultiOptimizer keeps a function as its map, and what the function returns. A saved model keeps it: import this module before `keras.models.load_model`.
+    The result is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is
+    built, the result also has copies of its variables. A MultiOptimizer keeps a function as its map, and the optimizers
+    that the function returns. A saved model keeps the optimizer: import this module before `keras.models.load_model`.
 
     Gradient clipping, weight decay, averages of weights and gradient accumulation of Keras work as in one process. With
     `gradient_accumulation_steps` each step is averaged. With loss scaling (`mixed_float16`, LossScaleOptimizer) all
