@@ -64,7 +64,8 @@ def columns_of(spec: Any, element: Any) -> list[Column]:
         same = len(columns) == len(wanted) and _is_composite(value) == specs.is_composite(leaf)
         for column, part in zip(columns, wanted):
             same = same and column.dtype == part.dtype and (part.shape is None or len(part.shape) == len(column.dims))
-            same = same and (column.text is None or not isinstance(leaf, specs.DenseSpec) or column.text == leaf.text)
+            texts = column.text is not None and 0 not in column.dims and isinstance(leaf, specs.DenseSpec)
+            same = same and (not texts or column.text == leaf.text)
         if not same:
             now = _leaf_spec(name, value)
             what = f"component {name} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
@@ -172,7 +173,7 @@ def _column_of_array(name: str, array: Any) -> Column:
             other = next(type(item).__name__ for item in items if not isinstance(item, _TEXTS))
             what = f"component {name} is an array of objects, and one of them is a {other}"
             raise explained(TypeError, what, "Use an array of numbers, or of str or bytes", where="")
-        return _column_of_texts(array.shape, items)
+        return _column_of_texts(array.shape, items, {"U": True, "S": False}.get(array.dtype.kind))
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype.name
@@ -184,13 +185,13 @@ def _column_of_array(name: str, array: Any) -> Column:
     return Column(dtype, array.shape, array.__array_interface__["data"][0], array.nbytes, array)
 
 
-def _column_of_texts(dims: tuple[int, ...], items: list[Any]) -> Column:
+def _column_of_texts(dims: tuple[int, ...], items: list[Any], text: Optional[bool] = None) -> Column:
     kinds = {isinstance(item, str) for item in items}
     encoded = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in items]
     lengths = np.fromiter(map(len, encoded), "<u8", len(encoded)).tobytes()
     memory = np.frombuffer(b"".join([lengths, *encoded]), np.uint8)
     address = memory.__array_interface__["data"][0]
-    return Column(dtypes.TEXT, dims, address, memory.nbytes, memory, kinds == {True} if kinds else None)
+    return Column(dtypes.TEXT, dims, address, memory.nbytes, memory, kinds == {True} if kinds else text)
 
 
 def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:

@@ -73,3 +73,35 @@ def test_a_source(source):
 def test_a_source_with_workers_on_a_dedicated_reader(source, method):
     found = rows_of(source, 1, "2", *[method] * bool(method))
     check(*found, in_order="hf" not in source and "grain" not in source and source != "webdataset")
+
+
+VALIDATES = """
+import torch
+import horovod_data as hvdata
+
+class Rows:  # its workers fork while this rank holds a batch
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return float(x[0]), i
+
+hvdata.init()
+loader = hvdata.loader(lambda: [torch.full([40000], float(k)) for k in range(4)], batch="global", to="torch")
+kept = []
+for step, x in enumerate(loader):
+    kept.append(x[:3])
+    if step % 2:
+        for batch, rows in torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2, multiprocessing_context="fork"):
+            assert batch.tolist() == [float(step)] * 4
+    assert [part.tolist() for part in kept] == [[float(k)] * 3 for k in range(step + 1)]
+assert len(list(loader)) == 4
+print("whole", flush=True)
+"""
+
+
+def test_workers_of_a_data_loader_on_ranks_that_hold_a_loader():
+    pytest.importorskip("torch")
+    job = run_job(VALIDATES, 2, timeout=120)
+    assert job.returncode == 0, job.describe()
+    job.assert_said("^whole$", 0, 1)
