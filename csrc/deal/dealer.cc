@@ -60,7 +60,12 @@ class Dealer {
     source_->clock.TurnTo(ReaderDoes::kPulls);
     Outcome outcome = input_->Next(element, end);
     source_->clock.TurnTo(ReaderDoes::kDeals);
-    return outcome.ok() && !*end ? cutter_.CheckCostsOf(*element) : outcome;
+    if (!outcome.ok() || *end) return outcome;
+    if (element->size() != source_->config().dtypes.size()) {
+      return {kInternal, "an element has " + std::to_string(element->size()) + " components, but those of channel " +
+                             source_->config().name + " have " + std::to_string(source_->config().dtypes.size())};
+    }
+    return cutter_.CheckCostsOf(*element);
   }
 
   // Gives the hashes of all pulled elements to the comparison of the readers that divide them.

@@ -36,7 +36,7 @@ class Cutter {
   // Makes a share of one per-rank batch.
   Outcome CutOne(const Columns& element, Columns* share) const;
 
-  // What CutEmpty needs to know of each component of a share. The weight is not among them.
+  // CutEmpty needs to know this of each component of a share, except the weight.
   struct Part {
     int32_t dtype = kFloat;
     std::vector<int64_t> dims;

@@ -115,7 +115,8 @@ Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share) {
     *(*share)[leaf.first + 2].make<int64_t>() = rows + added;
     return join(leaf.first + 1);
   }
-  // From the outermost splits to the innermost: what they divide is not joined yet. The values are the first part.
+  // Joins the outermost splits first, because `below` must count what the splits divide before it is joined. The values
+  // are the first part, and are joined last.
   for (size_t part = leaf.first + 1; part < leaf.first + leaf.parts; ++part) {
     const int64_t before = (*share)[part].count();
     const int64_t below =

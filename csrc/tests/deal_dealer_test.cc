@@ -33,6 +33,7 @@ class MadeUpPipeline : public Pipeline {
     bool saves = true;
     int64_t first = 0;  // added to all numbers
     uint64_t fails_at = kElements + 1;
+    bool texts = true;  // otherwise elements lack their second component
   };
   explicit MadeUpPipeline(const Options& options) : options_(options) {}
 
@@ -56,6 +57,7 @@ class MadeUpPipeline : public Pipeline {
     const std::string_view all(*texts);
     *element = {Vector<int64_t>({number, number + 1}),
                 Texts({2}, {all.substr(0, all.size() / 2), all.substr(all.size() / 2)}, texts)};
+    if (!options_.texts) element->pop_back();
     return {};
   }
   Outcome Save(uint64_t /*most*/, std::vector<std::string>* saved, uint64_t* bytes) override {
@@ -189,6 +191,14 @@ TEST(Dealer, SendsTheErrorOfThePipelineAfterTheStepsBefore) {
   const Outcome outcome = epoch.End(1);
   EXPECT_EQ(outcome.code, kDataLoss);
   EXPECT_EQ(outcome.message, "the pipeline has failed");
+}
+
+TEST(Dealer, AnElementWithoutAComponentIsAnError) {
+  Epoch epoch;
+  epoch.Begin({true, 0, kElements + 1, false});
+  const Outcome outcome = epoch.End(0);
+  EXPECT_EQ(outcome.code, kInternal);
+  EXPECT_EQ(outcome.message, "an element has 1 components, but those of channel train have 2");
 }
 
 // Of a saved epoch whose trainer has taken one step of the two that were dealt.

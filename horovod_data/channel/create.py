@@ -97,6 +97,8 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
         check_agreement(job, what, said)
         check_errors(job, what, said, failure)
         channel, arenas = _agreed(job, options, number, what, said, reading)
+        if reading is not None and reading.spec is EMPTY:
+            reading.agreed(channel.spec)
         _create(channel, arenas, reading)
         watch.expect(channel.label, channel.steps)
         if dealer is not None:

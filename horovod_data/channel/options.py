@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of distribute_dataset() on which all ranks must agree: names, defaults and checks.
+"""The arguments of distribute_dataset() and loader() on which all ranks must agree: names, defaults and checks.
 
-A new argument is a parameter of distribute_dataset(), a field here with its check, and the code that uses it. Ranks
-compare all fields.
+A new argument is a parameter of both functions, a field here with its check, and the code that uses it. Ranks compare
+all fields.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ UNLESS_SHARDED = _Marker("auto, unless the dataset function takes a context")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The arguments. The fields have the names and defaults of the parameters of distribute_dataset().
+    """The arguments. The fields have the names and defaults of the parameters of distribute_dataset()
+    and loader().
 
     Raises:
       TypeError, ValueError: an argument is wrong by itself, or contradicts another argument.

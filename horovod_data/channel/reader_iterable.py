@@ -19,6 +19,8 @@ from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
 from .shard.summary import PartSummary
 from .source_states import Saved, check_whole, forget_state, stateful, use_epoch_of
 
+_NONE: Any = object()  # what next() returns at the end
+
 
 def read_iterable(
     source: Any,
@@ -44,18 +46,23 @@ def read_iterable(
     count = UNKNOWN if function is not None else first.count
     if divides and count >= 0:
         count = (count - reader + readers - 1) // readers
-    held = [first]
+    held = [first]  # if there is a function: until an epoch has begun
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        if function is None or (number == 1 and held):
-            iterables = held[0]
-        else:
+        if function is None:
+            bindings.deal(channel, epoch, anew=False, divides=divides, source=first)
+            return
+        iterables = held.pop() if held and number == 1 else None
+        held.clear()
+        if iterables is None:
+            first.forget()
             iterables = first.of_another_epoch(function(number), number)
-        if function is not None:
-            held.clear()
-        bindings.deal(channel, epoch, anew=function is not None, divides=divides, source=iterables)
+        try:
+            bindings.deal(channel, epoch, anew=True, divides=divides, source=iterables)
+        finally:
+            iterables.forget()
 
-    return Reading(spec, count, None, None, part, deal, first.forget)
+    return Reading(spec, count, None, None, part, deal, first.forget, first.agreed)
 
 
 class Iterables:
@@ -71,9 +78,11 @@ class Iterables:
         self._iterator: Optional[Iterator[Any]] = None
         self._peeked: list[Any] = []  # the first element, if next() has not given it yet
         self._fresh = False  # the iterator was made by peek(), and no epoch uses it yet
-        self._yielded = 0  # in this epoch
-        self._ended = False  # the iterator has reached its end
-        self._loaded = False  # the source was given a state
+        self._restored: Optional[bytes] = None  # the state from which this epoch began
+        self._loaded = False  # the source, not an iterator, was given a state
+        self._asked = False  # the iterator has yielded in this epoch, so its state is that of the epoch
+        self._ended = False  # the iterator has no further element
+        self._yielded = 0  # elements of this epoch
         self._kept: Any = None  # what the columns of the last element refer to
         self._begun = False  # the source is an iterator itself, and was read
         self.count = _length(source)
@@ -82,13 +91,22 @@ class Iterables:
         """Makes the first element, and returns the spec of all. EMPTY: there is no element."""
         self._iterator = self._iter()
         self._fresh = True
-        for element in self._iterator:
-            self._peeked = [element]
-            self._spec = columns.spec_of(self._with_costs(element))
-            if self._costs is not None:
-                _check_costs(self._spec)
-            break
+        element = next(self._iterator, _NONE)
+        if element is _NONE:
+            return self._spec
+        self._peeked = [element]
+        self._spec = columns.spec_of(self._with_costs(element))
+        if not leaves(self._spec if self._costs is None else self._spec[0]):
+            what = "the source's first element has no component: it has None and empty containers only"
+            to_do = "Let it have an array, a tensor, a number or a text; an empty list may be np.array([])"
+            raise explained(TypeError, what, to_do)
+        if self._costs is not None:
+            _check_costs(self._spec)
         return self._spec
+
+    def agreed(self, spec: Any) -> None:
+        """Takes the spec of the other readers' elements. peek() has found no element here."""
+        self._spec = spec
 
     def of_another_epoch(self, source: Any, number: int) -> Iterables:
         """The Iterables of the source that the program's function has made for epoch `number`."""
@@ -104,81 +122,87 @@ class Iterables:
 
     def start(self, number: int) -> None:
         """Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0."""
+        self._restored, self._asked, self._ended = None, False, False
         if self._fresh:
             self._fresh = False
             return
-        self._peeked = []
         if self._loaded:
-            self._loaded = False
             forget_state(self._source)
+        self._loaded = False
+        self._peeked = []
         self._iterator = self._iter()
-        self._yielded, self._ended = 0, False
+        self._yielded = 0
 
     def start_from(self, state: bytes, number: int) -> None:
-        """Makes an iterator that continues from a state of save()."""
+        """Makes an iterator from a state of save(). An iterator of peek() stays for the next epoch if this one is over."""
         saved = Saved(*pickle.loads(state))
+        self._restored, self._asked, self._ended = state, False, saved.ended
+        if saved.ended:
+            return
         iterator = self._iterator if self._fresh else None
-        self._fresh, self._peeked = False, []
-        self._yielded, self._ended = saved.yielded, saved.ended
         if iterator is None and not hasattr(self._source, "load_state_dict"):  # workers of a DataLoader start once only
             iterator = self._iter(seeks=True)
+        self._fresh, self._peeked, self._yielded = False, [], saved.yielded
         found = stateful(self._source, iterator)
         if found is None:
             what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
             raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
-        if found.of_source:
+        self._loaded = found.of_source
+        if self._loaded:
             use_epoch_of(saved.state, self._source)
-            self._loaded = True
-            found.load(saved.state)
-        elif not saved.ended:
-            found.load(saved.state)
-        if saved.ended:
-            self._iterator = iter(())
-        else:
-            self._iterator = self._iter(seeks=True) if found.of_source else iterator
+        found.load(saved.state)
+        self._iterator = self._iter(seeks=True) if self._loaded else iterator
 
     def next(self) -> Optional[list[columns.Column]]:
         """The columns of the next element. None: there is none. They are valid until the next call."""
         self._kept = None
-        assert self._iterator is not None
+        if self._ended:
+            return None
         if self._peeked:
             element = self._peeked.pop()
         else:
-            try:
-                element = next(self._iterator)
-            except StopIteration:
-                self._ended = True
-                self._check_length()
-                return None
+            assert self._iterator is not None
+            element = next(self._iterator, _NONE)
+        if element is _NONE:
+            self._ended = True
+            self._check_length()
+            return None
+        self._asked = True
         self._yielded += 1
         self._check_length()
-        if self._spec is EMPTY:  # the source of another reader had elements, when this reader's had none
-            self._spec = columns.spec_of(self._with_costs(element))
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state after the last element of next(). None: the source has no state, or peek() has made another element."""
-        if self._peeked:
-            return None
+        """The state behind the last element of next(). None: the source has none.
+
+        A source's own state is that of the epoch only after the first element. Before it, the result is the state from
+        which the epoch began. Without one it is None, so a restore begins the source anew. A source that has ended may
+        begin anew when its state is restored, so the result then says that it has ended.
+        """
+        if self._ended:
+            return pickle.dumps(tuple(Saved(None, self._yielded, True)))
+        if not self._asked:
+            return self._restored
         found = stateful(self._source, self._iterator)
         if found is None:
             return None
         check_whole(self._source)
-        return pickle.dumps(tuple(Saved(found.get(), self._yielded, self._ended)))
+        return pickle.dumps(tuple(Saved(found.get(), self._yielded, False)))
 
     def close(self) -> None:
-        """The epoch is over."""
-        self._iterator = self._kept = None
-        self._peeked, self._fresh = [], False
+        """The epoch is over. An iterator of peek() stays, if this epoch has not used it."""
+        self._kept = None
+        if not self._fresh:
+            self._iterator, self._peeked = None, []
 
     # ----
 
     def _iter(self, seeks: bool = False) -> Iterator[Any]:
         """A new iterator. `seeks`: it will be restored, so it may be one that was used before."""
         iterator = iter(self._source)
-        if iterator is self._source:
-            if self._begun and not seeks:
+        if iterator is self._source and not seeks:
+            if self._begun:
                 what = f"the source is an iterator ({type(iterator).__name__}), which can be read once, and this is another epoch"
                 to_do = "Pass a function that makes one, or an iterable, such as a list or a DataLoader"
                 raise explained(ValueError, what, to_do, where="")
@@ -217,11 +241,12 @@ def _length(source: Any) -> int:
     if data is not None and isinstance(getattr(source, "dataset", None), data.IterableDataset):
         return UNKNOWN
     try:
-        return len(source)
+        count = len(source)
     except TypeError:
         return UNKNOWN
     except OverflowError:  # len() takes no more than sys.maxsize
         return INFINITE
+    return INFINITE if count == sys.maxsize else count  # sys.maxsize: of a Grain dataset that is repeated for ever
 
 
 def _check_costs(spec: Any) -> None:

@@ -35,6 +35,8 @@ class Reading:
     # deal(channel, epoch, number) runs one epoch, until all trainers have ended it
     deal: Callable[[int, int, int], None]
     close: Callable[[], None] = lambda: None  # frees what it holds
+    # takes the spec of the other readers' elements. It is called if `spec` is EMPTY
+    agreed: Callable[[Any], None] = lambda spec: None
 
 
 # Stands for the spec of a source without elements, which is unknown.

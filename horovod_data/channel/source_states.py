@@ -30,7 +30,7 @@ class Saved(NamedTuple):
 
     state: Any
     yielded: int  # the elements before it in its epoch
-    ended: bool  # the iterator had reached its end. Restored, some sources would begin another epoch there
+    ended: bool  # the source had ended. There is no state then, because some sources begin anew at a state of their end
 
 
 def stateful(source: Any, iterator: Any) -> Optional[Stateful]:
@@ -54,7 +54,7 @@ def check_whole(source: Any) -> None:
 def use_epoch_of(state: Any, source: Any) -> None:
     """Sets the epoch of a state before the state is loaded. The dataset would ignore a state of another epoch."""
     data, epoch = _hugging_face(source), _epoch_in(state)
-    if data is not None and epoch not in (None, data.epoch):
+    if data is not None and epoch is not None and epoch != data.epoch:
         data.set_epoch(epoch)
 
 
@@ -67,21 +67,15 @@ def forget_state(source: Any) -> None:
 
 
 def _hugging_face(source: Any) -> Any:
-    return next((one for one in (source, getattr(source, "dataset", None)) if _is_of_hugging_face(one)), None)
-
-
-def _is_of_hugging_face(part: Any) -> bool:
-    return type(part).__module__.partition(".")[0] == "datasets"
+    both = (source, getattr(source, "dataset", None))
+    return next((one for one in both if hasattr(one, "_starting_state_dict")), None)
 
 
 def _has_shuffle_buffer(part: Any) -> bool:
     if isinstance(part, (list, tuple)):
         return any(map(_has_shuffle_buffer, part))
-    if not _is_of_hugging_face(part):
-        return False
-    return getattr(part, "buffer_size", 0) > 1 or any(
-        _has_shuffle_buffer(inner) for name, inner in vars(part).items() if "ex_iterable" in name
-    )
+    inner = [one for name, one in getattr(part, "__dict__", {}).items() if "ex_iterable" in name]
+    return getattr(part, "buffer_size", 0) > 1 or _has_shuffle_buffer(inner)
 
 
 def _epoch_in(state: Any) -> Optional[int]:

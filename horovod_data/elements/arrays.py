@@ -7,7 +7,6 @@ to it, also after shutdown().
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence
 import numpy as np
 
 from ..errors import explained
+from ..native.bindings import bytes_at
 from . import dtypes, specs
 from .composites import Ragged, Sparse
 from .nests import filled, leaves
@@ -34,17 +34,18 @@ class Given(Protocol):
 
 
 class _Memory:
-    """The memory of one column, in the form from which numpy makes an array without a copy."""
+    """The memory of one column. With its interface numpy makes an array without a copy, which keeps this object."""
 
     __slots__ = ("__array_interface__", "_owner", "_release")
+    __array_interface__: dict[str, Any]
 
-    def __init__(self, interface: dict[str, Any], owner: int, release: Callable[[int], None]):
-        self.__array_interface__ = interface
+    def __init__(self, owner: Optional[int], release: Callable[[int], None]):
         self._owner = owner
         self._release = release
 
     def __del__(self) -> None:
-        self._release(self._owner)
+        if self._owner:
+            self._release(self._owner)
 
 
 class Maker(NamedTuple):
@@ -64,30 +65,35 @@ class Maker(NamedTuple):
 
     def element(self, columns: Sequence[Given]) -> Any:
         """The element of a share's columns."""
-        parts = iter([self._array(column) for column in columns])
+        # These objects exist before anything else is made. So an error below releases every column.
+        held = [_Memory(column.owner, self.release) for column in columns]
+        parts = iter([self._array(*one) for one in zip(columns, held)])
         made: list[Any] = []
         for _, leaf in leaves(self.spec):
+            indices = next(parts) if isinstance(leaf, specs.SparseSpec) else None
+            values = next(parts)
+            if leaf.dtype == dtypes.TEXT:
+                values = self._texts(values, leaf.text)
             if isinstance(leaf, specs.SparseSpec):
-                made.append(Sparse(next(parts), next(parts), next(parts)))
+                made.append(Sparse(indices, values, next(parts)))
             elif isinstance(leaf, specs.RaggedSpec) and leaf.ragged_rank:
-                made.append(Ragged(next(parts), [next(parts) for _ in range(leaf.ragged_rank)]))
-            elif leaf.dtype == dtypes.TEXT:
-                made.append(self._texts(next(parts), getattr(leaf, "text", False)))
+                made.append(Ragged(values, [next(parts) for _ in range(leaf.ragged_rank)]))
             else:
-                made.append(next(parts))
+                made.append(values)
         return filled(self.spec, made)
 
-    def _array(self, column: Given) -> Any:
+    def _array(self, column: Given, memory: _Memory) -> Any:
         shape = tuple(column.dims[: column.ndim])
         name = dtypes.NAMES[column.dtype]
         if name == dtypes.TEXT:
-            return _decoded(column, shape, self.release)
+            return _decoded(column, shape)
         read_only = self.to == "numpy"  # torch has no read-only tensors, and warns of a read-only array
         bits = np.dtype(dtypes.bits_of(name))
         array = np.empty(shape, bits)
         if column.bytes and column.owner:
-            interface = {"version": 3, "shape": shape, "typestr": bits.str, "data": (column.data, read_only)}
-            array = np.asarray(_Memory(interface, column.owner, self.release))
+            data = column.data, read_only
+            memory.__array_interface__ = {"version": 3, "shape": shape, "typestr": bits.str, "data": data}
+            array = np.asarray(memory)
         if self.writable:
             array = array.copy() if column.bytes else array
         elif read_only:
@@ -105,11 +111,9 @@ class Maker(NamedTuple):
         return texts.tolist() if self.to == "torch" else texts
 
 
-def _decoded(column: Given, shape: tuple[int, ...], release: Callable[[int], None]) -> Any:
+def _decoded(column: Given, shape: tuple[int, ...]) -> Any:
     """The texts of a column, as an array of bytes objects."""
-    encoded = ctypes.string_at(column.data or 0, column.bytes) if column.bytes else b""
-    if column.owner:
-        release(column.owner)
+    encoded = bytes_at(column.data, column.bytes) if column.bytes else b""
     texts = np.empty(shape, object)
     flat = texts.reshape(-1)
     at = 8 * flat.size
@@ -148,7 +152,9 @@ def check_spec(spec: Any, to: str) -> None:
             continue
         if to == "numpy":
             dtypes.numpy_of(leaf.dtype)
-        elif not isinstance(getattr(sys.modules["torch"], leaf.dtype, None), sys.modules["torch"].dtype):
+            continue
+        torch = sys.modules["torch"]
+        if dtypes.is_quantized(leaf.dtype) or not isinstance(getattr(torch, leaf.dtype, None), torch.dtype):
             what = f"torch has no type for component {name}, {leaf.dtype}"
             raise explained(TypeError, what, 'Convert it on the reader, or use to="numpy"')
 

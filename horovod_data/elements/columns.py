@@ -7,6 +7,7 @@ A column is the address of the items of an array. The C++ core copies them befor
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -64,8 +65,7 @@ def columns_of(spec: Any, element: Any) -> list[Column]:
         same = len(columns) == len(wanted) and _is_composite(value) == specs.is_composite(leaf)
         for column, part in zip(columns, wanted):
             same = same and column.dtype == part.dtype and (part.shape is None or len(part.shape) == len(column.dims))
-            texts = column.text is not None and 0 not in column.dims and isinstance(leaf, specs.DenseSpec)
-            same = same and (not texts or column.text == leaf.text)
+            same = same and (column.text is None or column.text == leaf.text)
         if not same:
             now = _leaf_spec(name, value)
             what = f"component {name} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
@@ -128,7 +128,8 @@ def _leaf_spec(name: str, leaf: Any) -> specs.LeafSpec:
             what = f"component {name} is an hvdata.Ragged whose row_splits are no vectors of int64 or of int32"
             raise explained(TypeError, what, 'Make them with numpy.array(..., "int64")', where="")
         shape = (None,) * (len(splits) + len(values.dims))
-        return specs.RaggedSpec(shape, values.dtype, len(splits), splits[0].dtype)
+        text = _is_text(values, value.values)
+        return specs.RaggedSpec(shape, values.dtype, len(splits), splits[0].dtype, text=text)
     if isinstance(value, Sparse):
         indices, values, dense_shape = columns
         sizes = [len(column.dims) for column in columns]
@@ -137,8 +138,15 @@ def _leaf_spec(name: str, leaf: Any) -> specs.LeafSpec:
             raise explained(
                 TypeError, what, "Pass indices [entries, axes], values [entries], dense_shape [axes]", where=""
             )
-        return specs.SparseSpec((None,) * dense_shape.dims[0], values.dtype)
-    return specs.DenseSpec((None,) * len(columns[0].dims), columns[0].dtype, text=bool(columns[0].text))
+        return specs.SparseSpec((None,) * dense_shape.dims[0], values.dtype, _is_text(values, value.values))
+    return specs.DenseSpec((None,) * len(columns[0].dims), columns[0].dtype, text=_is_text(columns[0], value))
+
+
+def _is_text(column: Column, value: Any) -> bool:
+    """Says whether a column has str. If it is empty, the array's type says so."""
+    if column.text is None:
+        return isinstance(value, np.ndarray) and value.dtype.kind == "U"
+    return column.text
 
 
 def _column(name: str, value: Any) -> Column:
@@ -159,11 +167,22 @@ def _column(name: str, value: Any) -> Column:
 
 
 def _column_of_list(name: str, value: list[Any]) -> Column:
-    try:
-        return _column_of_array(name, np.asarray(value))
-    except ValueError:  # numpy can't make an array of it
+    first: Any = value
+    while isinstance(first, list) and first:
+        first = first[0]
+    text = isinstance(first, _TEXTS)
+    array: Any = None
+    with contextlib.suppress(ValueError):  # numpy can't make an array of it
+        # numpy's own texts would lose zeros at their ends, and take the memory of the longest text.
+        array = np.asarray(value, object if text else None)
+    kinds = set(map(type, array.flat)) if text else set()
+    if array is None or list in kinds:
         what = f"component {name} is a list of lists of different lengths"
-        raise explained(TypeError, what, "Pad them, or make an hvdata.Ragged of them", where="") from None
+        raise explained(TypeError, what, "Pad them, or make an hvdata.Ragged of them", where="")
+    if array.dtype.kind in "SU" or not all(issubclass(kind, _TEXTS) for kind in kinds):
+        what = f"component {name} is a list with both numbers and texts"
+        raise explained(TypeError, what, "Put them into two components", where="")
+    return _column_of_array(name, array)
 
 
 def _column_of_array(name: str, array: Any) -> Column:
@@ -173,7 +192,7 @@ def _column_of_array(name: str, array: Any) -> Column:
             other = next(type(item).__name__ for item in items if not isinstance(item, _TEXTS))
             what = f"component {name} is an array of objects, and one of them is a {other}"
             raise explained(TypeError, what, "Use an array of numbers, or of str or bytes", where="")
-        return _column_of_texts(array.shape, items, {"U": True, "S": False}.get(array.dtype.kind))
+        return _column_of_texts(array.shape, items)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype.name
@@ -185,13 +204,13 @@ def _column_of_array(name: str, array: Any) -> Column:
     return Column(dtype, array.shape, array.__array_interface__["data"][0], array.nbytes, array)
 
 
-def _column_of_texts(dims: tuple[int, ...], items: list[Any], text: Optional[bool] = None) -> Column:
+def _column_of_texts(dims: tuple[int, ...], items: list[Any]) -> Column:
     kinds = {isinstance(item, str) for item in items}
     encoded = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in items]
     lengths = np.fromiter(map(len, encoded), "<u8", len(encoded)).tobytes()
     memory = np.frombuffer(b"".join([lengths, *encoded]), np.uint8)
     address = memory.__array_interface__["data"][0]
-    return Column(dtypes.TEXT, dims, address, memory.nbytes, memory, kinds == {True} if kinds else text)
+    return Column(dtypes.TEXT, dims, address, memory.nbytes, memory, kinds == {True} if kinds else None)
 
 
 def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:
@@ -199,7 +218,7 @@ def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:
         what = f"component {name} is a tensor on {tensor.device}"
         raise explained(TypeError, what, "Let the source yield tensors on the CPU: use .cpu()", where="")
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or dtype not in dtypes.NAMES.values():
+    if tensor.layout != torch.strided or tensor.is_quantized or dtype not in dtypes.NAMES.values():
         kind = dtype if tensor.layout == torch.strided else str(tensor.layout)
         what = f"component {name} is a tensor of {kind}, which can't be sent to another rank"
         raise explained(TypeError, what, "Convert it to a dense tensor of another type", where="")

@@ -21,10 +21,8 @@ _NUMBERS = {
 NAMES = {number: name for name, number in _NUMBERS.items()}
 _FLOATING = ("float", "bfloat")
 _QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "qint16": "int16", "quint16": "uint16"}
-# Types that numpy has only with ml_dtypes, and numpy's own types of the same size.
-_BITS = {
-    name: "uint16" if name == "bfloat16" else "uint8" for name in _NUMBERS if name.startswith(("bfloat", "float8"))
-}
+# Types that numpy has only with ml_dtypes, and numpy's own types of the same size. Older versions of torch have no uint16.
+_BITS = {name: "int16" if name == "bfloat16" else "uint8" for name in _NUMBERS if name.startswith(("bfloat", "float8"))}
 _BITS.update(int4="int8", uint4="uint8")
 
 
@@ -38,6 +36,11 @@ def number_of(name: str) -> int:
 def is_floating(name: str) -> bool:
     """Says whether the items are floating-point numbers."""
     return name.startswith(_FLOATING)
+
+
+def is_quantized(name: str) -> bool:
+    """Says whether the items stand for numbers with a scale, which is not known here."""
+    return name in _QUANTIZED
 
 
 def bits_of(name: str) -> str:

@@ -24,6 +24,7 @@ class _Leaf:
 
     shape: Shape
     dtype: str
+    text: bool = False  # dtype "string": the source has str, not bytes
     kind = ""
 
     @property
@@ -47,7 +48,7 @@ class DenseSpec(_Leaf):
     shape: Shape
     dtype: str
     name: Optional[str] = None  # as TensorFlow's TensorSpec has it
-    text: bool = False  # dtype "string": the source has str, not bytes
+    text: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,7 @@ class SparseSpec(_Leaf):
 
     shape: Shape
     dtype: str
+    text: bool = False
     kind = "sparse "
 
 
@@ -71,6 +73,7 @@ class RaggedSpec(_Leaf):
     ragged_rank: int
     splits: str  # the type of the row splits
     flat: Optional[DenseSpec] = None  # of the values, if TensorFlow knows it
+    text: bool = False
     kind = "ragged "
 
 
@@ -101,9 +104,9 @@ def to_json(spec: Any) -> Any:
         return ["list" if isinstance(spec, list) else "tuple", [to_json(part) for part in spec]]
     sizes = None if spec.shape is None else list(spec.shape)
     if isinstance(spec, SparseSpec):
-        return ["sparse", sizes, spec.dtype]
+        return ["sparse", sizes, spec.dtype, spec.text]
     if isinstance(spec, RaggedSpec):
-        return ["ragged", sizes, spec.dtype, spec.ragged_rank, spec.splits, to_json(spec.flat)]
+        return ["ragged", sizes, spec.dtype, spec.ragged_rank, spec.splits, to_json(spec.flat), spec.text]
     return ["tensor", sizes, spec.dtype, spec.name, spec.text]
 
 
@@ -116,15 +119,16 @@ def from_json(said: Any) -> Any:
         items = [(key, from_json(part)) for key, part in given[0]]
         return collections.OrderedDict(items) if kind == "ordered" else dict(items)
     if kind == "named":
-        return collections.namedtuple(given[0], given[1])(*map(from_json, given[2]))
+        # rename=True: the class may have been made with it, and then has fields such as _1.
+        return collections.namedtuple(given[0], given[1], rename=True)(*map(from_json, given[2]))
     if kind in ("list", "tuple"):
         parts = [from_json(part) for part in given[0]]
         return parts if kind == "list" else tuple(parts)
     shape = None if given[0] is None else tuple(given[0])
     if kind == "sparse":
-        return SparseSpec(shape, given[1])
+        return SparseSpec(shape, *given[1:])
     if kind == "ragged":
-        return RaggedSpec(shape, given[1], given[2], given[3], from_json(given[4]))
+        return RaggedSpec(shape, given[1], given[2], given[3], from_json(given[4]), given[5])
     return DenseSpec(shape, *given[1:])
 
 
@@ -231,18 +235,18 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def _common_leaf(one: LeafSpec, other: LeafSpec) -> Optional[LeafSpec]:
-    if type(one) is not type(other) or one.dtype != other.dtype:
+    if type(one) is not type(other) or (one.dtype, one.text) != (other.dtype, other.text):
         return None
     shape = _common_shape(one.shape, other.shape)
     if isinstance(one, DenseSpec) and isinstance(other, DenseSpec):
         name = one.name if one.name == other.name else None
-        return None if one.text != other.text else DenseSpec(shape, one.dtype, name, one.text)
+        return DenseSpec(shape, one.dtype, name, one.text)
     if isinstance(one, RaggedSpec) and isinstance(other, RaggedSpec):
         if (one.ragged_rank, one.splits) != (other.ragged_rank, other.splits):
             return None
         flat: Any = None if one.flat is None or other.flat is None else _common_leaf(one.flat, other.flat)
         return None if flat is None and one.flat != other.flat else dataclasses.replace(one, shape=shape, flat=flat)
-    return SparseSpec(shape, one.dtype)
+    return dataclasses.replace(one, shape=shape)
 
 
 def _common_shape(one: Shape, other: Shape) -> Shape:
@@ -259,7 +263,7 @@ def _with_rows(leaf: LeafSpec, rows: Optional[int]) -> LeafSpec:
         return leaf
     shape = (rows, *leaf.shape[1:])
     if isinstance(leaf, RaggedSpec):
-        return RaggedSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.splits)
+        return dataclasses.replace(leaf, shape=shape, flat=None)
     return dataclasses.replace(leaf, shape=shape)
 
 

@@ -7,6 +7,10 @@
     open_mpi     turns an arrangement into a command line of Open MPI's mpirun: pure
     hydra        turns an arrangement into a command line of MPICH's Hydra: pure
     main         does all of that, and starts the job
+    restarts     decides whether the job is started again, and on which hosts: pure
+    supervisor   starts mpirun again after a loss
+    processes    starts mpirun for the supervisor, and receives its signals
+    notes        is what ranks leave for the supervisor: whether they began, and how they failed
     rank         runs the user's program on every rank, and ends the job when the program fails
 
 All of them raise LaunchError for a job that can't be started. This package imports neither TensorFlow nor MPI. So the

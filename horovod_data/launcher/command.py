@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import shlex
 from typing import Mapping, Sequence
+
+from . import LaunchError
 
 # Empty on dedicated readers. Otherwise TensorFlow would take memory of every GPU there.
 HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -58,6 +61,14 @@ class Command:
         parts = [f"-u {name}" for name in self.without]
         parts += [f"{name}={shlex.quote(value)}" for name, value in self.environ.items()]
         return " ".join(["env"] * bool(self.without) + parts + [shlex.join(self.words)])
+
+
+def not_started(command: Command, error: OSError) -> LaunchError:
+    """The error of a command that can't be started."""
+    what = f"{command.words[0]} can't be started ({error.strerror})"
+    if error.errno == errno.E2BIG:
+        return LaunchError(what, "Unset variables that ranks don't need, or let srun start the ranks")
+    return LaunchError(what, "Name another mpirun with --mpirun")
 
 
 def exportable(environ: Mapping[str, str]) -> list[str]:

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Optional, Sequence
 
 from ..errors import explain
 from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
+from .restarts import Lost
+
+# A part of what Hydra writes when a process was killed.
+_KILLED = re.compile(r"PID (\d+) RUNNING AT (\S+)[^\n]*\n=\s+EXIT CODE: (\d+)")
 
 
 def command(
@@ -59,3 +64,9 @@ def warning(arrangement: Arrangement) -> str:
         return ""
     what = "MPICH's Hydra does not watch over its hosts: if a host is lost, the job ends only when TCP or"
     return explain(f"{what} HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")
+
+
+def lost(text: str) -> Optional[Lost]:
+    """What was lost, from the text that Hydra has written to stderr. None: it names nothing."""
+    killed = _KILLED.search(text)
+    return killed and Lost(f"process {killed[1]} on {killed[2]} ended with status {killed[3]}", killed[2])

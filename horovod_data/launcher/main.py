@@ -3,6 +3,8 @@
 
 mpirun replaces the launcher's process, so signals reach mpirun. On Ctrl-C and SIGTERM it ends all ranks on all hosts.
 The exit status of mpirun is the launcher's. launcher/rank.py makes it the status of the first rank that fails.
+
+With --state the launcher's process stays, and supervises mpirun: launcher/supervisor.py.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import errno
 import io
 import os
 import shlex
@@ -23,9 +24,12 @@ from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
 from ..job.cgroups import quota
 from . import LaunchError, hydra, open_mpi, options
-from .arrangement import Arrangement, arrange
-from .command import Command, exportable, on_rank
+from .arrangement import Arrangement, Group, Request, arrange
+from .command import Command, exportable, not_started, on_rank
 from .hosts import Allocation, Host, find_allocation, parse_hosts, read_hostfile
+from .notes import last_attempt
+from .restarts import ATTEMPT, LEAVE_STATUS, STATE, Lost, Policy
+from .supervisor import Job, supervise
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -44,7 +48,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         arrangement = arrange(request, allocation.hosts, own_names(given))
         mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
-        command = make_command(args, arrangement, mpirun, version)
+        np = sum(group.processes for group in arrangement.groups if not group.reader)
+        policy = options.policy_of(args, os.environ, np)
+        if policy is not None:
+            job = job_of(args, request, allocation.hosts, mpirun, version, policy)
+            command, _ = job.command(job.hosts, np, last_attempt(job.state) + 1)
+        else:
+            command = make_command(args, arrangement, mpirun, version)
         if "Open MPI" not in version and hydra.warning(arrangement):
             print(f"horovod-data-run: warning: {hydra.warning(arrangement)}", file=sys.stderr)
         if args.dry_run:
@@ -53,7 +63,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if args.verbose:
             where = f"{arrangement.describe()}; hosts from {allocation.source}; {version}"
             print(f"horovod-data-run: {where}\n{command}", flush=True)
-        start(command, args.output_filename)
+        make_folder(args.output_filename)
+        if policy is not None:
+            return supervise(job, policy)
+        start(command)
     except LaunchError as error:
         print(f"horovod-data-run: error: {error}", file=sys.stderr)
         return 2
@@ -109,6 +122,55 @@ def mpi_version(mpirun: Sequence[str]) -> str:
     raise LaunchError(what, "Name the mpirun of one of these with --mpirun")
 
 
+def job_of(
+    args: argparse.Namespace,
+    request: Request,
+    hosts: Sequence[Host],
+    mpirun: Sequence[str],
+    version: str,
+    policy: Policy,
+) -> Job:
+    """The job for the supervisor, which starts it on all hosts, or on some of them."""
+    state = os.path.abspath(args.state)
+    names = {host.name for host in hosts}
+    # Hosts with readers only are hosts without slots.
+    every = (*hosts, *(Host(name, 0) for name in request.reader_hosts if name not in names))
+    own = own_names(host.name for host in every)
+
+    def command(chosen: Sequence[Host], np: int, attempt: int) -> tuple[Command, str]:
+        there = {host.name for host in chosen}
+        asked = dataclasses.replace(
+            request, np=np, reader_hosts=tuple(name for name in request.reader_hosts if name in there)
+        )
+        arrangement = arrange(asked, [host for host in chosen if host.slots], own)
+        of_attempt = argparse.Namespace(**vars(args))
+        of_attempt.x = [
+            *(args.x or ()),
+            f"{STATE}={state}",
+            f"{ATTEMPT}={attempt}",
+            f"{LEAVE_STATUS}={policy.leave_status}",
+        ]
+        if args.output_filename and attempt > 1:
+            of_attempt.output_filename = os.path.join(args.output_filename, f"attempt-{attempt}")
+            make_folder(of_attempt.output_filename)
+        return make_command(of_attempt, arrangement, mpirun, version), arrangement.describe()
+
+    def probe(chosen: Sequence[Host]) -> Command:
+        without = {"command": ["true"], "output_filename": None, "tag_output": False, "binding_args": None}
+        of_probe = argparse.Namespace(**{**vars(args), **without})
+        return make_command(of_probe, Arrangement(tuple(Group(host.name, 1) for host in chosen), {}), mpirun, version)
+
+    def lost(text: str) -> Optional[Lost]:
+        found = (open_mpi if "Open MPI" in version else hydra).lost(text)
+        if found is None:
+            return None
+        short = found.host.partition(".")[0]  # MPI may leave out the domain
+        given = (host.name for host in every if host.name == found.host or host.name.partition(".")[0] == short)
+        return dataclasses.replace(found, host=next(given, found.host))
+
+    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost)
+
+
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:
     """The command line for the arrangement under that MPI."""
     program = on_rank(args.command)
@@ -130,14 +192,18 @@ def usable_cores() -> float:
     return min(cores, quota() or cores)
 
 
-def start(command: Command, output_folder: Optional[str]) -> NoReturn:
-    """Becomes mpirun."""
+def make_folder(output_folder: Optional[str]) -> None:
+    """Makes the folder of --output-filename."""
     if output_folder:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             what = f"--output-filename {output_folder}: this folder can't be made ({error.strerror})"
             raise LaunchError(what, "Name a folder to write the output of each rank to") from error
+
+
+def start(command: Command) -> NoReturn:
+    """Becomes mpirun."""
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
     for stream in (sys.stdout, sys.stderr):
@@ -146,7 +212,4 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     try:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:
-        what = f"{command.words[0]} can't be started ({error.strerror})"
-        if error.errno == errno.E2BIG:
-            raise LaunchError(what, "Unset variables that ranks don't need, or let srun start the ranks") from error
-        raise LaunchError(what, "Name another mpirun with --mpirun") from error
+        raise not_started(command, error) from error

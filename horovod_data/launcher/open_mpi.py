@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import Mapping, Sequence
+from typing import Mapping, Optional, Sequence
 
 from . import LaunchError
 from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
+from .restarts import Lost
 
 # The same parameters as in horovodrun: the transfer over TCP and shared memory, which works everywhere.
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
@@ -21,6 +22,9 @@ _KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oo
 _OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
 # A rank that waits gives its core to the rank for which it waits.
 _YIELD = {"mpi_yield_when_idle": "1"}
+# What mpirun writes when a process was killed, and when a host's daemon is gone.
+_KILLED = re.compile(r"noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)")
+_GONE = re.compile(r"Remote daemon: .* on node (\S+)|daemon .* on node (\S+) .*(?:died|lost)")
 # With this many hosts, mpirun's tree of daemons fails on some systems. horovodrun has the same limit.
 _MANY_HOSTS = 64
 
@@ -76,6 +80,16 @@ def command(
             words += ["-x", f"{HIDDEN_DEVICES}="]
         words += program
     return Command(words)
+
+
+def lost(text: str) -> Optional[Lost]:
+    """What was lost, from the text that mpirun has written to stderr. None: it names nothing."""
+    if killed := _KILLED.search(text):
+        return Lost(f"rank {killed[1]} on {killed[2]} was killed by signal {killed[3]}", killed[2])
+    if gone := _GONE.search(text):
+        name = gone[1] or gone[2]
+        return Lost(f"the host {name} was lost", name)
+    return None
 
 
 def _asked_for(extras: Extras, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:

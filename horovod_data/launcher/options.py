@@ -20,16 +20,18 @@ from . import LaunchError
 from .arrangement import Request
 from .command import Extras
 from .hosts import parse_names
+from .restarts import LEAVE_STATUS, STATE, Policy
 
 _USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
-                        [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""
+                        [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...]
+                        [--state DIR [--max-restarts N] [--min-np N]] [OPTION...] [--] COMMAND..."""
 # The variables that tell init() which processes read, and the options that replace them.
 ROLES = {"HOROVOD_DATA_READERS": "--readers R", "HOROVOD_DATA_READERS_PER_NODE": "--readers-per-node 1",
          "HOROVOD_DATA_EMBEDDED": "--readers-per-node 1 --embedded"}  # fmt: skip
 # Options of horovodrun that are impossible in a job with a fixed number of MPI processes.
 _NOT_OURS = {
     "use_gloo": "--gloo", "use_jsrun": "--jsrun", "tcp_flag": "--tcp", "host_discovery_script": "--host-discovery-script",
-    "min_num_proc": "--min-np", "max_num_proc": "--max-np", "slots": "--slots-per-host",
+    "max_num_proc": "--max-np", "slots": "--slots-per-host",
     "elastic_timeout": "--elastic-timeout", "reset_limit": "--reset-limit",
     "cooldown_range": "--blacklist-cooldown-range",
 }  # fmt: skip
@@ -129,6 +131,38 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
         raise LaunchError(f"{option} {text!r} can't be found from here: {error.strerror}", to_do) from None
 
 
+def policy_of(args: argparse.Namespace, environ: Mapping[str, str], np: int) -> Optional[Policy]:
+    """The limits of the restarts. None: the launcher becomes mpirun. `np`: the trainers of a full job."""
+    if args.state is None and environ.get(STATE, "").strip() and args.max_restarts is not None:
+        args.state = environ[STATE]
+    if args.state is None:
+        for option, given in (("--max-restarts", args.max_restarts), ("--min-np", args.min_num_proc)):
+            if given is not None:
+                to_do = "Add --state DIR, a directory that all hosts share"
+                raise LaunchError(f"{option} {given}: a job can only go on from the state that it saves", to_do)
+        return None
+    if not args.state.strip():
+        raise LaunchError(f"--state {args.state!r} names no directory", "Name one, as in --state /shared/my-job")
+    numbers = {"--max-restarts": (args.max_restarts, 0, 0), "--restart-window": (args.restart_window, 1, 3600),
+               "--min-np": (args.min_num_proc, 1, np), "--grace-seconds": (args.grace_seconds, 1, 60)}  # fmt: skip
+    for option, (given, least, _) in numbers.items():
+        if given is not None and given < least:
+            raise LaunchError(f"{option} {given}: give {least} or more")
+    restarts, window, min_np, args.grace_seconds = (
+        default if given is None else given for given, _, default in numbers.values()
+    )
+    if min_np > np:
+        raise LaunchError(f"--min-np {min_np} is more than the {np} processes that train", f"Give {np} or less")
+    if min_np < np and args.readers_per_node:
+        to_do = "Leave out --min-np, or use --readers R"
+        what = "--min-np: with --readers-per-node, fewer hosts have fewer readers, which can't restore the state"
+        raise LaunchError(what, to_do)
+    text = environ.get(LEAVE_STATUS, "").strip() or "75"
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 125):
+        raise LaunchError(f"{LEAVE_STATUS}={text} is no exit status", "Set it to a number from 1 to 125")
+    return Policy(np, min_np, restarts, float(window), int(text))
+
+
 def mpirun_of(args: argparse.Namespace) -> list[str]:
     """The words that start mpirun."""
     words = ["mpirun"] if args.mpirun is None else _words(args.mpirun, "--mpirun", "/path/to/mpirun")
@@ -159,6 +193,11 @@ _VALUES = (
     ("--network-interfaces", ("--network-interface",), "NAME,...", "the network interfaces to use; may be repeated"),
     ("--ssh-port", ("-p",), "PORT", "the port of ssh on all other hosts"),
     ("--ssh-identity-file", ("-i",), "FILE", "the private key for ssh to other hosts"),
+    ("--state", (), "DIR", "save and restore the job's state in this directory, which all hosts share"),
+    ("--max-restarts", (), "N", "start the job again after a lost process or host, N times within --restart-window"),
+    ("--restart-window", (), "SECONDS", "of --max-restarts; default: 3600"),
+    ("--min-num-proc", ("--min-np",), "N", "the fewest processes that train after a restart; default: -np"),
+    ("--grace-seconds", (), "SECONDS", "after SIGTERM or SIGUSR1, the ranks may save for so long; default: 60"),
     ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
     ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
     ("--timeline-filename", (), "FILE", "write who did what when, for Perfetto, and Horovod's own file beside it"),
@@ -174,7 +213,10 @@ _SWITCHES = (
     ("--dry-run", "print the command line, and start nothing"),
     ("--verbose", "print where the processes run, and the command line"),
 )
-_NUMBERS = ("--num-proc", "--readers", "--readers-per-node", "--ssh-port")
+_NUMBERS = (
+    "--num-proc", "--readers", "--readers-per-node", "--ssh-port", "--max-restarts", "--restart-window", "--min-num-proc",
+    "--grace-seconds",
+)  # fmt: skip
 _REPEATED = ("-x", "--network-interfaces")
 # Attributes that aren't named like the option. Horovod's code reads `timeline_filename` as its own timeline.
 _ATTRIBUTES = {"--num-proc": "np", "--timeline-filename": "timeline"}

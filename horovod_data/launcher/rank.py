@@ -29,6 +29,7 @@ import io
 import os
 import resource
 import runpy
+import signal
 import stat
 import sys
 import threading
@@ -42,12 +43,14 @@ from ..ending.exit_status import GRACE_SECONDS, PATIENCE_SECONDS, flush, status_
 from ..errors import explain, fork_check, say, show
 from ..job.launch_checks import place_before_mpi
 from ..native.loader import mpi_libraries
+from .notes import Writer
 
 # A child process with this much memory may have been the rank. TensorFlow takes more memory, a tool takes less.
 _LARGE_KIB = 100_000
 _ASK = {"-h", "--help", "--version"}  # with these options a program ends without init(), on all ranks
 
 _exit, _forked = os._exit, fork_check()
+_notes = Writer(os.environ)
 _is_tool = False  # True: the program is one of our own, for example the doctor
 
 
@@ -84,6 +87,10 @@ class Hydra:
 def main() -> None:
     hydra = Hydra(int(os.environ["PMI_FD"])) if os.environ.get("PMI_FD", "").isdigit() else None
     _watch_exits(hydra)
+    _notes.begin()
+    if "HOROVOD_DATA_ATTEMPT" in os.environ and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        # The launcher repeats this signal, which asks the ranks to save and leave, until the program has a handler.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if keras_fit.wanted(os.environ):
         keras_fit.install()
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
@@ -95,13 +102,13 @@ def main() -> None:
         _run(words)
         _prepare(0, hydra)
     except SystemExit as error:
-        _prepare(status_of(error.code), hydra)
+        _prepare(status_of(error.code), hydra, error)
         raise
-    except KeyboardInterrupt:
-        _prepare(130, hydra)
+    except KeyboardInterrupt as error:
+        _prepare(130, hydra, error)
         raise
-    except BaseException:
-        _prepare(1, hydra)
+    except BaseException as error:
+        _prepare(1, hydra, error)
         raise
 
 
@@ -140,8 +147,10 @@ def _run(words: list[str]) -> None:
     exec(code, main_module.__dict__)
 
 
-def _prepare(status: int, hydra: Optional[Hydra]) -> None:
+def _prepare(status: int, hydra: Optional[Hydra], error: Optional[BaseException] = None) -> None:
     """Called when the program ends. After a failure, makes the process exit without a wait for other ranks."""
+    if status != 0 and not _forked():
+        _notes.fail(status, error)
     exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # of the program
     if exit_status is not None and exit_status.in_charge():
         return
@@ -164,6 +173,7 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
         exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")
         if not (exit_status is not None and exit_status.in_charge()) and _lacks_init():
             status = 1
+            _notes.fail(status)
             leave()
 
     if status == 0:
@@ -184,6 +194,8 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
                 _exit(0)
             status = 1
             time.sleep(GRACE_SECONDS)
+        if status != 0:
+            _notes.fail(status)
         if hydra is not None and hydra.is_open:
             if status == 0:
                 what = (

@@ -48,13 +48,13 @@ def loader(
         CPU, numbers, str, bytes, lists of numbers or texts, hvdata.Ragged, hvdata.Sparse and None. All elements have the
         structure, the types and the numbers of axes of the first one, which is made in this call. Sizes may differ.
         A function that returns one of these. With one parameter without a default it gets a context with the attributes
-        num_input_pipelines, input_pipeline_id and num_replicas_in_sync: a tf.distribute.InputContext in a program that
-        has imported TensorFlow. With a parameter named `epoch` it is called for every epoch, with the epoch's number
-        from 1. An iterator, such as a generator, can be read once: pass the function that makes it.
+        num_input_pipelines, input_pipeline_id and num_replicas_in_sync. If the program has imported TensorFlow, that is
+        a tf.distribute.InputContext. With a parameter named `epoch` the function is called for every epoch, with the
+        epoch's number from 1. An iterator, such as a generator, can be read once: pass the function that makes it.
       batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb: as in distribute_dataset().
       shard: "auto": several readers divide the source. Of a Python iterable every reader reads everything, and delivers
         its part of the elements.
-      weigh: as in distribute_dataset(). Of a Python iterable the function gets the elements as the source yields them.
+      weigh: as in distribute_dataset(). If the source is a Python iterable, a function gets its elements unchanged.
       to: what this rank gets. Other ranks may get something else.
         "numpy": read-only arrays over the memory in which the share came. Texts are arrays of objects: str where the
         source has str, otherwise bytes. bfloat16 needs ml_dtypes.
@@ -146,7 +146,7 @@ class Loader:
         self._last: Optional["weakref.ref[_Shares]"] = None
         self._ended: Optional[bindings.ShareIterator] = None  # of the last epoch, if it was taken to its end
         self._next: Optional[bindings.ShareIterator] = None  # the iterator of the next epoch, restored
-        self._over = False  # the epoch that it was restored from was over
+        self._over = False  # the epoch of the restored state was over
 
     def __iter__(self) -> Iterator[Any]:
         """Begins an epoch. In a resumed run, the first call goes on with the epoch that was saved. If that epoch was

@@ -34,6 +34,10 @@ _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
 
+# bytes_at(address, size): a copy of this memory. ctypes.string_at() takes at most 2 GiB.
+bytes_at: Any = c.PYFUNCTYPE(c.py_object, c_void_p, c.c_ssize_t)(("PyBytes_FromStringAndSize", c.pythonapi))
+
+
 class State(enum.IntEnum):
     """The state of this process's engine, from hvdata_state()."""
 
@@ -508,7 +512,7 @@ class ShareIterator:
         """The state of the epoch, for this rank. Waits for the readers."""
         data, size = c_void_p(), c_size_t()
         self._placed("iterator_save", self._iterator, byref(data), byref(size))
-        return c.string_at(data.value or 0, size.value)
+        return bytes_at(data.value, size.value)
 
     def restore(self, state: bytes) -> bool:
         """Makes the iterator resume from a state. Waits for the readers. Returns whether the epoch of the state was over."""
@@ -580,7 +584,7 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
             state[0], size[0] = c.cast(c_char_p(saved), c_void_p).value, len(saved)
 
     def start_from(state: Any, size: int, number: int) -> int:
-        return guarded(lambda: source.start_from(c.string_at(state, size), number))
+        return guarded(lambda: source.start_from(bytes_at(state, size), number))
 
     functions = _Input(
         _START(lambda number: guarded(lambda: source.start(number))),

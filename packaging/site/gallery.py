@@ -174,7 +174,8 @@ TAIL = """
 ## Job scripts
 
 - Slurm: [several hosts with `horovod-data-run`](../examples/slurm/launcher.sbatch), [`srun`](../examples/slurm/srun.sbatch),
-  [a reader on a node of its own](../examples/slurm/reader.sbatch), [a reader on every node](../examples/slurm/readers_per_node.sbatch).
+  [a reader on a node of its own](../examples/slurm/reader.sbatch), [a reader on every node](../examples/slurm/readers_per_node.sbatch),
+  [a job that is queued again](../examples/slurm/requeue.sbatch).
 - Kubernetes: [a TrainJob](../examples/kubernetes/trainjob.yaml) of Kubeflow Trainer, [an MPIJob](../examples/kubernetes/mpijob.yaml).
 
 [Launching](launching.md) says how to use them.

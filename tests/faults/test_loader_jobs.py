@@ -55,7 +55,7 @@ for batch in ("global", "per_rank"):
     for kind in (Plain, Stateful):
         loaders[f"{batch} {kind.__name__}"] = hvdata.loader(
             kind(batch), batch=batch, remainder="partial", verify=True, name=f"{batch}_{kind.__name__}")
-shuffled = hvdata.loader(Plain("per_rank", random.sample(range(ELEMENTS), ELEMENTS)), batch="per_rank", remainder="partial")
+shuffled = hvdata.loader(Plain("per_rank", random.sample(range(ELEMENTS), ELEMENTS)), batch="per_rank", remainder="partial", prefetch=1)
 loaders["shuffled"] = shuffled
 hvdata.serve()
 rank = hvdata.rank()

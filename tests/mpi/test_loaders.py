@@ -238,6 +238,27 @@ def test_readers_divide_one_source(hvdata, comm):
         assert [row for share in merged(got) for row in share["id"]] == list(range(55))
 
 
+@pytest.mark.world(np=2, readers=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.readers(2)
+def test_a_reader_without_elements_learns_what_they_are(hvdata, comm):
+    """In epoch 2 the source of reader 1 has elements, which lack a component of those of reader 0."""
+
+    def source(context, epoch):
+        whole = [{"x": i, "y": i} for i in range(6)]
+        return whole if context.input_pipeline_id == 0 else [[], whole, [{"x": 1}]][epoch - 1]
+
+    loader = hvdata.loader(source, batch="per_rank", remainder="partial")
+    for rows in (6, 12):
+        got = epoch(hvdata, comm, loader)
+        assert sum(map(len, got)) == rows
+    text = "the element is a dict of 'x', but in the first element it was a dict of 'x', 'y'"
+    failed = [
+        one for one in outcomes(comm, lambda: len(list(loader)) if hvdata.is_trainer() else None) if one is not None
+    ]
+    assert all(one.kind is TypeError and text in one.text for one in failed), failed
+
+
 # ---- Epochs.
 
 
@@ -676,7 +697,7 @@ def test_a_source_in_another_order(hvdata, comm):
     """A source without a state is read again. The rows before the position must be those that it had."""
     n = len(epochs_ranks(hvdata, comm))
     orders = [list(range(8 * n)), list(range(8 * n))[::-1]]
-    loader, again = [numbers(hvdata, 8 * n, lambda _: Stream(order), name="turned") for order in orders]
+    loader, again = [numbers(hvdata, 8 * n, lambda _: Stream(order), name="turned", prefetch=1) for order in orders]
     comm.barrier()
     it = iter(loader)
     state = [next(it) for _ in range(4)] and loader.state_dict() if hvdata.is_trainer() else None
@@ -690,7 +711,7 @@ def test_a_source_in_another_order(hvdata, comm):
 
 def test_a_wrong_length_after_a_restore(hvdata, comm):
     n = len(epochs_ranks(hvdata, comm))
-    loader = numbers(hvdata, 6 * n, lambda rows: Counter(len(rows), "source"))
+    loader = numbers(hvdata, 6 * n, lambda rows: Counter(len(rows), "source"), prefetch=1)
     it = iter(loader)
     comm.barrier()
     state = [next(it) for _ in range(3)] and loader.state_dict() if hvdata.is_trainer() else None
@@ -709,14 +730,84 @@ def test_a_wrong_length_after_a_restore(hvdata, comm):
         )
 
 
-def test_states_outside_of_an_epoch(hvdata, comm):
-    loader = numbers(hvdata, 12 * comm.size)
+class KeepsItsState(Counter):
+    """As a Hugging Face dataset: each iterator begins with the last state given, and then has the dataset's state."""
+
+    _starting_state_dict = None
+
+    def __init__(self, n):
+        super().__init__(n, "nowhere")
+        self.now = {"at": 0}
+
+    def __iter__(self):
+        self.now = dict(self._starting_state_dict or {"at": 0})
+        for i in range(self.now["at"], self.n):
+            self.now["at"] = i + 1
+            yield i
+
+    def state_dict(self):
+        return dict(self.now)
+
+    def load_state_dict(self, state):
+        self._starting_state_dict = state
+
+
+class BeginsAnewAtItsEnd(Counter):
+    """As a StatefulDataLoader: a state of its end makes it begin anew."""
+
+    def __init__(self, n):
+        super().__init__(n, "nowhere")
+        self.start = 0
+
+    def __iter__(self):
+        self.iterator = CounterIterator(self.n, "nowhere")
+        self.iterator.at, self.start = self.start, 0
+        return self.iterator
+
+    def state_dict(self):
+        return {"at": self.iterator.at}
+
+    def load_state_dict(self, state):
+        self.start = state["at"] % self.n
+
+
+@pytest.mark.world(np=2)
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("steps", [6, 12], ids=["the source has ended", "the source is in its middle"])
+@pytest.mark.parametrize("make", [lambda n: Counter(n, "source"), KeepsItsState, BeginsAnewAtItsEnd],
+                         ids=["keeps its place", "keeps its state", "begins anew at its end"])  # fmt: skip
+def test_states_of_states(hvdata, comm, make, steps):
+    """A state is saved, restored, saved before the source is asked, and restored again. Each number comes once."""
+    total = steps * len(epochs_ranks(hvdata, comm))
+
+    def part(loader, number):
+        it = iter(loader)
+        return [next(it).item() for _ in range(number)], loader.state_dict()
+
+    before, state = [], None
+    for number, prefetch in ((3, 16 if steps == 6 else 3), (1, 1), (0, 1)):
+        loader = hvdata.loader(on_reader(hvdata, lambda: make(total)), batch="per_rank", prefetch=prefetch)
+        if state is not None:
+            loader.load_state_dict(state)
+        if number > 0:
+            parts = results(comm, lambda: part(loader, number) if hvdata.is_trainer() else ([], None))
+            before += [x for numbers, _ in parts for x in numbers]
+            state = parts[comm.rank][1]
+    rest = of_epoch(hvdata, comm, loader)
+    assert sorted(before + rest) == list(range(total)), (before, rest)
+    for _ in range(2):
+        assert of_epoch(hvdata, comm, loader) == list(range(total)), "later epochs are whole"
+
+
+@pytest.mark.parametrize("make", [list, lambda all: Counter(len(all), "source")], ids=["list", "keeps its place"])
+def test_states_outside_of_an_epoch(hvdata, comm, make):
+    loader = numbers(hvdata, 12 * comm.size, make)
     n = len(epochs_ranks(hvdata, comm))
     saved = results(comm, lambda: loader.state_dict() if hvdata.is_trainer() else None)[comm.rank]
     whole = of_epoch(hvdata, comm, loader)
     over = results(comm, lambda: loader.state_dict() if hvdata.is_trainer() else None)[comm.rank]
     for state in (saved, over):
-        again = numbers(hvdata, 12 * comm.size)
+        again = numbers(hvdata, 12 * comm.size, make)
         if hvdata.is_trainer():
             again.load_state_dict(state)
         assert of_epoch(hvdata, comm, again) == whole, "a state before an epoch, or behind it, begins a whole one"

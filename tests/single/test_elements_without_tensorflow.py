@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import sys
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow as tf
 from horovod_data.channel import tensors as of_tensorflow
 from horovod_data.elements import arrays, columns, dtypes, nests, specs
 from horovod_data.elements.composites import Ragged, Sparse
+from horovod_data.native import bindings
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -130,9 +132,7 @@ def test_ragged_and_sparse():
         made[0]
     ) == 2
     assert (
-        made[1]["s"].values.tolist() == [b"a", b"b"]
-        and made[1]["s"].indices.dtype == np.int64
-        and len(made[1]["s"]) == 3
+        made[1]["s"].values.tolist() == ["a", "b"] and made[1]["s"].indices.dtype == np.int64 and len(made[1]["s"]) == 3
     )
     same_splits = Ragged(np.arange(5.0), (np.array([0, 5], np.int32),))
     assert columns.spec_of(same_splits).splits == "int32"
@@ -153,6 +153,9 @@ def test_ragged_and_sparse():
     ([[1, 2], [3]], "a list of lists of different lengths.*hvdata.Ragged"),
     ({("a",): 1}, r"a dict with the key \('a',\), a tuple"),
     ({"a": 1, 2: 1}, "strings and numbers as keys"),
+    ({"x": [1, "a"]}, r"component \['x'\] is a list with both numbers and texts"),
+    ([["a"], [1]], "a list with both numbers and texts"),
+    ([["a"], ["b", "c"]], "a list of lists of different lengths"),
 ])  # fmt: skip
 def test_what_can_not_be_sent(element, text):
     with pytest.raises(TypeError, match=text):
@@ -169,6 +172,8 @@ def test_what_can_not_be_sent(element, text):
     (np.zeros([2, 2]), np.zeros([2]), "is float64 with 1 axes, but in the first element it was float64 with 2 axes"),
     ("text", b"text", "the element is bytes with 0 axes, but in the first element it was str with 0 axes"),
     (np.zeros(2), Ragged(np.zeros(2), [np.array([0, 2])]), "is ragged float64 with 2 axes"),
+    (["a", "b"], ["a", b"b"], "the element is bytes with 1 axes, but in the first element it was str with 1 axes"),
+    (Ragged(["a"], [np.array([0, 1])]), Ragged([b"a"], [np.array([0, 1])]), "is ragged bytes .* it was ragged str"),
 ])  # fmt: skip
 def test_later_elements_are_as_the_first(first, later, text):
     spec = columns.spec_of(first)
@@ -184,6 +189,73 @@ def test_sizes_may_change_and_texts_may_be_missing():
     for kind, text in (("U", "Grüße"), ("S", b"\xff")):  # the first batch has no row, and its type says what its texts are
         made, *_ = delivered(columns.spec_of(np.array([], kind)), np.array([text]))
         assert made.tolist() == [text]
+
+
+@pytest.mark.parametrize("texts", [
+    [b"x\0", b""],
+    [["a\0"], ["b"]],
+    ["a", "\0"],
+    [[b"\0\0", b"abc"]],
+    ["Grüße", "x" * 1000],
+])  # fmt: skip
+def test_lists_of_texts_come_whole(texts):
+    made, *_ = delivered(columns.spec_of({"t": texts}), {"t": texts})
+    assert made["t"].tolist() == texts
+
+
+def test_a_list_of_texts_takes_the_memory_of_its_texts():
+    texts = ["x"] * 1000 + ["x" * 100_000]
+    tracemalloc.start()
+    columns.columns_of(columns.spec_of(texts), texts)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10_000_000, "the texts have 101 KB, and padded to one length 400 MB"
+
+
+@pytest.mark.parametrize("kind", ["U1", "S1"])
+def test_the_type_of_an_empty_array_says_which_texts_follow(kind):
+    spec = columns.spec_of({"t": np.array([], kind), "r": Ragged(np.array([], kind), [np.array([0, 0])])})
+    later = {"t": np.array(["a"]).astype(kind), "r": Ragged(np.array(["b"]).astype(kind), [np.array([0, 1])])}
+    made, *_ = delivered(spec, later)
+    assert (made["t"].tolist(), made["r"].values.tolist()) == ((["a"], ["b"]) if kind == "U1" else ([b"a"], [b"b"]))
+
+
+def test_a_namedtuple_with_renamed_fields():
+    Renamed = collections.namedtuple("Renamed", "x class", rename=True)
+    element = Renamed(1, np.arange(3))
+    made, *_ = delivered(columns.spec_of(element), element)
+    assert made._fields == ("x", "_1") and made._1.tolist() == [0, 1, 2]
+
+
+def test_an_error_while_an_element_is_made_releases_all_columns(monkeypatch):
+    element = {"a": np.arange(3), "b": np.arange(4), "t": ["x"], "z": np.arange(5)}
+    spec = columns.spec_of(element)
+    released = []
+    as_made = arrays.Maker._array
+
+    def fails(self, column, *rest):
+        if column.owner == 2:
+            released.append(self.release)
+            raise MemoryError
+        return as_made(self, column, *rest)
+
+    monkeypatch.setattr(arrays.Maker, "_array", fails)
+    with pytest.raises(MemoryError):
+        delivered(spec, element)
+    gc.collect()
+    assert sorted(released[0].__self__) == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_texts_of_more_than_two_gib():
+    data = np.zeros(2**31 + 16, "u1")
+    data[-1] = 7
+    copy = bindings.bytes_at(data.ctypes.data, data.nbytes)
+    assert len(copy) == data.nbytes and copy[-1] == 7
+    del copy
+    texts = Column(dtypes.number_of("string"), 0, None, data.ctypes.data, data.nbytes, None)
+    data[:8] = np.frombuffer(np.uint64(data.nbytes - 8).tobytes(), "u1")
+    assert len(arrays._decoded(texts, ())[()]) == data.nbytes - 8
 
 
 def test_arrays_of_other_orders_are_copied():
@@ -212,6 +284,30 @@ def test_torch_tensors_over_the_same_memory():
         columns.spec_of(torch.ones(2, device="meta"))
     with pytest.raises(TypeError, match="torch.sparse_coo"):
         columns.spec_of(torch.ones(2).to_sparse())
+    with pytest.raises(TypeError, match="a tensor of quint8, which can't be sent"):
+        columns.spec_of(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
+    with pytest.raises(TypeError, match="torch has no type for component the element, quint8"):
+        arrays.check_spec(specs.DenseSpec((), "quint8"), "torch")
+    texts = Ragged(["a", "b"], [np.array([0, 2])]), Sparse(np.array([[0]]), ["c"], np.array([1]))
+    (ragged, sparse), *_ = delivered(columns.spec_of(texts), texts, to="torch")
+    assert ragged.rows() == [["a", "b"]] and sparse.values == ["c"]
+
+
+def test_older_versions_of_torch_have_the_types_of_the_bytes():
+    known = {
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+        "complex64",
+        "complex128",
+    }
+    assert {dtypes.bits_of(name) for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float16", "bool")} <= known
 
 
 def test_the_program_learns_what_it_lacks(monkeypatch):

@@ -296,12 +296,43 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "-x", "HOROVOD_DATA_READERS_PER_NODE=1", "true"], "Use --readers-per-node 1, which does both"),
     (["-np", "1", "-x", "HOROVOD_DATA_EMBEDDED=1", "true"], "Use --readers-per-node 1 --embedded, which does both"),
     (["-np", "1", "--mpi-args='x", "true"], "can't be taken apart into words"),
+    (["-np", "1", "--max-restarts", "2", "true"], "--max-restarts 2: a job can only go on from the state that it saves. Add --state"),
+    (["-np", "1", "--min-np", "1", "true"], "--min-np 1: a job can only go on from the state that it saves"),
     (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "There is no /no/such/mpirun in PATH: horovod-data-run works with Open MPI"),
 ])  # fmt: skip
 def test_errors(words, text):
     done = ask_launcher(*words)
     assert done.returncode == 2 and done.stderr.startswith("horovod-data-run: error: ") and text in done.stderr, done
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--state", " "], "--state ' ' names no directory"),
+    (["--state", "d", "--max-restarts", "-1"], "--max-restarts -1: give 0 or more"),
+    (["--state", "d", "--min-np", "0"], "--min-np 0: give 1 or more"),
+    (["--state", "d", "--min-np", "3"], "--min-np 3 is more than the 2 processes that train. Give 2 or less"),
+    (["--state", "d", "--grace-seconds", "0"], "--grace-seconds 0: give 1 or more"),
+    (["--state", "d", "--min-np", "1", "--readers-per-node", "1"], "fewer hosts have fewer readers, which can't restore the state"),
+    (["--state", __file__], "this directory can't be used (Not a directory)"),
+])  # fmt: skip
+def test_errors_of_a_state(mpi, words, text):
+    done = ask_launcher(*mpi(OPEN_MPI), "-np", "2", *words, "true")
+    assert done.returncode == 2 and done.stderr.startswith("horovod-data-run: error: ") and text in done.stderr, done
+
+
+def test_a_leave_status_that_is_none(mpi):
+    for text in ("0", "126", "x"):
+        done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--state", "d", "true", env={"HOROVOD_DATA_LEAVE_STATUS": text})
+        assert done.returncode == 2 and f"HOROVOD_DATA_LEAVE_STATUS={text} is no exit status" in done.stderr, done
+
+
+def test_a_dry_run_with_a_state(shown, tmp_path):
+    """It makes no directory."""
+    text = shown("-np", "2", "--state", str(tmp_path / "d"), "--max-restarts", "3", "true")
+    assert f"-x HOROVOD_DATA_STATE={tmp_path}/d -x HOROVOD_DATA_ATTEMPT=1 -x HOROVOD_DATA_LEAVE_STATUS=75 true" in text
+    assert not (tmp_path / "d").exists()
+    text = shown("-np", "1", "--max-restarts", "3", "true", env={"HOROVOD_DATA_STATE": str(tmp_path)})
+    assert f"-x HOROVOD_DATA_STATE={tmp_path} " in text
 
 
 def test_a_command_that_is_too_long(mpi):
@@ -316,7 +347,7 @@ def test_an_mpirun_that_does_not_start(tmp_path):
     for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
         text = f"{path} can't be started ({said}). Name another mpirun with --mpirun"
         with pytest.raises(LaunchError, match=re.escape(text)):
-            main.start(Command([str(path)]), None)
+            main.start(Command([str(path)]))
 
 
 def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
@@ -373,7 +404,7 @@ def test_variables_mean_what_they_mean_to_init(options, environ):
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("option", ["--gloo", "--min-np 1", "--host-discovery-script x"])
+@pytest.mark.parametrize("option", ["--gloo", "--max-np 1", "--host-discovery-script x"])
 def test_options_that_only_horovodrun_has(option):
     done = ask_launcher("-np", "1", *option.split(), "true")
     says = f"{option.split()[0]} is an option of horovodrun's that horovod-data-run does not have"

@@ -19,12 +19,13 @@ from ranks import launch
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 8  # Slurm's number, whatever the machine has, so that jobs of several tasks fit
 
+# A job that is queued again starts after cred_expire seconds.
 CONFIG = """
 ClusterName=test
 SlurmctldHost={host}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=15
 CryptoType=crypto/munge
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
@@ -96,25 +97,18 @@ class Slurm:
         self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path, timeout: float = 120
     ) -> "Done":
         """Runs a batch script to its end, with its output in `cwd`."""
+        return self.begin(script, *arguments, env=env, cwd=cwd).finish(timeout)
+
+    def begin(self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path) -> "Running":
+        """Submits a batch script."""
         output = cwd / f"{script.stem}.out"
         variables = {**launch.environment(cwd, 0, env), **self.environ}
         command = ["sbatch", "--parsable", f"--output={output}", str(script), *arguments]
         sbatch = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables, timeout=30)
         assert sbatch.returncode == 0, sbatch.stderr
-        job = sbatch.stdout.strip()
-        deadline = time.monotonic() + timeout
-        try:
-            # sbatch --wait looks less and less often.
-            while (state := self._field(job, "JobState")) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-                if time.monotonic() > deadline:
-                    what = f"the job was {state} after {timeout:g} s"
-                    raise AssertionError(f"{what}\n{output.read_text()}\n{self.logs()}")
-                time.sleep(0.2)
-        finally:
-            self.say("scancel", "--full", "--signal=KILL", job)
-        return Done(int(self._field(job, "ExitCode").partition(":")[0]), output.read_text())
+        return Running(self, sbatch.stdout.strip(), output)
 
-    def _field(self, job: str, name: str) -> str:
+    def field(self, job: str, name: str) -> str:
         said = self.say("scontrol", "-o", "show", "job", job)
         found = re.search(rf"\b{name}=(\S+)", said)
         assert found, said
@@ -164,6 +158,36 @@ class Slurm:
             if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in self._daemons):
                 raise NoSlurm(f"{what} did not come up\n{self.logs()}")
             time.sleep(0.1)
+
+
+class Running:
+    """A job that was submitted."""
+
+    def __init__(self, slurm: Slurm, number: str, output: Path):
+        self._slurm, self.number, self._output = slurm, number, output
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text() if self._output.exists() else ""
+
+    @property
+    def state(self) -> str:
+        return self._slurm.field(self.number, "JobState")
+
+    def wait_for(self, come, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not come():  # sbatch --wait looks less and less often
+            if time.monotonic() > deadline:
+                what = f"the job was {self.state} after {timeout:g} s"
+                raise AssertionError(f"{what}\n{self.output}\n{self._slurm.logs()}")
+            time.sleep(0.2)
+
+    def finish(self, timeout: float) -> "Done":
+        try:
+            self.wait_for(lambda: self.state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), timeout)
+        finally:
+            self._slurm.say("scancel", "--full", "--signal=KILL", self.number)
+        return Done(int(self._slurm.field(self.number, "ExitCode").partition(":")[0]), self.output)
 
 
 class Done:

@@ -31,19 +31,25 @@ def train(tmp_path):
 
 
 @pytest.fixture
-def run(slurm, tmp_path):
-    """Runs a batch script with the Python and the launcher under test in PATH."""
+def begin(slurm, tmp_path):
+    """Submits a batch script with the Python and the launcher under test in PATH."""
 
-    def run(script, *arguments, **env):
+    def begin(script, *arguments, **env):
         launcher = tmp_path / "bin" / "horovod-data-run"
         launcher.parent.mkdir(exist_ok=True)
         launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m horovod_data.launcher "$@"\n')
         launcher.chmod(0o755)
         path = f"{launcher.parent}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         env = {"PATH": path, "MPI_TYPE": MPI_TYPE, "CUDA_VISIBLE_DEVICES": "0", **env}
-        return slurm.submit(script, *arguments, env=env, cwd=tmp_path)
+        return slurm.begin(script, *arguments, env=env, cwd=tmp_path)
 
-    return run
+    return begin
+
+
+@pytest.fixture
+def run(begin):
+    """Runs a batch script to its end."""
+    return lambda *script_and_arguments, **env: begin(*script_and_arguments, **env).finish(120)
 
 
 # The launcher finds out by itself what tests otherwise tell Open MPI.
@@ -102,3 +108,31 @@ time.sleep(1000)
     job = run(SCRIPTS / script, sys.executable, str(tmp_path / "fails.py"))
     # The launcher's status is that of the rank. srun's is the highest of all ranks, with those that it killed.
     assert job.returncode == 3 if script == "launcher.sbatch" else job.returncode != 0, job
+
+
+LONG = """
+import os, signal, sys, time
+sys.stdout.reconfigure(line_buffering=True)
+state, attempt = os.environ["HOROVOD_DATA_STATE"], os.environ["HOROVOD_DATA_ATTEMPT"]
+rank = next(os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ)
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(int(os.environ["HOROVOD_DATA_LEAVE_STATUS"])))
+os.write(1, f"RUNS {rank} in attempt {attempt}, restart {os.environ.get('SLURM_RESTART_COUNT')}, in {state}\\n".encode())
+time.sleep(1000 if attempt == "1" else 1)
+"""
+
+
+def test_a_job_that_is_queued_again(begin, slurm, tmp_path):
+    """Slurm signals the batch script, as before the time limit. In the second allocation the job ends."""
+    (tmp_path / "long.py").write_text(LONG)
+    job = begin(SCRIPTS / "requeue.sbatch", sys.executable, str(tmp_path / "long.py"), STATE=str(tmp_path / "state"))
+    try:
+        job.wait_for(lambda: job.output.count("in attempt 1") == 4, 60)
+        slurm.say("scancel", "--batch", "--signal=USR1", job.number)
+        job.wait_for(lambda: slurm.field(job.number, "Restarts") == "1", 60)
+    finally:
+        done = job.finish(150)
+    assert done.returncode == 0, f"{done}\n{slurm.logs()}"
+    assert "horovod-data-run: SIGUSR1: the ranks are to save and leave." in done.output, done
+    again = [f"{rank} in attempt 2, restart 1, in {tmp_path}/state" for rank in range(4)]
+    assert [line for line in done.lines("RUNS ") if "attempt 2" in line] == again, done
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
+
+Signals come through a pipe, so one select() waits for them and for mpirun's stderr. This process has one thread, because
+the kernel sends PR_SET_PDEATHSIG once for each thread of a killed process (launcher/processes.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Callable, Optional, Sequence
+
+from ..backup.sets import Sets
+from . import notes, processes
+from .command import Command
+from .hosts import Host
+from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
+
+_INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
+# The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
+_REPEATS = (0.0, 5.0, 15.0, 35.0)
+_END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
+_PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
+_PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
+_PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
+_TAIL = 1 << 16  # bytes of mpirun's stderr, in which it names what was lost
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a supervisor starts."""
+
+    state: str  # the directory of --state, as an absolute path
+    hosts: tuple[Host, ...]
+    own_names: frozenset[str]  # of this machine, which always answers
+    grace: float  # seconds for the ranks to save and leave
+    # The command for hosts, trainers and the number of the attempt, and a description of where they run.
+    command: Callable[[Sequence[Host], int, int], tuple[Command, str]]
+    probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
+    lost: Callable[[str], Optional[Lost]]  # finds in mpirun's stderr what was lost
+
+
+def supervise(job: Job, policy: Policy) -> int:
+    """Runs the job to its end, with restarts, and returns its status.
+
+    Raises:
+      LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
+    """
+    with notes.locked(job.state), processes.incoming_signals() as signals:
+        return _Supervisor(job, policy, signals).run()
+
+
+class _Supervisor:
+    def __init__(self, job: Job, policy: Policy, signals: int) -> None:
+        self._job, self._policy, self._signals = job, policy, signals
+        self._history: list[Ended] = []
+        self._asked = self._interrupted = False  # by a signal: to save and leave; to end
+        self._overdue = False  # the ranks had not left in time
+        self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
+        self._pipe: Optional[int] = None  # mpirun's stderr
+        self._tail = b""  # the end of what it wrote
+        self._suspects: set[str] = set()  # hosts that may not answer
+
+    def run(self) -> int:
+        attempt, np, hosts = notes.last_attempt(self._job.state) + 1, self._policy.np, self._job.hosts
+        command, where = self._job.command(hosts, np, attempt)
+        while True:
+            self._history.append(self._attempt(command, attempt))
+            decision = decide(self._history, self._policy)
+            if isinstance(decision, Again):
+                self._wait(decision.pause)
+                decision, hosts = self._find_hosts(decision)
+            if self._asked or self._interrupted:
+                return self._status_of_asked()
+            if isinstance(decision, Stop):
+                if decision.why:
+                    _say(decision.why)
+                if decision.status == 0:
+                    notes.remove_all(self._job.state)
+                return decision.status
+            np = min(self._policy.np, sum(host.slots for host in hosts))
+            attempt += 1
+            command, where = self._job.command(hosts, np, attempt)
+            newest = self._history[-1].newest
+            start = f"from {newest}" if newest else "from the beginning, because no set was saved"
+            without = ", ".join(host.name for host in self._job.hosts if host not in hosts)
+            where += f"; without {without}" if without else ""
+            _say(f"{decision.why}. Attempt {attempt} starts {start}: {where}")
+
+    def _status_of_asked(self) -> int:
+        """The job's status after a signal to this process."""
+        last = self._history[-1]
+        lost = way_of(self._history, self._policy.leave_status) is Way.LOSS
+        if lost and last.newest and not (self._interrupted or self._overdue):
+            return self._policy.leave_status  # the next job goes on from the newest set, as after a save
+        if last.status == 0:
+            notes.remove_all(self._job.state)
+        return last.status
+
+    def _attempt(self, command: Command, attempt: int) -> Ended:
+        folder = notes.folder_of(self._job.state, attempt)
+        with contextlib.suppress(OSError):  # for example, the disk is full. Then the ranks leave no notes
+            os.makedirs(folder, exist_ok=True)
+        process = processes.start(command, subprocess.PIPE)
+        assert process.stderr is not None
+        self._pipe, self._tail, self._due = process.stderr.fileno(), b"", []
+        while process.poll() is None:
+            now = time.monotonic()
+            if self._due and self._due[0][0] <= now:
+                number = self._due.pop(0)[1]
+                self._overdue = self._overdue or number == signal.SIGTERM
+                process.send_signal(number)
+                continue
+            self._listen(self._due[0][0] - now if self._due else 3600.0)
+        end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
+        while self._pipe is not None and (left := end - time.monotonic()) > 0:
+            self._listen(left)
+        self._pipe = None
+        process.stderr.close()
+        status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        begun, failures = notes.read(folder)
+        lost = self._job.lost(self._tail.decode(errors="replace"))
+        if lost is not None:
+            self._suspects.add(lost.host)
+        return Ended(status, time.monotonic(), begun, failures, lost, self._newest())
+
+    def _newest(self) -> str:
+        """Names the newest whole set: `epoch 2, step 400 (set-00000007)`."""
+        try:
+            found, _ = Sets(self._job.state).newest()
+        except (OSError, ValueError):
+            return ""
+        if found is None:
+            return ""
+        place = ", ".join(f"{name} {found.about[name]}" for name in ("epoch", "step") if name in found.about)
+        name = os.path.basename(found.path)
+        return f"{place} ({name})" if place else name
+
+    # ---- Signals.
+
+    def _listen(self, seconds: float) -> None:
+        """Waits for a signal, or for output of mpirun to stderr, at most for so many seconds."""
+        pipes = [] if self._pipe is None else [self._pipe]
+        ready, _, _ = select.select([self._signals, *pipes], [], [], max(seconds, 0.0))
+        if self._signals in ready:
+            for number in os.read(self._signals, 64):
+                self._take(number)
+        if self._pipe in ready:
+            self._pass_on(self._pipe)
+
+    def _pass_on(self, pipe: int) -> None:
+        """Writes what mpirun and the ranks have written to stderr, and keeps the end of it."""
+        data = os.read(pipe, _TAIL)
+        if not data:
+            self._pipe = None
+        self._tail = (self._tail + data)[-_TAIL:]
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(2, data) :]
+
+    def _take(self, number: int) -> None:
+        """Acts on a signal to this process."""
+        now = time.monotonic()
+        if number == _INTERRUPT:
+            self._due = [(now, _INTERRUPT), (now + _END_SECONDS, signal.SIGKILL)]
+            self._interrupted = True
+        elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
+            _say(f"{signal.Signals(number).name}: the ranks are to save and leave")
+            times = [now + after for after in _REPEATS if after < self._job.grace]
+            end = now + self._job.grace
+            self._due = [(each, signal.SIGUSR1) for each in times]
+            self._due += [(end, signal.SIGTERM), (end + _END_SECONDS, signal.SIGKILL)]
+            self._asked = True
+
+    def _wait(self, seconds: float) -> None:
+        """Waits so long, or until a signal asks for the end."""
+        end = time.monotonic() + seconds
+        while not (self._asked or self._interrupted) and (left := end - time.monotonic()) > 0:
+            self._listen(left)
+
+    # ---- Hosts.
+
+    def _find_hosts(self, decision: Again) -> tuple[Again | Stop, tuple[Host, ...]]:
+        """Waits until enough hosts answer."""
+        end, said = time.monotonic() + _PATIENCE_SECONDS, False
+        while True:
+            answering = self._answering()
+            chosen = choose_hosts(self._job.hosts, answering, decision.left_out, self._policy.min_np)
+            if chosen is not None or self._asked or self._interrupted:
+                return decision, chosen or ()
+            silent = ", ".join(host.name for host in self._job.hosts if host.name not in answering)
+            few = f"the hosts without {silent} have fewer slots than --min-np {self._policy.min_np}"
+            if time.monotonic() > end:
+                return Stop(self._history[-1].status, f"{decision.why}. For {_PATIENCE_SECONDS:g} s {few}"), ()
+            if not said:
+                _say(f"{decision.why}. The launcher waits, because {few}")
+            said = True
+            self._wait(_PROBE_PAUSE)
+
+    def _answering(self) -> set[str]:
+        """The names of the hosts that start a process."""
+        own = {host.name for host in self._job.hosts if host.name in self._job.own_names}
+        others = [host for host in self._job.hosts if host.name not in own]
+        alone = [[host] for host in others if host.name in self._suspects]
+        together = [host for host in others if host.name not in self._suspects]
+        answer = self._probe([*alone, together])
+        if together and not {host.name for host in together} <= answer:
+            answer |= self._probe([[host] for host in together])
+        self._suspects = {host.name for host in others} - answer
+        return own | answer
+
+    def _probe(self, groups: Sequence[Sequence[Host]]) -> set[str]:
+        """Starts a process on the hosts of each group. The names in the groups in which all have started."""
+        started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
+        end = time.monotonic() + _PROBE_SECONDS
+        while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
+            self._listen(left)
+            if self._asked or self._interrupted:
+                break
+        for _, process in started:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return {host.name for group, process in started if process.returncode == 0 for host in group}
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"horovod-data-run: {text}.\n".encode(errors="replace"))

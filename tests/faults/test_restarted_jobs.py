@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod-data-run --state: jobs that go on after a loss, and jobs that are asked to save and leave."""
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+import restarted
+from launched import run_launcher, start_launcher
+
+pytestmark = pytest.mark.limit(240)
+
+AGAIN = re.compile(r"^horovod-data-run: (.*)\. Attempt (\d) starts (.*?): ", re.MULTILINE)
+
+
+@pytest.mark.commit
+def test_killed_ranks_in_mid_epoch(tmp_path):
+    """The job goes on from the last set. All rows are trained, in the order of an undisturbed job."""
+    words = restarted.write(tmp_path)
+    state = ["-np", "3", "--state", str(tmp_path / "state"), "--max-restarts", "3"]
+    job = run_launcher(*state, sys.executable, *words, "1:2:6,2:0:17", "0", timeout=150)
+    assert job.returncode == 0 and job.output.count("in attempt 3") == 3, job.output
+    lost, attempts, starts = zip(*AGAIN.findall(job.output))
+    assert [re.sub(" on .* was", " was", one) for one in lost] == [f"rank {r} was killed by signal 9" for r in (2, 0)]
+    assert attempts == ("2", "3") and starts[0].startswith("from epoch 0, step 4 (set-0000"), starts
+    restarted.check(tmp_path, {1: 0, 2: 4, 3: 16})
+    assert not (tmp_path / "state").exists()
+
+
+# ---- Without the library, so that a job takes a second.
+
+PLAIN = """
+import os, signal, sys, time
+state, attempt = os.environ["HOROVOD_DATA_STATE"], int(os.environ["HOROVOD_DATA_ATTEMPT"])
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK"))
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+def save(number, step):  # a set, as the library makes it
+    os.makedirs(f"{state}/set-{number:08}/part-0", exist_ok=True)
+    with open(f"{state}/set-{number:08}/set.json", "w") as file:
+        file.write('{"format": 1, "parts": [{}], "about": {"epoch": 0, "step": %d}}' % step)
+"""
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Writes a program, and returns the words behind the launcher's options."""
+
+    def write(text, restarts=3, np=2):
+        (tmp_path / "plain.py").write_text(PLAIN + text)
+        options = ["-np", str(np), "--state", str(tmp_path / "state"), "--max-restarts", str(restarts)]
+        return [*options, sys.executable, str(tmp_path / "plain.py")]
+
+    return write
+
+
+@pytest.mark.parametrize("end, status, said", [
+    ("raise ValueError('no such file')", 1, "rank 1 on .* failed .ValueError: no such file.. .* no set was saved: no restart"),
+    ("sys.exit(7)", 7, "rank 1 on .* failed .exit status 7.. This is the program's own error"),
+    ("os._exit(8)", 8, "rank 1 on .* failed .exit status 8."),
+])  # fmt: skip
+def test_a_programs_error_without_a_set(words, end, status, said):
+    job = run_launcher(*words(f"say('UP')\nif rank == 1:\n    {end}\ntime.sleep(100)"))
+    assert job.returncode == status and job.output.count("UP") <= 2 and re.search(said, job.output), job.output
+
+
+def test_a_programs_error_is_restarted_once_at_the_same_step(words):
+    program = "say('UP')\nif rank == 1:\n    save(1, 5)\n    1 / 0\ntime.sleep(100)"
+    job = run_launcher(*words(program))
+    assert job.returncode == 1 and len(AGAIN.findall(job.output)) == 1, job.output
+    assert "The program has failed twice after epoch 0, step 5 (set-00000001): no restart" in job.output, job.output
+
+
+def test_the_limit_of_restarts(words):
+    job = run_launcher(*words("if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(100)", restarts=1))
+    assert job.returncode in (137, 9) and len(AGAIN.findall(job.output)) == 1, job.output
+    assert "There were 1 restarts within 3600 s" in job.output, job.output
+
+
+SAVES = "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(int(os.environ['HOROVOD_DATA_LEAVE_STATUS'])))"
+
+
+@pytest.mark.commit("SIGTERM")
+@pytest.mark.parametrize("number", [
+    pytest.param(signal.SIGTERM, id="SIGTERM"), pytest.param(signal.SIGUSR1, id="SIGUSR1")
+])  # fmt: skip
+def test_a_signal_asks_the_ranks_to_leave(words, number):
+    with start_launcher(*words(f"{SAVES}\nsay('UP')\ntime.sleep(100)")) as job:
+        job.wait_for("UP", times=2)
+        job.send(number)
+        assert job.finish(30) == 75, job.output
+        job.assert_gone()
+    assert f"horovod-data-run: {number.name}: the ranks are to save and leave" in job.output
+    assert not AGAIN.search(job.output)
+
+
+def test_a_rank_that_has_no_handler_yet_gets_the_signal_again(words):
+    with start_launcher(*words(f"say('UP')\ntime.sleep(3)\n{SAVES}\ntime.sleep(100)")) as job:
+        job.wait_for("UP", times=2)
+        job.send(signal.SIGUSR1)
+        assert job.finish(40) == 75, job.output
+
+
+def test_ranks_that_do_not_leave_are_ended(words):
+    with start_launcher("--grace-seconds", "2", *words("say('UP')\ntime.sleep(100)")) as job:
+        job.wait_for("UP", times=2)
+        job.send(signal.SIGTERM)
+        assert job.finish(30) not in (0, 75), job.output
+        job.assert_gone()
+
+
+def test_ctrl_c_is_the_end(words):
+    with start_launcher(*words("say('UP')\ntime.sleep(100)")) as job:
+        job.wait_for("UP", times=2)
+        job.send(signal.SIGINT, everybody=True)
+        assert job.finish(30) not in (0, 75) and not AGAIN.search(job.output), job.output
+        job.assert_gone()
+
+
+def test_a_signal_between_two_attempts(words):
+    """No rank runs. If there is a set, the next job goes on from it."""
+    program = "save(1, 5)\nif rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(100)"
+    with start_launcher(*words(program, restarts=100)) as job:
+        job.wait_for("Attempt 3 starts")
+        job.wait_for("exited on signal 9" if "PMI_FD" not in os.environ else "BAD TERMINATION", times=3)
+        job.send(signal.SIGUSR1)  # in the pause of 4 seconds, or just before
+        assert job.finish(30) == 75, job.output
+
+
+def test_a_killed_launcher_leaves_nobody(words):
+    with start_launcher(*words("say('UP')\ntime.sleep(1000)")) as job:
+        job.wait_for("UP", times=2)
+        job.send(signal.SIGKILL)
+        assert job.finish(30) != 0
+        job.assert_gone(30)
+
+
+def test_two_launchers_and_one_directory(words):
+    program = words("say('UP')\ntime.sleep(100)")
+    with start_launcher(*program) as job:
+        job.wait_for("UP", times=2)
+        other = run_launcher(*program)
+        assert other.returncode == 2 and "another horovod-data-run uses this directory" in other.output, other.output
+
+
+def test_a_directory_that_the_ranks_do_not_share(tmp_path):
+    """The ranks find it out. The launcher does not try again."""
+    program = tmp_path / "unshared.py"
+    program.write_text(
+        "import os, runpy, sys\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ.get('PMI_RANK')\n"
+        "if rank == '1':\n    os.environ['HOROVOD_DATA_STATE'] += '-of-1'\n"
+        "sys.argv[:] = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    words = restarted.write(tmp_path)
+    state = ["-np", "2", "--state", str(tmp_path / "state"), "--max-restarts", "3"]
+    job = run_launcher(*state, sys.executable, str(program), *words, "", "0", timeout=150)
+    assert job.returncode == 1 and not AGAIN.search(job.output), job.output
+    assert "rank 1 does not see the directory" in job.output and "no set was saved: no restart" in job.output, (
+        job.output
+    )
+
+
+def test_output_in_files_has_a_folder_for_each_attempt(words, tmp_path):
+    program = "say('SAID', attempt)\nif rank == 1 and attempt == 1:\n    time.sleep(1)\n    os.kill(os.getpid(), 9)"
+    job = run_launcher("--output-filename", str(tmp_path / "out"), *words(program))
+    assert job.returncode == 0, job.output
+    for attempt, folder in ((1, tmp_path / "out"), (2, tmp_path / "out" / "attempt-2")):
+        texts = [path.read_text() for path in folder.rglob("*stdout*") if path.is_file()]
+        assert f"SAID {attempt}\n" in texts, (folder, texts)

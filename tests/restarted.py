@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training program for jobs that horovod-data-run starts again, and what such a job must have trained.
+
+write(folder)                      # train.py
+run_launcher(..., "--state", str(folder / "state"), sys.executable, str(folder / "train.py"), str(folder), "1:2:7")
+check(folder)
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from jobs import program
+
+STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
+
+# Arguments: a folder, then `attempt:rank:step` for each SIGKILL, with steps counted over the epochs, then seconds for each step. Every
+# rank of an attempt writes its rows of each step to a file.
+_TRAIN = program(f"""
+folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
+attempt = os.environ["HOROVOD_DATA_ATTEMPT"]
+make = lambda: (tf.data.Dataset.range(480).shuffle(480, seed=5, reshuffle_each_iteration=False)
+                .map(lambda i: (tf.cast([i], tf.float32), tf.cast([i], tf.float32))).batch(48))
+if not os.path.exists(f"{{folder}}/order"):
+    order = [int(row) for x, _ in make() for row in x.numpy()[:, 0]]
+    with open(f"{{folder}}/order.{{os.getpid()}}", "w") as file:
+        file.write(json.dumps(order))
+    os.rename(file.name, f"{{folder}}/order")
+ds = train(make, batch="global", remainder="partial")
+hvdata.serve()
+rows = open(f"{{folder}}/rows.{{attempt}}.{{rank}}", "w", buffering=1)
+
+class Model(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.unit = tf.keras.layers.Dense(1, use_bias=False)
+
+    def call(self, x):
+        return self.unit(x)
+
+    def train_step(self, data):
+        rows.write(json.dumps([noted.epoch * {STEPS} + noted.batch, [int(row) for row in data[0].numpy()[:, 0]]]) + "\\n")
+        return super().train_step(data)
+
+class Noted(tf.keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.batch = batch
+        time.sleep(seconds)
+        if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}" in kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+model, noted = Model(), Noted()
+model(np.zeros((1, 1), np.float32))
+model.compile("sgd", "mse", run_eagerly=True)
+model.optimizer.learning_rate.assign(1e-7)
+model.fit(ds, epochs={EPOCHS}, verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(save_freq={OFTEN}), noted])
+now(f"DONE {{rank}} of {{size}} in attempt {{attempt}}")
+""")
+
+
+def write(folder: Path) -> list[str]:
+    """Writes the program. Returns its words behind Python, with the first argument."""
+    (folder / "train.py").write_text(_TRAIN)
+    return [str(folder / "train.py"), str(folder)]
+
+
+def trained(folder: Path) -> dict[int, dict[int, dict[int, list[int]]]]:
+    """The rows by attempt, step over the epochs, and rank."""
+    found: dict[int, dict[int, dict[int, list[int]]]] = {}
+    for path in folder.glob("rows.*"):
+        attempt, rank = map(int, path.name.split(".")[1:])
+        for line in path.read_text().splitlines():
+            step, rows = json.loads(line)
+            found.setdefault(attempt, {}).setdefault(step, {})[rank] = rows
+    return found
+
+
+def check(folder: Path, begun: dict[int, int]) -> None:
+    """The ranks' rows of all steps, joined, are those of an undisturbed job. A step counts in the last attempt that has made it.
+
+    begun: the first step of each attempt.
+    """
+    attempts = trained(folder)
+    assert {attempt: min(steps) for attempt, steps in attempts.items()} == begun
+    last = {step: ranks for _, steps in sorted(attempts.items()) for step, ranks in steps.items()}
+    assert sorted(last) == list(range(EPOCHS * STEPS))
+    rows = [row for _, ranks in sorted(last.items()) for _, share in sorted(ranks.items()) for row in share]
+    assert rows == json.loads((folder / "order").read_text()) * EPOCHS

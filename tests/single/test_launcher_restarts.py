@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What horovod-data-run does after the end of an attempt: the decisions, and what they are made of."""
+
+import json
+import os
+
+import pytest
+
+from horovod_data.launcher import hydra, notes, open_mpi
+from horovod_data.launcher.hosts import Host
+from horovod_data.launcher.restarts import (
+    LEFT_OUT_SECONDS,
+    Again,
+    Ended,
+    Failure,
+    Lost,
+    Policy,
+    Stop,
+    Way,
+    choose_hosts,
+    decide,
+    reason,
+    way_of,
+)  # fmt: skip
+
+POLICY = Policy(np=4, min_np=3, max_restarts=3, window=100.0, leave_status=75)
+ERROR = Failure("rank 1 on a", 1, "ValueError: no such file")
+FOLLOWS = Failure("rank 0 on a", 1, "InternalError: rank 1 on b (process 7) has died", follows=True)
+KILLED = Lost("rank 2 on b was killed by signal 9", "b")
+
+
+def ended(status, at=0.0, begun=4, failures=(), lost=None, newest="step 5"):
+    return Ended(status, at, begun, failures, lost, newest)
+
+
+@pytest.mark.parametrize("last, way", [
+    (ended(0), Way.DONE),
+    (ended(75), Way.LEFT),
+    (ended(75, failures=[Failure("rank 0 on a", 75, "exit status 75")]), Way.LEFT),
+    (ended(1, failures=[ERROR]), Way.ERROR),
+    (ended(3, failures=[ERROR, FOLLOWS]), Way.ERROR),
+    (ended(200, failures=[Failure("rank 0 on a", 200, "exit status 200")]), Way.ERROR),
+    (ended(137), Way.LOSS),
+    (ended(137, failures=[ERROR]), Way.LOSS),  # another rank has failed because of it
+    (ended(1, failures=[FOLLOWS]), Way.LOSS),
+    (ended(1), Way.LOSS),  # mpirun has lost a host
+    (ended(9), Way.LOSS),  # Hydra's status after SIGKILL
+    (ended(1, begun=0), Way.ERROR),  # mpirun could not start the ranks, or they are no Python programs
+    (ended(137, begun=0), Way.LOSS),
+])  # fmt: skip
+def test_ways_to_end(last, way):
+    assert way_of([last], POLICY.leave_status) is way
+
+
+def test_an_attempt_that_could_not_begin_after_one_that_has_is_a_loss():
+    assert way_of([ended(137), ended(1, begun=0)], 75) is Way.LOSS
+
+
+def test_a_loss_is_restarted_until_the_limit():
+    history = []
+    for number in range(4):
+        history.append(ended(137, at=10.0 * number, lost=KILLED, newest=f"step {number}"))
+        decision = decide(history, POLICY)
+        assert isinstance(decision, Again) == (number < 3), decision
+    assert decision == Stop(
+        137, f"{KILLED.what}. There were 3 restarts within 100 s (--max-restarts, --restart-window): no restart"
+    )
+    history[-1] = ended(137, at=120.0)  # the first two are older than the window
+    assert isinstance(decide(history, POLICY), Again)
+
+
+@pytest.mark.parametrize("last", [ended(0), ended(75)])
+def test_no_restart(last):
+    assert decide([ended(137), last], POLICY) == Stop(last.status)
+
+
+def test_without_restarts_the_status_is_the_jobs():
+    for status in (0, 1, 75, 137):
+        assert decide([ended(status)], Policy(4, 4, 0, 100.0, 75)) == Stop(status)
+
+
+def test_a_programs_error():
+    """Without a set it ends the job. With one it is restarted once at the same step."""
+    once = decide([ended(3, failures=[ERROR], newest="")], POLICY)
+    assert isinstance(once, Stop) and once.status == 3
+    assert "rank 1 on a failed (ValueError: no such file). This is the program's own error, and no set" in once.why
+    error = ended(3, failures=[ERROR])
+    assert isinstance(decide([error], POLICY), Again)
+    assert isinstance(decide([error, ended(137), ended(3, failures=[ERROR], newest="step 10")], POLICY), Again)
+    twice = decide([error, ended(137), error], POLICY)
+    assert isinstance(twice, Stop) and twice.status == 3 and "has failed twice after step 5: no restart" in twice.why
+    assert isinstance(decide([ended(137), error], POLICY), Again)  # a loss is no error
+
+
+def test_the_pause_doubles_while_no_set_is_saved():
+    many = Policy(4, 3, 100, 1e6, 75)
+    pauses = [decide([ended(137)] * number, many).pause for number in range(1, 9)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert decide([*[ended(137)] * 8, ended(137, newest="step 10")], many).pause == 1
+
+
+def test_hosts_that_fail_twice_in_a_row_are_left_out_for_a_while():
+    def left_out(*names_and_times):
+        history = [ended(137, at, lost=Lost("", name), newest=str(at)) for name, at in names_and_times]
+        return set(decide(history, Policy(4, 3, 100, 1e6, 75)).left_out)
+
+    assert left_out(("a", 0)) == left_out(("a", 0), ("b", 1)) == left_out(("a", 0), ("b", 1), ("a", 2)) == set()
+    assert left_out(("a", 0), ("a", 1)) == left_out(("a", 0), ("a", 1), ("b", 2)) == {"a"}
+    assert left_out(("a", 0), ("a", 1), ("b", 2), ("b", 3)) == {"a", "b"}
+    assert left_out(("a", 0), ("a", 1), ("b", 2 + LEFT_OUT_SECONDS)) == set()
+
+
+A, B, C, READER = Host("a", 2), Host("b", 1), Host("c", 1), Host("cpu", 0)
+
+
+@pytest.mark.parametrize("answering, left_out, chosen", [
+    ("abc", "", (A, B, C)), ("ab", "", (A, B)), ("abc", "c", (A, B)),
+    ("abc", "a", (A, B, C)),  # the others have too few slots
+    ("ab", "b", (A, B)), ("bc", "", None), ("a", "", None), ("", "", None),
+])  # fmt: skip
+def test_hosts_of_the_next_attempt(answering, left_out, chosen):
+    assert choose_hosts([A, B, C], set(answering), set(left_out), min_np=3) == chosen
+
+
+def test_a_host_that_only_reads_has_no_slots():
+    assert choose_hosts([A, READER], {"a", "cpu"}, set(), min_np=2) == (A, READER)
+    assert choose_hosts([A, READER], {"a"}, set(), min_np=2) == (A,)
+    assert choose_hosts([A, READER], {"cpu"}, set(), min_np=1) is None
+
+
+@pytest.mark.parametrize("last, text", [
+    (ended(137, lost=KILLED), KILLED.what),
+    (ended(137, lost=KILLED, failures=[ERROR, FOLLOWS]), KILLED.what),
+    (ended(1, failures=[FOLLOWS, ERROR]), "rank 1 on a failed (ValueError: no such file)"),
+    (ended(1, failures=[FOLLOWS]), "rank 0 on a failed (InternalError: rank 1 on b (process 7) has died)"),
+    (ended(139), "a process was killed by signal 11"), (ended(1), "the job ended with status 1"),
+])  # fmt: skip
+def test_what_was_lost(last, text):
+    assert reason(last) == text
+
+
+def test_what_mpirun_says_of_a_loss():
+    assert open_mpi.lost("nothing") is None and hydra.lost("nothing") is None
+    killed = "mpirun noticed that process rank 2 with PID 75 on node host1-a exited on signal 9 (Killed)."
+    assert open_mpi.lost(killed) == Lost("rank 2 on host1-a was killed by signal 9", "host1-a")
+    assert open_mpi.lost(killed.replace("mpirun", "prterun")) == open_mpi.lost(killed)
+    gone = "  HNP daemon   : [[40608,0],0] on node host0\n  Remote daemon: [[40608,0],2] on node host2\n"
+    assert open_mpi.lost(gone) == Lost("the host host2 was lost", "host2")
+    hydras = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 46 RUNNING AT node3\n=   EXIT CODE: 9\n"
+    assert hydra.lost(hydras) == Lost("process 46 on node3 ended with status 9", "node3")
+
+
+# ---- Notes of the ranks.
+
+
+def environ(folder, rank=1, attempt="1"):
+    return {"HOROVOD_DATA_STATE": str(folder), "HOROVOD_DATA_ATTEMPT": attempt, "OMPI_COMM_WORLD_RANK": str(rank)}
+
+
+def test_notes(tmp_path):
+    folder = notes.folder_of(str(tmp_path), 1)
+    os.makedirs(folder)
+    writers = [notes.Writer(environ(tmp_path, rank)) for rank in range(4)]
+    for writer in writers:
+        writer.begin()
+    assert notes.read(folder) == (4, [])
+    writers[2].fail(1, ValueError("no\nsuch file " + "x" * 1000))
+    writers[2].fail(7)  # the first failure counts
+    os.utime(next(os.path.join(folder, name) for name in os.listdir(folder) if "rank 2" in name), (0, 0))
+    writers[1].fail(1, RuntimeError("rank 2 on a (process 7) has died at step 3"))
+    writers[0].fail(7, SystemExit(7))
+    begun, failures = notes.read(folder)
+    assert begun == 4 and [failure.follows for failure in failures if "died" in failure.text] == [True]
+    assert failures[0].who.startswith("rank 2 on ") and failures[0].text.startswith("ValueError: no such file xxx")
+    assert len(failures[0].text) == 300 and {failure.status for failure in failures} == {1, 7}
+    assert "exit status 7" in {failure.text for failure in failures}
+
+
+def test_a_note_that_can_not_be_written_or_read(tmp_path):
+    """The directory of --state is not there, or a rank was killed while it wrote."""
+    notes.Writer(environ(tmp_path / "none")).begin()
+    notes.Writer({}).fail(1)
+    assert not os.listdir(tmp_path) and notes.read(str(tmp_path / "none")) == (0, [])
+    folder = notes.folder_of(str(tmp_path), 1)
+    os.makedirs(folder)
+    for name, text in (("rank 1 on a.json", "{"), ("rank 2 on a.json.new", json.dumps({"who": "rank 2 on a"}))):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    assert notes.read(folder) == (0, [])
+
+
+def test_attempts_are_counted_over_launchers(tmp_path):
+    assert notes.last_attempt(str(tmp_path / "none")) == 0
+    for attempt in (1, 9, 10):
+        os.makedirs(notes.folder_of(str(tmp_path / "state"), attempt))
+    assert notes.last_attempt(str(tmp_path / "state")) == 10
+    notes.remove_all(str(tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
