@@ -359,18 +359,6 @@ def test_a_source_without_an_end(hvdata, comm):
         assert merged(first) == list(range(50 * n))
 
 
-@pytest.mark.world(np=2, readers=2)
-@pytest.mark.ranks(2, 3)
-@pytest.mark.readers(2, 3)
-def test_a_reader_without_elements(hvdata, comm):
-    """The types are those of the other readers' elements."""
-    loader = hvdata.loader(lambda context: batches_of([6, 3]) if context.input_pipeline_id == 1 else [],
-                           batch="global", remainder="partial")  # fmt: skip
-    for _ in range(2):
-        got = epoch(hvdata, comm, loader)
-        assert [row for share in merged(got) for row in share["id"]] == list(range(9))
-
-
 # ---- Errors.
 
 
