@@ -168,7 +168,8 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 test-frameworks:  ## Keras 3 on JAX, PyTorch, sources of loader(), and Horovod's Keras layer with Keras 3, on several ranks
 	@$(SETUP) op horovod jax torch sources
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,keras_3_jobs,torch_audit,loader_sources}.py \
-	  tests/mpi/test_{keras_3,docs_blocks}.py $(PYTEST_ARGS)
+	  tests/mpi/test_{keras_3,docs_blocks}.py tests/mpi/test_loaders.py::test_a_data_loader_and_tensors \
+	  tests/single/test_elements_without_tensorflow.py $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"
@@ -216,7 +217,7 @@ soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=1
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
 	export PATH="$(abspath $(BIN)):$$PATH"
-	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale even backup; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale even backup torch_ranks; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 # A broken link is an error.

@@ -150,6 +150,22 @@ def even() -> list[Panel]:
     return panels
 
 
+def torch_ranks() -> list[Panel]:
+    data = told("torch_ranks")
+    names = {
+        "ours": ("loader(),\na dedicated reader", OURS),
+        "every_rank": ("every rank runs\nthe pipeline", RIVAL),
+        "broadcast": ("rank 0 runs it,\nbroadcast + slice", RIVAL),
+    }
+    bars = []
+    for way, (name, colour) in names.items():
+        memory = statistics.median(each["memory"] for each in data["pipeline"] if each["way"] == way)
+        bars.append(Bar(name, memory / (1 << 30), colour))
+    buffer = data["buffer"] * data["side"] ** 2 * 3 / (1 << 30)
+    title = f"{data['ranks']} ranks of PyTorch, a shuffle buffer of {buffer:.1f} GiB"
+    return [Panel(title, "GiB of memory of the whole job", bars, digits=1)]
+
+
 def _is(result: dict[str, Any], sigma: float, ranks: int) -> bool:
     return bool(result["sigma"] == sigma and result["ranks"] == ranks)
 
@@ -161,6 +177,7 @@ CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "scaling": (scaling, ("performance.md",)),
     "proof": (proof, ("performance.md",)),
     "memory": (memory, ("performance.md",)),
+    "torch_ranks": (torch_ranks, ("performance.md",)),
     "even": (even, ("even-steps.md",)),
 }
 

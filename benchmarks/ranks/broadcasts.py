@@ -48,6 +48,5 @@ class Broadcasts:
             return array
         import torch
 
-        tensor = torch.from_numpy(array)
-        self._dist.broadcast(tensor, src=0)
-        return tensor
+        self._dist.broadcast(torch.from_numpy(array), src=0)
+        return array

@@ -94,13 +94,10 @@ def accelerate(job: Job, batch: Batch) -> Steps:
     from accelerate import Accelerator
     from accelerate.data_loader import prepare_data_loader
 
-    accelerator = Accelerator(cpu=True)
+    Accelerator(cpu=True)
     source = DataLoader(Endless(torch.ones([ROWS, batch.columns])), batch_size=1, collate_fn=lambda items: items[0])
-    return arrays(
-        prepare_data_loader(
-            source, num_processes=job.size, process_index=accelerator.process_index, dispatch_batches=True
-        )
-    )
+    place = {"num_processes": job.size, "process_index": job.rank, "device": torch.device("cpu")}
+    return arrays(prepare_data_loader(source, **place, put_on_device=True, dispatch_batches=True))
 
 
 def sampler(job: Job, batch: Batch) -> Steps:

@@ -10,6 +10,7 @@
 #include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
+#include "base/interrupts.h"
 #include "base/log.h"
 #include "channel/sink_state_bytes.h"
 #include "deal/callback_pipeline.h"
@@ -25,21 +26,28 @@ struct hvdata_iterator {
   std::shared_ptr<hvdata::Sink> sink;
   uint32_t channel = 0;
   std::unique_ptr<hvdata::ShareIterator> shares;
+  bool writes = false;  // the program may write into its columns
   // What the last hvdata_iterator_next has given.
   hvdata::Columns columns;
   std::vector<hvdata_column> given;
+
+  ~hvdata_iterator() { Clear(); }
+  // Releases the columns of the last share that the program has not taken over. A signal's handler may have raised first.
+  void Clear();
 };
 
 namespace hvdata {
 namespace {
 
-// A numpy array refuses to be written, a torch tensor can't.
+// A numpy array refuses to be written. A torch tensor can't refuse.
 constexpr char kWritten[] =
     "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
     "make a new tensor: x = x + 1 in place of x.add_(1)";
 
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
+
+using Owner = std::shared_ptr<const void>;
 
 // As Run, but the error's text has no place. hvdata_last_place() has it.
 template <typename Body>
@@ -49,6 +57,14 @@ int RunPlaced(Body body) {
     last_place = outcome.place.Text();
     return Outcome(outcome.code, outcome.message);
   });
+}
+
+// Does the same. kPending: a SIGINT has ended a wait of `body`, and the program calls again.
+template <typename Body>
+int RunInterruptible(Body body) {
+  const uint64_t interrupts = Interrupts();
+  const int code = RunPlaced(body);
+  return code == kCancelled && interrupts != Interrupts() ? kPending : code;
 }
 
 // The texts in one block, in the form of wire/strings.h.
@@ -62,12 +78,13 @@ Block EncodedTexts(const Column& column) {
 
 Outcome Give(Columns columns, hvdata_iterator* iterator) {
   for (Column& column : columns) {
-    if (column.texts()) column.memory = EncodedTexts(column);
+    if (column.texts())
+      column.memory = EncodedTexts(column);
+    else if (iterator->writes && column.shared)
+      column = Copy(column);
   }
   iterator->columns = std::move(columns);
-  iterator->given.clear();
   for (Column& column : iterator->columns) {
-    using Owner = std::shared_ptr<const void>;
     hvdata_column given{column.dtype,       static_cast<int32_t>(column.dims.size()),
                         column.dims.data(), column.memory.data,
                         column.memory.size, nullptr};
@@ -82,6 +99,12 @@ Outcome Give(Columns columns, hvdata_iterator* iterator) {
 
 using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
+void hvdata_iterator::Clear() {
+  if (InForkedChild()) return;  // the memory belongs to the parent, too
+  for (const hvdata_column& column : given) delete static_cast<Owner*>(column.owner);
+  given.clear();
+}
+
 // All other symbols of this library are hidden.
 #pragma GCC visibility push(default)
 
@@ -93,12 +116,13 @@ const char* hvdata_last_place(void) { return last_place.c_str(); }
 // ---- Trainers.
 
 // Makes an iterator for the next epoch of the channel. It uses the channel until hvdata_iterator_drop. `name`: of the
-// channel.
-int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** iterator) {
+// channel. `writes`: the program may write into its columns, so they must not be memory that the pipeline uses again.
+int hvdata_iterator_new(uint32_t channel, const char* name, int writes, hvdata_iterator** iterator) {
   return RunPlaced([&]() -> Outcome {
     auto made = std::make_unique<hvdata_iterator>();
     HVDATA_RETURN_IF_ERROR(UseChannel(channel, name, &made->sink));
     made->channel = channel;
+    made->writes = writes != 0;
     made->shares = std::make_unique<ShareIterator>(made->sink, name);
     if (const auto engine = Engine::Current()) {
       ExplainWriteFaults("horovod_data: " + Placed(engine->world().Here(), kWritten));
@@ -109,10 +133,11 @@ int hvdata_iterator_new(uint32_t channel, const char* name, hvdata_iterator** it
 }
 
 // Waits for the next share. *count = -1: the epoch is over. The columns are valid until the next call for this
-// iterator, and their memory until hvdata_release(). Ctrl-C ends the wait with kCancelled. The next call waits for the
+// iterator, and their memory until hvdata_release(). kPending: Ctrl-C has ended the wait. The next call waits for the
 // same share.
-int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** columns, int* count) {
-  return RunPlaced([&] {
+int hvdata_iterator_next(hvdata_iterator* iterator, hvdata_column** columns, int* count) {
+  const int code = RunPlaced([&] {
+    iterator->Clear();
     bool end = false;
     const Outcome outcome =
         iterator->shares->Next([iterator](const Columns& share) { return Give(share, iterator); }, &end);
@@ -120,11 +145,13 @@ int hvdata_iterator_next(hvdata_iterator* iterator, const hvdata_column** column
     *count = end ? -1 : static_cast<int>(iterator->given.size());
     return outcome;
   });
+  return code == kCancelled && !iterator->shares->over() ? kPending : code;  // the source's errors may have that code
 }
 
-// Gives the state of the iterator's epoch, for this rank. The bytes are valid until this thread's next call.
+// Gives the state of the iterator's epoch, for this rank. The bytes are valid until this thread's next call. kPending:
+// Ctrl-C has ended the wait for the readers. Call again.
 int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* n) {
-  return RunPlaced([&] {
+  return RunInterruptible([&] {
     SinkState state;
     Outcome outcome = iterator->shares->Save(&state);
     if (outcome.ok()) loader_state = EncodeSinkState(state), *bytes = loader_state.data(), *n = loader_state.size();
@@ -132,9 +159,9 @@ int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* 
   });
 }
 
-// Makes the iterator resume from a state. *over = 1: the epoch of that state was over.
+// Makes the iterator resume from a state. *over = 1: the epoch of that state was over. kPending: as above.
 int hvdata_iterator_restore(hvdata_iterator* iterator, const char* bytes, size_t n, int* over) {
-  return RunPlaced([&]() -> Outcome {
+  return RunInterruptible([&]() -> Outcome {
     SinkState state;
     HVDATA_RETURN_IF_ERROR(DecodeSinkState({bytes, n}, &state));
     *over = state.kind == SinkState::kExhausted ? 1 : 0;
@@ -154,7 +181,7 @@ void hvdata_iterator_drop(hvdata_iterator* iterator) {
 // hvdata_stop.
 void hvdata_release(void* owner) {
   if (InForkedChild()) return;  // the memory belongs to the parent, too
-  (void)Run([&] { delete static_cast<std::shared_ptr<const void>*>(owner); });
+  (void)Run([&] { delete static_cast<Owner*>(owner); });
 }
 
 // ---- Readers.

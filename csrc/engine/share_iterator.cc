@@ -87,6 +87,11 @@ Outcome ShareIterator::Check(const Columns& share) const {
   return same ? Outcome() : Outcome(kInternal, "a share came with other components than this channel has");
 }
 
+bool ShareIterator::over() const {
+  const MutexLock lock(&mu_);
+  return iterator_.over;
+}
+
 Outcome ShareIterator::Save(SinkState* state) {
   return Locked([&] { return mu_.AssertHeld(), sink_->Save(&iterator_, state); });
 }

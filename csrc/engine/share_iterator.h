@@ -31,6 +31,7 @@ class ShareIterator {
   // From this call on the caller may call `cancel`, until Next calls *end.
   using WhileCancellable = std::function<Outcome(std::function<void()> cancel, std::function<void()>* end)>;
   Outcome Next(const Take& take, bool* end, const WhileCancellable& cancellable = nullptr);
+  bool over() const;  // it has returned its end, or the epoch's error
   // As Sink::Save and Sink::Restore.
   Outcome Save(SinkState* state);
   Outcome Restore(const SinkState& state);

@@ -175,9 +175,10 @@ Outcome TfPipeline::Next(Columns* element, bool* end) {
   const absl::Status status = iterator_->GetNext(iterator_ctx_.get(), &tensors, end);
   if (!status.ok() || *end) return ToOutcome(status);
   for (tensorflow::Tensor& tensor : tensors) {
-    const bool kept = keeps_tensors_ && !tensor.RefCountIsOne();
-    element->push_back(ColumnOf(std::move(tensor), arena_.get()));
-    element->back().kept = kept;
+    const bool shared = !tensor.RefCountIsOne();
+    Column& column = element->emplace_back(ColumnOf(std::move(tensor), arena_.get()));
+    column.shared = shared;
+    column.kept = shared && keeps_tensors_;
   }
   return {};
 }

@@ -79,7 +79,7 @@ void SettleColumns(Columns* columns, int member, int parts, Post* post) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (!blocks[i].owner) continue;
     (*columns)[i].memory = std::move(blocks[i]);
-    (*columns)[i].from_tensor = false;
+    (*columns)[i].from_tensor = (*columns)[i].shared = false;
   }
 }
 

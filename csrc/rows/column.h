@@ -33,6 +33,7 @@ struct Column {
   Block memory;
   bool kept = false;         // the pipeline keeps this memory until its end. So a copy would free nothing
   bool ours = false;         // nobody else reads this memory. So TensorFlow may write into it
+  bool shared = false;       // the pipeline may read this memory again. So nobody may write into it
   bool from_tensor = false;  // the owner is a tensor (ops/tensors.cc)
 
   bool texts() const { return dtype == kText; }

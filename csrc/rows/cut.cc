@@ -132,7 +132,8 @@ Outcome Cutter::CheckCostsOf(const Columns& element) const {
 
 Outcome Cutter::CutFiller(const Columns& element, int trainer, Columns* share) const {
   if (config_.remainder != Remainder::kRepeat) return CutEmpty(ModelOf(element), trainer, share);
-  *share = element;
+  // Another rank gets the element, and may write into it.
+  for (const Column& column : element) share->push_back(Copy(column, arena_));
   ClearCosts(0, share);
   return AddWeight(true, share);
 }
@@ -226,7 +227,7 @@ Outcome Cutter::CutEmpty(const Model& model, int trainer, Columns* share) const 
         share->push_back(Zeros(m.dtype, pad ? m.dims : no_rows));
         break;
       case EmptyRule::kRowSplits:
-        share->push_back(pad ? m.values : Zeros(m.dtype, {1}));
+        share->push_back(pad ? Copy(m.values) : Zeros(m.dtype, {1}));
         break;
       case EmptyRule::kDenseShape: {
         Column sizes = Copy(m.values);

@@ -13,7 +13,8 @@ struct hvdata_column {
   const int64_t* dims;
   const void* data;
   uint64_t bytes;
-  void* owner;  // of a share's column that has bytes: give it to hvdata_release() once. Otherwise null
+  // Of a share's column that has bytes, otherwise null. The program sets it to null, and gives it to hvdata_release() once.
+  void* owner;
 };
 
 namespace hvdata {

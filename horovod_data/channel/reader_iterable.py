@@ -212,7 +212,7 @@ class Iterables:
     def _with_costs(self, element: Any) -> Any:
         if self._costs is None:
             return element
-        costs = np.asarray(self._costs(*element) if type(element) is tuple else self._costs(element))
+        costs = np.asarray(self._costs(*element) if type(element) in (tuple, list) else self._costs(element))
         if costs.dtype.kind in "biuf":
             costs = costs.astype(np.float32)
         return element, costs

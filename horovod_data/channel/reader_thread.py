@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -73,11 +74,14 @@ class Dealer:
 
 
 def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: int) -> None:
+    process = os.getpid()
     try:
         reading.deal(channel, epoch, number)
-    except SystemExit as error:  # raised by a dataset function that is called for every epoch
-        _exit_job(channel, label, epoch, error)
-    except BaseException as error:  # the op has not begun, so only this call reports the error to the trainers
+    except BaseException as error:
+        bindings.end_forked_child(process, error)
+        if isinstance(error, SystemExit):  # raised by a dataset function that is called for every epoch
+            return _exit_job(channel, label, epoch, error)
+        # The op has not begun, so only this call reports the error to the trainers.
         kind = "" if _is_of_tensorflow(error) else f"{type(error).__name__}: "
         bindings.source_fail(channel, epoch, _code_of(error), kind + message_of(error))  # the core adds the place
 

@@ -39,9 +39,9 @@ class _Memory:
     __slots__ = ("__array_interface__", "_owner", "_release")
     __array_interface__: dict[str, Any]
 
-    def __init__(self, owner: Optional[int], release: Callable[[int], None]):
-        self._owner = owner
+    def __init__(self, column: Given, release: Callable[[int], None]):
         self._release = release
+        self._owner, column.owner = column.owner, None  # the core releases the owners that are left
 
     def __del__(self) -> None:
         if self._owner:
@@ -66,7 +66,7 @@ class Maker(NamedTuple):
     def element(self, columns: Sequence[Given]) -> Any:
         """The element of a share's columns."""
         # These objects exist before anything else is made. So an error below releases every column.
-        held = [_Memory(column.owner, self.release) for column in columns]
+        held = [_Memory(column, self.release) for column in columns]
         parts = iter([self._array(*one) for one in zip(columns, held)])
         made: list[Any] = []
         for _, leaf in leaves(self.spec):
@@ -90,7 +90,7 @@ class Maker(NamedTuple):
         read_only = self.to == "numpy"  # torch has no read-only tensors, and warns of a read-only array
         bits = np.dtype(dtypes.bits_of(name))
         array = np.empty(shape, bits)
-        if column.bytes and column.owner:
+        if column.bytes:
             data = column.data, read_only
             memory.__array_interface__ = {"version": 3, "shape": shape, "typestr": bits.str, "data": data}
             array = np.asarray(memory)

@@ -196,15 +196,18 @@ def components_of_channel(spec: Any, has_costs: bool) -> list[Component]:
 
 
 def with_weight(element: Any, weight: Any) -> Any:
-    """(x, y) becomes (x, y, weight), as Keras takes it. Anything else becomes (element, weight)."""
-    if type(element) is tuple and len(element) == 2:
+    """(x, y) and [x, y] become (x, y, weight), as Keras takes it. Anything else becomes (element, weight).
+
+    A torch DataLoader makes a list of the pairs of its dataset.
+    """
+    if type(element) in (tuple, list) and len(element) == 2:
         return (*element, weight)
     return (element, weight)
 
 
 def has_sample_weight(spec: Any) -> bool:
     """Says whether an element is Keras' (x, y, sample_weight): the third component is one float tensor with an axis 0."""
-    if type(spec) is not tuple or len(spec) != 3:
+    if type(spec) not in (tuple, list) or len(spec) != 3:
         return False
     return isinstance(spec[2], DenseSpec) and dtypes.is_floating(spec[2].dtype) and bool(spec[2].rank)
 

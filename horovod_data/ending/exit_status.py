@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 5.0
 _INTERRUPTED = 130
 # The error that other ranks raise after sys.exit() in a pipeline, a dataset function, or a model in predict().
 _EXIT_ELSEWHERE = re.compile(
-    r"^(?:(?:predict|distribute_dataset)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
+    r"^(?:(?:predict|distribute_dataset|loader)\(.*\) failed: )?SystemExit: (-?\d+)\s*$", re.MULTILINE
 )
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute

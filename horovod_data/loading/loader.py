@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import sys
+import threading
 import weakref
 from typing import Any, Callable, Iterator, Optional, Union
 
@@ -58,7 +61,7 @@ def loader(
       to: what this rank gets. Other ranks may get something else.
         "numpy": read-only arrays over the memory in which the share came. Texts are arrays of objects: str where the
         source has str, otherwise bytes. bfloat16 needs ml_dtypes.
-        "torch": tensors over the same memory. Writing into them ends the process, because torch has no read-only
+        "torch": tensors over the same memory. Writing into them may end the process, because torch has no read-only
         tensors. Texts are lists of str or bytes.
         Ragged and sparse tensors are hvdata.Ragged and hvdata.Sparse.
       writable: True: each array is a copy, into which the program may write.
@@ -92,7 +95,7 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
     if job.reader is None:
         return None
     readers, trainers, group_trainers = job.layout.sizes(job.comm_rank)
-    if source is None:
+    if _checked(source) is None:
         to_do = "Pass a source, or a function that returns one; only other ranks may pass None"
         raise explained(TypeError, "source is None on a reader", to_do)
     function = None
@@ -117,13 +120,30 @@ def _is_dataset(source: Any) -> bool:
 
 
 def _called(function: Callable[..., Any], epoch: Optional[int]) -> Any:
-    if "tensorflow" in sys.modules:  # datasets are made in eager mode, also in TF1 programs
-        from ..channel.reader_dataset import mode_of_readers
+    with _mode(), state.reads():
+        return _checked(function() if epoch is None else function(epoch=epoch))
 
-        with mode_of_readers(), state.reads():
-            return function() if epoch is None else function(epoch=epoch)
-    with state.reads():
-        return function() if epoch is None else function(epoch=epoch)
+
+def _mode() -> contextlib.AbstractContextManager[None]:
+    """The context in which functions make sources."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None:
+        return contextlib.nullcontext()
+    from ..channel.reader_dataset import mode_of_readers
+    from ..native import tensorflow_private
+
+    # Datasets are made in eager mode, also in TF1 programs. A program that has only imported TensorFlow keeps its devices
+    # for other processes.
+    begins = not tf.executing_eagerly() or tensorflow_private.takes_devices()
+    return mode_of_readers() if begins else contextlib.nullcontext()
+
+
+def _checked(source: Any) -> Any:
+    """Raises ValueError if the source is fed by a channel."""
+    if isinstance(source, (Loader, _Shares)):
+        what = "source is what loader() returned. It has one rank's shares, so this reader would wait for itself"
+        raise explained(ValueError, what, "Pass the original source")
+    return source
 
 
 class Loader:
@@ -141,6 +161,7 @@ class Loader:
         spec = channel.share_spec(job)
         arrays.check_spec(spec, to)
         self.spec = spec[0] if channel.multiplies else spec
+        self._writes = to == "torch" and not writable  # torch has no read-only tensors
         self._maker = arrays.Maker(spec, to, writable, bindings.releaser())
         # The last iterator. This object does not keep it, so a program that breaks off ends the epoch for its rank.
         self._last: Optional["weakref.ref[_Shares]"] = None
@@ -206,12 +227,14 @@ class Loader:
             raise explained(
                 TypeError, "load_state_dict() was given no state of a Loader", "Pass what state_dict() returned"
             )
-        self._last = self._ended = None
-        self._next = self._new()
-        self._over = self._next.restore(state_dict["state"])
+        self._last = self._ended = self._next = None  # also if the state can't be restored
+        self._over = False
+        restored = self._new()
+        over = restored.restore(state_dict["state"])
+        self._next, self._over = restored, over
 
     def _new(self) -> bindings.ShareIterator:
-        return bindings.ShareIterator(self._channel.number, self._channel.label)
+        return bindings.ShareIterator(self._channel.number, self._channel.label, self._writes)
 
     def end(self, shares: bindings.ShareIterator) -> None:
         """The epoch of the last iterator is over. Its state can still be saved."""
@@ -226,22 +249,38 @@ class Loader:
         return f"<horovod_data.Loader of channel {self._channel.label!r}>"
 
 
+_process = object()  # another one in a forked child. os.getpid() may cost more than a step
+
+
+def _in_child() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 class _Shares:
-    """The iterator of an epoch."""
+    """The iterator of an epoch. Several threads may take shares from it."""
 
     def __init__(self, of: Loader, shares: bindings.ShareIterator):
         self._of = of
         self.shares = shares
         self._over = False
+        self._lock = threading.Lock()  # a share's columns are valid until the next one comes
+        self._process = _process
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        share = None if self._over else self.shares.next()
-        if share is not None:
-            return self._of.made_of(share)
-        if not self._over:
-            self._over = True
-            self._of.end(self.shares)
+        if self._process is not _process:  # a thread that a forked child does not have may hold the lock for ever
+            self._lock = threading.Lock()
+        with self._lock:
+            share = None if self._over else self.shares.next()
+            if share is not None:
+                return self._of.made_of(share)
+            if not self._over:
+                self._over = True
+                self._of.end(self.shares)
         raise StopIteration

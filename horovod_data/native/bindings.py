@@ -7,11 +7,15 @@ They raise the errors that C++ reports. During a long wait Python handles Ctrl-C
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes as c
 import enum
 import functools
 import json
+import os
+import sys
 import threading
+import traceback
 import weakref
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, NamedTuple, NoReturn, Optional, Protocol, Sequence
@@ -22,7 +26,6 @@ from . import loader
 # The length of one slice of a wait. The Python handler of a signal runs between two slices.
 SLICE_MS = 100
 _PENDING = -1
-_CANCELLED = 1
 _UNKNOWN = 2
 _RESOURCE_EXHAUSTED = 8
 
@@ -140,7 +143,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
     "session": (c_uint64, []),
     "last_place": (c_char_p, []),
-    "iterator_new": (c_int, [c_uint32, c_char_p, *_to(c_void_p)]),
+    "iterator_new": (c_int, [c_uint32, c_char_p, c_int, *_to(c_void_p)]),
     "iterator_next": (c_int, [c_void_p, *_to(c.POINTER(Column), c_int)]),
     "iterator_save": (c_int, [c_void_p, *_to(c_void_p, c_size_t)]),  # as the bytes may have a NUL
     "iterator_restore": (c_int, [c_void_p, c_char_p, c_size_t, *_to(c_int)]),
@@ -474,27 +477,32 @@ def _raise_placed(code: int) -> NoReturn:
 
 
 class ShareIterator:
-    """An iterator of a channel on a trainer, for its next epoch.
+    """An iterator of a channel on a trainer, for its next epoch. One thread at a time may call it.
+
+    `writes`: the program may write into the columns that it gets.
 
     Raises:
       RuntimeError: no engine runs, or the channel was released.
     """
 
-    def __init__(self, channel: int, label: str):
+    def __init__(self, channel: int, label: str, writes: bool = False):
         made = c_void_p()
-        self._placed("iterator_new", channel, label.encode(), byref(made))
+        self._placed("iterator_new", channel, label.encode(), writes, byref(made))
         self._iterator = made
         weakref.finalize(self, _call, "iterator_drop", made).atexit = False
 
     @staticmethod
     def _placed(name: str, *args: Any) -> None:
-        if code := _call(name, *args):
-            _raise_placed(code)
+        while code := _call(name, *args):
+            if code != _PENDING:
+                _raise_placed(code)
+            # After Ctrl-C. In the main thread Python has run its handler, which has raised nothing.
 
     def next(self) -> Optional[list[Column]]:
-        """Waits for the next share. None: the epoch is over. Give each owner of a column to releaser() once.
+        """Waits for the next share. None: the epoch is over.
 
-        The columns are valid until the next call.
+        The columns are valid until the next call. Set each column's owner to None, and then give it to releaser()
+        once. The next call releases the owners that are left.
 
         Raises:
           TimeoutError: the time limit has passed.
@@ -502,10 +510,7 @@ class ShareIterator:
             the error that the reader's source raised.
         """
         columns, count = c.POINTER(Column)(), c_int()
-        while code := _call("iterator_next", self._iterator, byref(columns), byref(count)):
-            if code != _CANCELLED or threading.current_thread() is not threading.main_thread():
-                _raise_placed(code)
-            # Ctrl-C in the main thread: Python has run its handler, which has raised nothing.
+        self._placed("iterator_next", self._iterator, byref(columns), byref(count))
         return None if count.value < 0 else columns[: count.value]
 
     def save(self) -> bytes:
@@ -544,6 +549,21 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+def end_forked_child(parent: int, error: Optional[BaseException]) -> None:
+    """Ends a process that the source's code has forked, and that has come out of that code. It is no reader."""
+    if os.getpid() == parent:
+        return
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    elif error is not None:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
 def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source) -> None:
     """Reader: deals one epoch that source_wait() has returned. Returns when all trainers have ended it.
 
@@ -554,16 +574,19 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
       divides: all readers have this source, and each of them deals its part of the elements.
     """
     kept: list[Any] = []  # what C++ may read until its next call
+    process = os.getpid()
 
     def guarded(call: Callable[[], None]) -> int:
         kept.clear()
         try:
             call()
         except BaseException as error:  # also sys.exit(): no exception may pass through C++
+            end_forked_child(process, error)
             code = code_of(error)
             text = f"{type(error).__name__}: {message_of(error)}"
             _call("input_failed", code, text.encode(errors="backslashreplace"))
             return code
+        end_forked_child(process, None)
         return 0
 
     def next_into(columns: Any, count: Any) -> None:

@@ -66,6 +66,12 @@ def is_tf1_program() -> bool:
     return bool(context.default_execution_mode == context.GRAPH_MODE)
 
 
+def takes_devices() -> bool:
+    """Says whether the program's TensorFlow has begun, which takes the devices. An import alone does not."""
+    runtime = context.context_safe()
+    return runtime is not None and bool(runtime._initialized)
+
+
 def tf2() -> bool:
     return tf.__internal__.tf2.enabled()
 

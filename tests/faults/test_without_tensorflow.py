@@ -68,7 +68,10 @@ import horovod_data as hvdata
 
 hvdata.init()
 import tensorflow as tf
+from tensorflow.python.eager import context
 
+loader = hvdata.loader(lambda epoch: range(4), batch="per_rank")
+print("loaded", [x.item() for x in loader], "devices", context.context()._initialized, flush=True)
 iterator = iter(hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank"))
 print("got", int(next(iterator)), flush=True)
 if hvdata.rank() == 0:
@@ -87,6 +90,8 @@ def test_tensorflow_is_imported_after_init():
     """The job is one without Horovod. Forked children are protected as in other jobs."""
     job = run_job(LATE, 2)
     assert job.returncode == 0, job.describe()
+    for rank in range(2):  # a source in Python leaves the devices to other processes
+        job.assert_said(rf"^loaded \[{rank}, {rank + 2}\] devices False$", rank)
     job.assert_said(r"^got 0$", 0)
     job.assert_said(r"^child: .*was used in a forked child", 0)
     job.assert_said(r"^rest \[2, 4, 6\]$", 0)

@@ -190,12 +190,13 @@ def test_ragged_tensors_of_tf_data_and_weights(hvdata, comm):
 
 
 @pytest.mark.parametrize("weighs", ["rows", "costs"])
-@pytest.mark.parametrize("kind", ["list", "tf.data"])
+@pytest.mark.parametrize("kind", ["list", "list of lists", "tf.data"])
 def test_weigh(hvdata, comm, weighs, kind):
     """The mean over ranks of the mean of weight * loss is the mean of one process."""
     x, y, own = np.arange(1, 8, dtype=np.float32), np.arange(7) % 3 + 1.0, np.ones(7, np.float32)
     cost = "rows" if weighs == "rows" else (lambda x, y, own: y)
-    source = lambda: [(x, y, own)] * 3 if kind == "list" else tf.data.Dataset.from_tensors((x, y, own)).repeat(3)
+    pairs = tf.data.Dataset.from_tensors((x, y, own)) if kind == "tf.data" else None
+    source = lambda: pairs.repeat(3) if pairs is not None else [[x, y, own] if "lists" in kind else (x, y, own)] * 3
     loader = hvdata.loader(on_reader(hvdata, source), batch="global", remainder="partial", weigh=cost)
     costs = np.ones(7) if weighs == "rows" else y
     steps = list(zip(*on_trainers(hvdata, comm, lambda: list(loader))))

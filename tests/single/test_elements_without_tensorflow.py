@@ -186,7 +186,7 @@ def test_sizes_may_change_and_texts_may_be_missing():
     spec = columns.spec_of({"x": np.zeros([2, 3]), "t": ["a"]})
     made, *_ = delivered(spec, {"x": np.zeros([5, 1]), "t": np.array([], object)})
     assert made["x"].shape == (5, 1) and made["t"].shape == (0,)
-    for kind, text in (("U", "Grüße"), ("S", b"\xff")):  # the first batch has no row, and its type says what its texts are
+    for kind, text in (("U", "Grüße"), ("S", b"\xff")):  # an array without a text says of which kind they are
         made, *_ = delivered(columns.spec_of(np.array([], kind)), np.array([text]))
         assert made.tolist() == [text]
 
@@ -234,7 +234,7 @@ def test_an_error_while_an_element_is_made_releases_all_columns(monkeypatch):
     as_made = arrays.Maker._array
 
     def fails(self, column, *rest):
-        if column.owner == 2:
+        if column.bytes == 4 * 8:  # of b
             released.append(self.release)
             raise MemoryError
         return as_made(self, column, *rest)
@@ -373,3 +373,17 @@ def test_common_specs_are_tensorflows(one, other):
         ours = None
         assert "for reader 0 the element is" in str(error)
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "element, want",
+    [
+        (("x", "y"), ("x", "y", "w")),
+        (["x", "y"], ("x", "y", "w")),
+        (Pair("x", "y"), (Pair("x", "y"), "w")),
+        (["x"], (["x"], "w")),
+        ({"x": 1}, ({"x": 1}, "w")),
+    ],
+)
+def test_where_a_weight_goes(element, want):
+    assert specs.with_weight(element, "w") == want

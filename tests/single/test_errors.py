@@ -54,3 +54,5 @@ def test_the_status_of_an_exit_on_the_reader():
     text = "SystemExit: 3\nTraceback (most recent call last):\n"
     assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, text)) == 3
     assert exit_status._status_of_uncaught(tf.errors.UnknownError(None, None, "no SystemExit: 3")) == 1
+    for call in "distribute_dataset()", "loader(name='train')", "predict()":
+        assert exit_status._status_of_uncaught(RuntimeError(f"{call} failed: SystemExit: 3")) == 3
