@@ -46,11 +46,12 @@ def train(dataset):
 hvdata.init()
 # "pad": JAX needs equal shares. Missing rows are filled up, and a weight per row says which rows are real.
 dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", name="train")
+meeting = address()
 hvdata.serve()
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")  # for CPUs; GPUs use their own library
 keras.utils.set_random_seed(1)  # otherwise the ranks would have to agree on a seed
-keras.distribution.initialize(address(), hvdata.size(), hvdata.rank())
+keras.distribution.initialize(meeting, hvdata.size(), hvdata.rank())
 # Without auto_shard_dataset=False, Keras would shard each process's own share once more.
 keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 losses, weights = train(dataset)

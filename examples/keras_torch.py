@@ -61,8 +61,9 @@ hvdata.init()
 # With weigh="rows" the mean over the ranks is the mean over all rows, also where one rank has a row more.
 dataset = hvdata.distribute_dataset(samples, batch="global", remainder="partial", weigh="rows", name="train")
 valid = hvdata.distribute_dataset(samples, batch="global", remainder="partial", name="valid")
+meeting = address()
 hvdata.serve()
-dist.init_process_group("gloo", init_method=f"tcp://{address()}", rank=hvdata.rank(), world_size=hvdata.size())
+dist.init_process_group("gloo", init_method=f"tcp://{meeting}", rank=hvdata.rank(), world_size=hvdata.size())
 average = hvdata.callbacks.MetricAverage()  # over the rows of all ranks
 optimizer = AveragingSGD(0.05, momentum=0.9)
 model = train(dataset, optimizer, seed=1 + hvdata.rank(), validation_data=valid, callbacks=[average])

@@ -31,9 +31,11 @@ def init(
 ) -> None:
     """Makes this process part of a job, in which few processes read and all trainers get batches.
 
-    Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises Horovod if that is installed.
-    Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod. Except: a
-    program that has imported neither TensorFlow nor Horovod before this call is a job without Horovod.
+    Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises the Horovod that the program has
+    imported, `horovod.tensorflow` or `horovod.torch`. If the program has imported TensorFlow alone, it initialises
+    `horovod.tensorflow`, if that is installed. Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It
+    also works without Horovod. A program that has imported neither TensorFlow nor Horovod before this call is a job
+    without Horovod.
 
     It may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
     came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
@@ -61,6 +63,7 @@ def init(
         - This process may open too few files.
         - The ranks disagree.
         - Horovod was initialised for other processes.
+        - The program has imported `horovod.tensorflow` and `horovod.torch`.
         - The program has made an optimizer with a Horovod that does not average gradients of Keras 3.
         - A second call has other arguments.
 
@@ -111,8 +114,8 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         return bindings.comm_exchange(address, mine)
 
     with handshake.watched(place(rank, host), size, settings):
-        has_horovod = horovod is not None if with_horovod.wanted() else None
-        mine = handshake.introduction(host, bindings.comm_info(None)[0], settings, has_horovod, horovod_here)
+        horovods_name = getattr(horovod, "__name__", "") if with_horovod.wanted() else None
+        mine = handshake.introduction(host, bindings.comm_info(None)[0], settings, horovods_name, horovod_here)
         everybody = handshake.meet(mine, rank, exchange)
     hosts = tuple(other["host"] for other in everybody)
     layout = make_layout(hosts, settings.readers, settings.readers_per_node, settings.embedded)
@@ -124,7 +127,8 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         if horovod is not None and layout.trainer_index[rank] >= 0:
             trainers = [everybody[trainer]["world_rank"] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
-            if len(trainers) > 1:
+            with_horovod.refuse_other(horovod, where)
+            if len(trainers) > 1 and with_horovod.is_of_tensorflow(horovod):
                 unaveraged.refuse(where)
             exit_status.install(end)  # again, because our atexit handler must run before Horovod's
             with_horovod.end_with_mpi(horovod, horovod_here is not None)

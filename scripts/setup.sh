@@ -260,22 +260,30 @@ horovod() {
   mpi
   venv
   tf_keras
-  local python folder wheel patched=
+  local python folder wheel patched='' torch='' frameworks=tensorflow minutes=2
+  local patches=(packaging/horovod/[1-9]*.patch)
   python=$(python_version "$VENV/bin/python")
   case $(tensorflow_version) in
     2.15.*) ;;
-    *) patched=-patched$(cat packaging/horovod/*.patch | cksum | cut -d' ' -f1) ;;
+    *)
+      if torch=$(grep -o '[0-9].*' "$VENV/.stamps/torch" 2>/dev/null); then # the stage torch has installed PyTorch
+        frameworks+=' pytorch' minutes=5 patches=(packaging/horovod/*.patch)
+      fi
+      patched=-patched$(cat "${patches[@]}" | cksum | cut -d' ' -f1)
+      ;;
   esac
-  folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)$patched
+  folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)${torch:+-torch$torch}$patched
   done_before horovod "$HOROVOD $folder" && return
   wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl") || {
-    say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version): about 2 minutes on 2 cores, once"
+    say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version)${torch:+ and PyTorch $torch}:" \
+      "about $minutes minutes on 2 cores, once"
     mkdir -p "$folder" build
     local source=horovod==$HOROVOD
-    [ -z "$patched" ] || source=$(patched_horovod)
-    horovod_cmake >build/horovod_cmake
+    [ -z "$patched" ] || source=$(patched_horovod "${patches[@]}")
+    horovod_cmake "$frameworks" >build/horovod_cmake
     chmod +x build/horovod_cmake
-    HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+    HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+      HOROVOD_WITH_PYTORCH=${torch:+1} HOROVOD_WITHOUT_PYTORCH=$([ -n "$torch" ] || echo 1) \
       HOROVOD_CMAKE=$PWD/build/horovod_cmake \
       MAKEFLAGS="-j$(nproc)" \
       pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$folder" "$source" ||
@@ -286,21 +294,21 @@ horovod() {
   stamp horovod "$HOROVOD $folder"
 }
 
-# Prints a program that Horovod's setup.py calls as cmake. It leaves out debugging information, and a copy of gloo that
-# nothing uses. So a third fewer files are compiled, and the wheel has 1 MB instead of 17.
+# horovod_cmake TARGETS: prints a program that Horovod's setup.py calls as cmake. It leaves out debugging information,
+# and a copy of gloo that nothing uses. So a third fewer files are compiled, and the wheel has 1 MB instead of 17.
 horovod_cmake() {
-  cat <<'END'
+  cat <<END
 #!/bin/sh
-case $1 in --build) exec cmake --build . --target tensorflow ;; esac
-exec cmake "$@" -G Ninja '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O3 -DNDEBUG'
+case \$1 in --build) exec cmake --build . --target $1 ;; esac
+exec cmake "\$@" -G Ninja '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O3 -DNDEBUG'
 END
 }
 
-patches() { # the tool that applies patches to Horovod, for TensorFlow after 2.15
+patches() { # the tool that applies patches to Horovod, for TensorFlow after 2.15 and for PyTorch
   has patch || install "patches of Horovod" patch >&2
 }
 
-# Makes Horovod's source with the patches for TensorFlow after 2.15. Each patch has its reason. Prints the folder.
+# patched_horovod PATCH...: makes Horovod's source with patches. Each patch has its reason. Prints the folder.
 patched_horovod() {
   local work=$PWD/build/horovod patch
   patches
@@ -308,7 +316,7 @@ patched_horovod() {
   mkdir -p "$work"
   pip download --no-deps --no-build-isolation --no-binary horovod --dest "$work" "horovod==$HOROVOD" >&2
   tar -xzf "$work/horovod-$HOROVOD.tar.gz" -C "$work"
-  for patch in packaging/horovod/*.patch; do
+  for patch in "$@"; do
     patch --silent -p1 -d "$work/horovod-$HOROVOD" <"$patch" >&2
   done
   echo "$work/horovod-$HOROVOD"
@@ -335,7 +343,7 @@ jax() { # examples/keras_jax.py
   stamp jax "${packages[*]}"
 }
 
-torch() { # examples/torch_ranks.py and keras_torch.py
+torch() { # examples/torch_ranks.py, torch_horovod.py and keras_torch.py; before the stage horovod, which builds for it
   venv
   local packages=(torch==2.13.0)
   done_before torch "${packages[*]}" && return

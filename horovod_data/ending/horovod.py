@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initialises Horovod with the job, and ends it with the job."""
+"""Initialises Horovod with the job, and ends it with the job.
+
+Horovod has a C library for each framework, with its own communicators and its own thread. A job has one of them.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import sys
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
@@ -13,6 +17,8 @@ from ..errors import explained, fork_check
 from ..job import launch_checks
 from ..job.layout import Layout
 from ..native import bindings, loader
+
+_TENSORFLOW, _TORCH = "horovod.tensorflow", "horovod.torch"
 
 
 @dataclasses.dataclass
@@ -33,14 +39,35 @@ def wanted() -> bool:
 
 
 def load() -> Optional[ModuleType]:
-    """Horovod for TensorFlow. None: the program can't use it, or has imported neither package before init()."""
+    """The Horovod that the program uses: the one that it has imported, or else the one of its framework.
+
+    None: the program can't use it, or has imported neither package before init().
+
+    Raises:
+      RuntimeError: the program has imported both, and has not initialised exactly one of them.
+    """
     if not wanted():
         return None
+    of_torch = loader.imported("torch") and not loader.imported("tensorflow")
+    names = [name for name in (_TENSORFLOW, _TORCH) if loader.imported(name)] or [_TORCH if of_torch else _TENSORFLOW]
     try:
-        import horovod.tensorflow as horovod
-    except Exception:  # not installed, or unusable with this TensorFlow; then the program doesn't use it either
+        modules = [importlib.import_module(name) for name in names]
+    except Exception:  # not installed, or unusable with this framework; then the program doesn't use it either
         return None
-    return horovod
+    # Without its C library horovod.torch can be imported, but has no functions.
+    modules = [module for module in modules if hasattr(module, "is_initialized")]
+    if len(modules) > 1:
+        modules = [module for module in modules if module.is_initialized()]
+        if len(modules) != 1:
+            what = f"The program has imported {_TENSORFLOW} and {_TORCH}, and a job can use only one of them"
+            to_do = "Import the one that averages the gradients. Or call its init() before horovod_data.init()"
+            raise explained(RuntimeError, what, to_do)
+    return modules[0] if modules else None
+
+
+def is_of_tensorflow(horovod: ModuleType) -> bool:
+    """Says whether this is Horovod for TensorFlow, which has the layers for Keras."""
+    return horovod.__name__ == _TENSORFLOW
 
 
 def place(horovod: Any) -> Optional[tuple[int, int]]:
@@ -73,19 +100,14 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
 
 
 class _TooLate:
-    """Refuses Horovod in a job that init() has begun without it. All of Horovod's modules import horovod.common."""
+    """Makes the import of a module raise. A finder of sys.meta_path."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, module: str, what: str, to_do: str, where: str) -> None:
+        self._module, self._error = module, (ImportError, what, to_do, where)
 
     def find_spec(self, name: str, *_: Any) -> None:
-        if name == "horovod.common":
-            raise explained(
-                ImportError,
-                "Horovod is imported after horovod_data.init(), which has begun a job without it",
-                "Import horovod.tensorflow before init(). Then init() initialises Horovod",
-                self._where,
-            )
+        if name == self._module:
+            raise explained(*self._error)
 
 
 def refuse(where: str) -> None:
@@ -95,7 +117,9 @@ def refuse(where: str) -> None:
     TensorFlow, makes a later import of Horovod raise.
     """
     if not wanted():
-        sys.meta_path.insert(0, _TooLate(where))
+        what = "Horovod is imported after horovod_data.init(), which has begun a job without it"
+        to_do = f"Import {_TENSORFLOW} or {_TORCH} before init(). Then init() initialises it"
+        sys.meta_path.insert(0, _TooLate("horovod.common", what, to_do, where))  # all of its modules import this one
         return
     try:
         from horovod.common.basics import HorovodBasics
@@ -114,9 +138,21 @@ def refuse(where: str) -> None:
     HorovodBasics.init = init
 
 
+def refuse_other(horovod: ModuleType, where: str) -> None:
+    """Makes a later import of Horovod for the other framework raise.
+
+    Its init() would wait for dedicated readers without end. The import alone gives it the process sets of the Horovod
+    that the job uses.
+    """
+    other = _TORCH if is_of_tensorflow(horovod) else _TENSORFLOW
+    what = f"{other} is imported after horovod_data.init(), which has initialised {horovod.__name__}"
+    to_do = f"Import {other} before init(), without {horovod.__name__}. A job can use only one of them"
+    sys.meta_path.insert(0, _TooLate(f"{other}.mpi_ops", what, to_do, where))
+
+
 def _library(horovod: Any) -> Any:
     """Horovod's C functions, by ctypes. None: this version has them elsewhere."""
-    return getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    return getattr(getattr(horovod.mpi_built, "__self__", None), "MPI_LIB_CTYPES", None)
 
 
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:

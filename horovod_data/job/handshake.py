@@ -38,10 +38,10 @@ Introduction = Mapping[str, Any]  # the message that every process sends to all 
 
 
 def introduction(
-    host: str, world_rank: int, settings: Settings, horovod: Optional[bool], horovod_here: Optional[tuple[int, int]]
+    host: str, world_rank: int, settings: Settings, horovod: Optional[str], horovod_here: Optional[tuple[int, int]]
 ) -> dict[str, Any]:
-    """The introduction of this process. `horovod`: it can be imported. None: the program has imported neither Horovod
-    nor TensorFlow. `horovod_here`: hvd.rank() and hvd.size()."""
+    """The introduction of this process. `horovod`: the name of its module, "" if it can't be imported. None: the program
+    has imported neither Horovod nor TensorFlow. `horovod_here`: hvd.rank() and hvd.size()."""
     alike = {name: getattr(settings, name) for name in _ALIKE if name != "version"}
     of_horovod = {"horovod": horovod, "horovod_here": horovod_here}
     return {"host": host, "world_rank": world_rank, "version": __version__, **alike, **of_horovod}
@@ -74,14 +74,15 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
     """Raises RuntimeError on every rank unless all trainers or none have Horovod, and its ranks are the trainers."""
     hosts = [one["host"] for one in everybody]
     trainers = layout.trainers
-    absent = {None: "not imported", False: "not installed"}
+    absent = {None: "not imported", "": "not installed"}
     states = [
-        absent.get(one["horovod"]) or ("initialised" if one["horovod_here"] else "not initialised") for one in everybody
+        absent.get(one["horovod"]) or f"{one['horovod']} {'' if one['horovod_here'] else 'not '}initialised"
+        for one in everybody
     ]
     if len({"" if states[rank] in absent.values() else states[rank] for rank in trainers}) > 1:
         to_do = (
-            "Install it on all hosts, import it before init() on all ranks that train, and call horovod_data.init() "
-            "instead of hvd.init()"
+            "Install it on all hosts, import the same module before init() on all ranks that train, and call "
+            "horovod_data.init() instead of hvd.init()"
         )
         raise explained(RuntimeError, f"The ranks disagree about Horovod: {by_value(states, hosts)}", to_do, where)
     counted = [rank for rank, one in enumerate(everybody) if one["horovod_here"]]

@@ -4,7 +4,7 @@
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep the output that the page has
     python packaging/site/gallery.py none          no example: new words, the same output
 
-Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax, keras_torch, torch_ranks and rlds_torch need `make test-frameworks`, and
+Takes a few minutes. RETURNN's needs `make test-integrations` before it; jax_ranks, keras_jax, keras_torch, torch_horovod, torch_ranks and rlds_torch need `make test-frameworks`, and
 .venv/bin/python.
 """
 
@@ -96,9 +96,20 @@ ENTRIES = [
     ),
     Entry(
         "PyTorch",
-        "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
-        "that of one process.",
+        "[torch_ranks.py](../examples/torch_ranks.py) trains with `DistributedDataParallel` on the batches of one `DataLoader`, and "
+        "compares its loss with that of one process. The ranks import no TensorFlow.",
         "mpirun -np 4 python examples/torch_ranks.py",
+    ),
+    Entry(
+        "Horovod with PyTorch",
+        "[torch_horovod.py](../examples/torch_horovod.py) does the same with Horovod's `DistributedOptimizer`.",
+        "mpirun -np 4 python examples/torch_horovod.py",
+    ),
+    Entry(
+        "JAX",
+        "[jax_ranks.py](../examples/jax_ranks.py) trains with JAX on the batches of one generator, without TensorFlow and without "
+        "Keras.",
+        "mpirun -np 4 python examples/jax_ranks.py",
     ),
     Entry(
         "RLDS on PyTorch",

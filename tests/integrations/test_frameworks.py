@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras 3 on JAX and on PyTorch, PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
+"""Keras 3 on JAX and on PyTorch, PyTorch, JAX, Horovod with PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
 
 import importlib.util
 import re
@@ -55,8 +55,22 @@ def test_keras_on_torch(np, readers):
 @several
 def test_pytorch(np, readers):
     text = said(EXAMPLES / "torch_ranks.py", np, readers)
-    for way in "by_dlpack", "by_numpy":
-        assert f"{np} ranks of PyTorch, {way} without a copy: loss" in text, text
+    assert re.search(rf"{np} ranks of PyTorch: loss .* in one process", text), text
+
+
+@pytest.mark.horovod
+@needs("torch", "horovod")
+@several
+def test_horovod_with_pytorch(np, readers):
+    text = said(EXAMPLES / "torch_horovod.py", np, readers)
+    assert re.search(rf"{np} ranks of Horovod with PyTorch: loss .* in one process", text), text
+
+
+@needs("jax")
+@several
+def test_jax(np, readers):
+    text = said(EXAMPLES / "jax_ranks.py", np, readers)
+    assert re.search(rf"{np} processes of JAX without TensorFlow: loss .* in one process", text), text
 
 
 @needs("torch")

@@ -85,7 +85,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile():
 
 def test_patches_of_horovod_say_why():
     patches = sorted((PACKAGING / "horovod").glob("*.patch"))
-    assert len(patches) == 4
+    assert len(patches) == 5
     for path in patches:
         reason, _, diff = path.read_text().partition("\n--- a/")
         assert len(reason.split()) > 10 and re.search(r"^\+\+\+ b/horovod/", diff, re.MULTILINE), path
