@@ -20,7 +20,9 @@ def test_a_lost_host_that_comes_back(tmp_path):
         options = ["-np", "4", "--min-np", "3", "-H", hosts, "--state", str(tmp_path / "state"), "--max-restarts", "4"]
         env = {**bed.environment, "PATH": f"{bed.environment['PATH'].partition(':')[0]}:{os.environ['PATH']}"}
         # In attempt 1 the last rank gets no further than to the step at which its host is cut off.
-        job = Launched([*bed.enter(), *LAUNCHER, *options, sys.executable, *words, "2:2:15", "0.3"], env, tmp_path)
+        job = Launched(
+            [*bed.enter(), *LAUNCHER, *options, sys.executable, *words, "2:2:15:SIGKILL", "0.3"], env, tmp_path
+        )
         try:
             while 6 not in restarted.trained(tmp_path).get(1, {}):
                 assert job.poll() is None, job.output
