@@ -12,6 +12,7 @@ from launched import LAUNCHER, Launched
 from over_hosts import assert_nothing_left
 
 
+@pytest.mark.slow
 @pytest.mark.limit(400)
 def test_a_lost_host_that_comes_back(tmp_path):
     """4 trainers, then 3 while host 2 is cut off, then 4."""
