@@ -138,8 +138,8 @@ class Backup:
         Raises:
           TypeError: `data` is something else.
           RuntimeError: outside of the `with` block.
-          ValueError: the ranks save at different steps, or the restored position is damaged, or belongs to another
-            number of ranks, and a stage behind distribute_dataset() buffers elements.
+          ValueError: the ranks save at different steps. Or the restored position is damaged. Or the number of ranks has
+            changed, and a stage behind distribute_dataset() buffers elements.
           Errors of the position, as of state_dict() and load_state_dict() of a Loader, or of tf.train.Checkpoint.
         """
         if self._sets is None or self._leaving is None:
