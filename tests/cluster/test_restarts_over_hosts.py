@@ -3,6 +3,7 @@
 
 import os
 import sys
+import time
 
 import pytest
 import restarted
@@ -27,6 +28,7 @@ def test_a_lost_host_that_comes_back(tmp_path):
         try:
             while 6 not in restarted.trained(tmp_path).get(1, {}):
                 assert job.poll() is None, job.output
+                time.sleep(0.05)
             bed.cut(2)
             job.wait_for("Attempt 2 starts from epoch 0, step 4 (set-", timeout=60)
             bed.reconnect(2)
