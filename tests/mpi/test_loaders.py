@@ -827,14 +827,15 @@ def test_a_certificate_a_report_and_progress(hvdata, comm, capfd):
 
 @pytest.mark.world(np=2)
 def test_an_audit_of_a_loader(hvdata, comm):
-    """What the ranks get of it is each row once."""
-    if not all(results(comm, hvdata.is_trainer)):
-        pytest.skip("all processes audit")
+    """What the ranks get of it is each row once. The source can't be audited, because readers alone have it."""
     loader = hvdata.loader(on_reader(hvdata, lambda: batches_of([12, 7, 1])), batch="global", remainder="partial")
     audited = hvdata.audit(loader, key="id", reference=20)
-    assert sum(results(comm, lambda: sum(len(batch["id"]) for batch in audited))) == 20
-    report = results(comm, lambda: [audited.report().never, audited.report().times])[0]
-    assert report == [0, {1: 20}], report
+    got = on_trainers(hvdata, comm, lambda: sum(len(batch["id"]) for batch in audited))
+    assert sum(got) == 20
+    assert on_trainers(hvdata, comm, lambda: [audited.report().never, audited.report().times])[0] == [0, {1: 20}]
+    source = lambda: hvdata.audit(batches_of([12]), key="id")
+    raises_everywhere(comm, lambda: hvdata.loader(source, batch="global"), RuntimeError,
+                      r"audit\(\) was called in a dataset function, which runs on readers only")  # fmt: skip
 
 
 # ---- PyTorch.
