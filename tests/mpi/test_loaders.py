@@ -358,8 +358,8 @@ def test_errors_of_the_source(hvdata, comm, error, kind, text):
 
 @pytest.mark.parametrize("elements, text", [
     ([{"x": 1}, {"x": 1}, {"x": 1}, {"x": 1}, {"x": 1.5}], r"component \['x'\] is float64 with 0 axes, but .* int64 with 0 axes"),
-    ([1, 2, 3, 4, object()], "component the element is a object, which can't be sent"),
-    ([1, 2, 3, 4, None], "component the element is a NoneType"),
+    ([1, 2, 3, 4, object()], r"\] the element is a object, which can't be sent"),
+    ([1, 2, 3, 4, None], r"\] the element is a NoneType"),
 ])  # fmt: skip
 def test_elements_of_other_kinds(hvdata, comm, elements, text):
     loader = hvdata.loader(on_reader(hvdata, lambda: elements), batch="per_rank", remainder="drop")
