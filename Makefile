@@ -24,7 +24,7 @@ comma := ,
 MINUTES ?= 10
 # How many workers of pytest run the commit tier (tests/ranks/workers.py). Everything runs in one process, because some tests measure.
 WORKERS ?= 2
-FUZZ := header envelope components states words shared_memory checkpoint tensors
+FUZZ := header envelope components states words shared_memory checkpoint columns tensors
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -165,9 +165,9 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 
-test-frameworks:  ## Keras 3, JAX, PyTorch, and Horovod with PyTorch and with Keras 3, on several ranks
-	@$(SETUP) op jax torch horovod
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,horovod_torch,keras_3_jobs,torch_audit}.py \
+test-frameworks:  ## Keras 3, JAX, PyTorch, sources of loader(), and Horovod with PyTorch and with Keras 3, on several ranks
+	@$(SETUP) op jax torch sources horovod
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,horovod_torch,keras_3_jobs,torch_audit,torch_backup,loader_sources}.py \
 	  tests/mpi/test_{keras_3,docs_blocks}.py tests/mpi/test_loaders.py::test_a_data_loader_and_tensors \
 	  tests/single/test_elements_without_tensorflow.py $(PYTEST_ARGS)
 

@@ -21,6 +21,7 @@ from ._version import __version__
 if _typing.TYPE_CHECKING:
     from . import callbacks
     from .auditing.audit import audit
+    from .backup.backup import Backup
     from .channel.distribute import distribute_dataset, distribute_datasets_from_function
     from .channel.reader_thread import serve
     from .collectives.gather import gather
@@ -36,6 +37,7 @@ if _typing.TYPE_CHECKING:
     from .start import init
 
 __all__ = [
+    "Backup",
     "Loader",
     "Ragged",
     "Sparse",
@@ -62,6 +64,7 @@ __all__ = [
 ]
 
 _HOMES_WITHOUT_TENSORFLOW = {
+    "backup.backup": ("Backup",),
     "channel.reader_thread": ("serve",),
     "elements.composites": ("Ragged", "Sparse"),
     "ending.shutdown": ("shutdown",),

@@ -159,7 +159,7 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
     if settings.audit and job.trainer is not None:
         keras_fit.install()
     if job.trainer == 0:
-        watch.start(settings.progress, settings.progress_seconds)
+        watch.start(settings.progress, settings.progress_seconds, settings.attempt)
 
 
 def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:

@@ -3,7 +3,7 @@
 # Sets up what a stage of the Makefile needs. Each stage logs what it does, at least every half minute. A stage that was
 # done before ends at once.
 #   scripts/setup.sh STAGE...
-#   STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op tf_keras jax torch docs patches
+#   STAGE: compiler ccache xxhash gtest tidy fuzzer valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op tf_keras jax torch sources docs patches
 # Environment: STACK (latest or 2.15), VENV (.venv or .venv-2.15), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), and
 # MPICC (the MPI to use; PATH must have its mpirun), TICK (seconds between the lines about a step that still runs; 20).
 set -euo pipefail
@@ -352,6 +352,15 @@ torch() { # examples/torch_ranks.py, torch_horovod.py and keras_torch.py; before
   stamp torch "${packages[*]}"
 }
 
+sources() { # libraries whose datasets hvdata.loader() reads: tests/integrations/test_loader_sources.py
+  venv
+  local packages=(torchdata==0.11.0 datasets==5.2.0 grain==0.2.18 webdataset==1.0.2)
+  done_before sources "${packages[*]}" && return
+  say "installing ${packages[*]} (about 150 MB)"
+  pip install "${packages[@]}"
+  stamp sources "${packages[*]}"
+}
+
 returnn() { # tests/integrations train with it; of its dependencies, only dm-tree is missing
   venv
   local packages=(returnn==1.20261022.211313 dm-tree==0.1.10)
@@ -434,7 +443,7 @@ op() { # our library, from this checkout
 for stage in "$@"; do
   case $stage in
     compiler | ccache | xxhash | gtest | tidy | fuzzer | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
-      tf_keras | jax | torch | docs | patches) "$stage" ;;
+      tf_keras | jax | torch | sources | docs | patches) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

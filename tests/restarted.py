@@ -2,7 +2,7 @@
 """A training program for jobs that horovod-data-run starts again, and what such a job must have trained.
 
 write(folder)                      # train.py
-run_launcher(..., "--state", str(folder / "state"), sys.executable, str(folder / "train.py"), str(folder), "1:2:7")
+run_launcher(..., "--state", str(folder / "state"), sys.executable, str(folder / "train.py"), str(folder), "1:2:7:SIGKILL", "0")
 check(folder)
 """
 
@@ -15,8 +15,8 @@ from jobs import program
 
 STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
 
-# Arguments: a folder, then `attempt:rank:step` for each SIGKILL, with steps counted over the epochs, then seconds for each step. Every
-# rank of an attempt writes its rows of each step to a file.
+# Arguments: a folder, then `attempt:rank:step:SIGKILL` for each kill, with steps counted over the epochs, then seconds for each step.
+# Every rank of an attempt writes its rows of each step to a file.
 _TRAIN = program(f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
 attempt = os.environ["HOROVOD_DATA_ATTEMPT"]
@@ -50,8 +50,9 @@ class Noted(tf.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self.batch = batch
         time.sleep(seconds)
-        if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}" in kills:
-            os.kill(os.getpid(), signal.SIGKILL)
+        for name in "SIGKILL", "SIGSTOP":
+            if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}:{{name}}" in kills:
+                os.kill(os.getpid(), getattr(signal, name))
 
 model, noted = Model(), Noted()
 model(np.zeros((1, 1), np.float32))

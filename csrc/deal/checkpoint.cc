@@ -2,6 +2,7 @@
 #include "deal/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -224,11 +225,18 @@ Outcome Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, pla
 Outcome Checkpoint::Replay(const State& state) {
   Log(Where(),
       "runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
+  const auto began = std::chrono::steady_clock::now();
   Outcome outcome = input_->pipeline()->Start(state.number);
   Columns element;
   for (bool end = false; outcome.ok() && !end && input_->pulled() < state.pulled;) {
     outcome = input_->pipeline()->cancelled() ? Outcome(kCancelled, "the input was cancelled while it ran again")
                                               : input_->Next(&element, &end);
+  }
+  if (outcome.ok()) {
+    char seconds[32];
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    std::snprintf(seconds, sizeof seconds, "%.1f", took.count());
+    Log(Where(), std::string("has run the input again, which took ") + seconds + " s");
   }
   const char* const checks = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
   const bool same = input_->fingerprint() == state.fingerprint || (checks != nullptr && std::string(checks) == "0");

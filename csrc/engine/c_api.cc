@@ -235,6 +235,11 @@ void hvdata_abort(int status, int said) {
   Abort(status);
 }
 
+// All ranks end with this status, after shutdown(). So the exit of this process with it does not abort the job.
+int hvdata_end_together(int status) {
+  return Run([status] { EndTogether(status); });
+}
+
 // The counters of this process, one line each: "NAME NUMBER".
 const char* hvdata_stats(void) {
   return TextOfEngine([](Engine& engine) { return engine.Stats(); });

@@ -1,39 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C functions for programs without TensorFlow: a trainer's iterators, and a reader's Python source. They follow the
 // rules of c_api.cc.
-#include <cxxabi.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "arena/copy.h"
 #include "arena/write_fault.h"
 #include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/interrupts.h"
 #include "base/log.h"
+#include "channel/sink_state_bytes.h"
+#include "deal/callback_pipeline.h"
 #include "deal/dealer.h"
 #include "engine/c_api.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "engine/share_iterator.h"
-#include "wire/codec.h"
+#include "rows/source_column.h"
 #include "wire/strings.h"
-
-// A tensor. The memory of texts (dtype kText) is in the form of wire/strings.h.
-struct hvdata_column {
-  int32_t dtype, ndim;
-  const int64_t* dims;
-  const void* data;
-  uint64_t bytes;
-  // Of a share's column that has bytes, otherwise null. The program sets it to null, and gives it to hvdata_release() once.
-  void* owner;
-};
 
 struct hvdata_iterator {
   std::shared_ptr<hvdata::Sink> sink;
@@ -49,21 +36,6 @@ struct hvdata_iterator {
   void Clear();
 };
 
-// A source in Python. Its functions are called on the thread of hvdata_deal. They return 0. After an error a function
-// calls hvdata_input_failed(), and returns the code that it has passed.
-struct hvdata_input {
-  // Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0.
-  int (*start)(uint64_t number);
-  // Makes an iterator that continues from a state of `save`.
-  int (*start_from)(const char* state, size_t n, uint64_t number);
-  // Gives the columns of the next element. They are valid until the next call of any of these functions. *count = -1:
-  // there is no element.
-  int (*next)(const hvdata_column** columns, int* count);
-  // Gives the state after the last element. *n = 0: the source has no state.
-  int (*save)(const char** state, size_t* n);
-  void (*close)(void);
-};
-
 namespace hvdata {
 namespace {
 
@@ -72,9 +44,6 @@ constexpr char kWritten[] =
     "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
     "make a new tensor: x = x + 1 in place of x.add_(1)";
 
-constexpr std::string_view kFormat = "horovod_data loader 1";
-
-thread_local Outcome input_failure;     // see hvdata_input_failed
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save
 
@@ -97,45 +66,6 @@ int RunInterruptible(Body body) {
   const int code = RunPlaced(body);
   return code == kCancelled && interrupts != Interrupts() ? kPending : code;
 }
-
-// ---- States.
-
-template <typename Codec, typename S>
-void Fields(Codec* codec, S& s) {
-  wire::Field(codec, "epoch", s.epoch), wire::Field(codec, "number", s.number);
-  wire::Field(codec, "trainers", s.trainers), wire::Field(codec, "tail", s.tail_taken);
-  codec->template List<uint32_t>("lanes", s.lanes, ~0u, 3 * sizeof(uint64_t));
-  for (auto& lane : s.lanes) {
-    wire::Field(codec, "position", lane.position), wire::Field(codec, "turn", lane.turn);
-    codec->Text("state", lane.reader_state);
-  }
-}
-
-std::string Encode(const SinkState& state) {
-  size_t large = kFormat.size();
-  for (const SinkState::Lane& lane : state.lanes) large += lane.reader_state.size() + 64;
-  std::string text;
-  text.reserve(large + 64);
-  text += kFormat;
-  wire::Writer writer(&text);
-  writer.Int("kind", static_cast<uint64_t>(state.kind));
-  Fields(&writer, state);
-  return text;
-}
-
-Outcome Decode(std::string_view bytes, SinkState* state) {
-  const Outcome damaged(kDataLoss, "a state of this loader is damaged, or is none. Restore another one");
-  if (bytes.substr(0, kFormat.size()) != kFormat) return damaged;
-  wire::Reader reader(bytes.substr(kFormat.size()));
-  uint64_t kind = 0;
-  reader.Int("kind", kind);
-  if (kind > SinkState::kExhausted) return damaged;
-  state->kind = static_cast<SinkState::Kind>(kind);
-  Fields(&reader, *state);
-  return reader.ok() && reader.rest().empty() ? Outcome() : damaged;
-}
-
-// ---- Shares.
 
 // The texts in one block, in the form of wire/strings.h.
 Block EncodedTexts(const Column& column) {
@@ -163,108 +93,6 @@ Outcome Give(Columns columns, hvdata_iterator* iterator) {
   }
   return {};
 }
-
-// ---- A Python source.
-
-Outcome InputFailure(int code) {
-  Outcome failure = std::exchange(input_failure, {});
-  if (failure.ok()) failure = {code, "the source has failed without a text"};
-  return failure;
-}
-
-// Calls a function of Python. Up to Python 3.13, a thread that needs the GIL after the end of Python is ended: its stack is
-// unwound. Here that would end the process, because destructors on the stack need the GIL again. So the thread waits for
-// the end of the process, as in Python 3.14.
-template <typename Call>
-auto Called(Call call) {
-  try {
-    return call();
-  } catch (const abi::__forced_unwind&) {
-    for (;;) pause();
-  }
-}
-
-class CallbackPipeline : public Pipeline {
- public:
-  CallbackPipeline(const hvdata_input* input, ArenaPtr arena) : input_(*input), arena_(std::move(arena)) {}
-  ~CallbackPipeline() override { CallbackPipeline::Close(); }
-
-  Outcome Start(uint64_t number) override {
-    return Started(number, Called([&] { return input_.start(number); }));
-  }
-  Outcome StartFrom(const std::vector<std::string>& saved, uint64_t number) override {
-    if (saved.size() != 1) return {kDataLoss, "a checkpoint of a channel's input is damaged, or of another input"};
-    const std::string& state = saved[0];
-    return Started(number, Called([&] { return input_.start_from(state.data(), state.size(), number); }));
-  }
-  bool started() const override { return started_; }
-  uint64_t number() const override { return number_; }
-
-  Outcome Next(Columns* element, bool* end) override {
-    if (cancelled()) return {kCancelled, "the input was cancelled"};
-    const hvdata_column* columns = nullptr;
-    int count = 0;
-    if (const int code = Called([&] { return input_.next(&columns, &count); }); code != kOk) return InputFailure(code);
-    *end = count < 0;
-    for (int i = 0; i < count; ++i) HVDATA_RETURN_IF_ERROR(Copy(columns[i], &element->emplace_back()));
-    return {};
-  }
-
-  Outcome Save(uint64_t most, std::vector<std::string>* saved, uint64_t* bytes) override {
-    const char* state = nullptr;
-    size_t size = 0;
-    if (const int code = Called([&] { return input_.save(&state, &size); }); code != kOk) return InputFailure(code);
-    if (size == 0) return {kFailedPrecondition, "the source has no state_dict() or get_state()"};
-    *bytes += size;
-    if (size <= most) saved->emplace_back(state, size);
-    return {};
-  }
-
-  std::function<void()> Canceller() const override {
-    return [cancelled = cancelled_] { *cancelled = true; };
-  }
-  bool cancelled() const override { return *cancelled_; }
-  void Close() override {
-    *cancelled_ = true;
-    if (!std::exchange(closed_, true)) Called([this] { input_.close(); });
-  }
-  std::shared_ptr<void> Traced(const char*, const std::string&, std::optional<uint64_t>) const override {
-    return nullptr;
-  }
-
- private:
-  Outcome Started(uint64_t number, int code) {
-    if (code != kOk) return InputFailure(code);
-    number_ = number;
-    started_ = true;
-    return {};
-  }
-
-  // The columns of the source are valid until its next call only.
-  Outcome Copy(const hvdata_column& given, Column* column) const {
-    const std::vector<int64_t> dims(given.dims, given.dims + given.ndim);
-    const char* const data = static_cast<const char*>(given.data);
-    if (given.dtype != kText) {
-      *column = New(given.dtype, dims, arena_);
-      if (column->memory.size != given.bytes) return {kInternal, "a column of the source has another size"};
-      if (given.bytes > 0) CopyOut(column->make<char>(), data, given.bytes);
-      return {};
-    }
-    const auto bytes = std::make_shared<const std::string>(data, given.bytes);
-    int64_t count = 0;
-    std::vector<std::string_view> texts;
-    if (!wire::CountElements(dims, &count) || !wire::DecodeStrings(*bytes, static_cast<size_t>(count), &texts))
-      return {kInternal, "a column of the source holds no texts"};
-    *column = Texts(dims, std::move(texts), bytes);
-    return {};
-  }
-
-  const hvdata_input input_;
-  const ArenaPtr arena_;
-  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  bool started_ = false, closed_ = false;
-  uint64_t number_ = 0;
-};
 
 }  // namespace
 }  // namespace hvdata
@@ -326,7 +154,7 @@ int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* 
   return RunInterruptible([&] {
     SinkState state;
     Outcome outcome = iterator->shares->Save(&state);
-    if (outcome.ok()) loader_state = Encode(state), *bytes = loader_state.data(), *n = loader_state.size();
+    if (outcome.ok()) loader_state = EncodeSinkState(state), *bytes = loader_state.data(), *n = loader_state.size();
     return outcome;
   });
 }
@@ -335,7 +163,7 @@ int hvdata_iterator_save(hvdata_iterator* iterator, const void** bytes, size_t* 
 int hvdata_iterator_restore(hvdata_iterator* iterator, const char* bytes, size_t n, int* over) {
   return RunInterruptible([&]() -> Outcome {
     SinkState state;
-    HVDATA_RETURN_IF_ERROR(Decode({bytes, n}, &state));
+    HVDATA_RETURN_IF_ERROR(DecodeSinkState({bytes, n}, &state));
     *over = state.kind == SinkState::kExhausted ? 1 : 0;
     return iterator->shares->Restore(state);
   });
@@ -381,7 +209,7 @@ int hvdata_deal(uint32_t channel, uint64_t epoch, int anew, int divides, const h
 
 // A function of an hvdata_input calls it before it returns `code`.
 void hvdata_input_failed(int code, const char* message) {
-  (void)Run([&] { input_failure = {code, message}; });
+  (void)Run([&] { InputFailed(code, message); });
 }
 
 }  // extern "C"

@@ -36,6 +36,17 @@ std::string FileIn(const char* variable) {
   return error ? file : absolute.string();
 }
 
+// The file of the timeline. A job that was started again has one of its own, so that of the attempt before stays.
+// horovod_data/job/settings.py makes the same name.
+std::string FileOfTimeline() {
+  const std::filesystem::path file = FileIn("HOROVOD_DATA_TIMELINE");
+  const char* const value = std::getenv("HOROVOD_DATA_ATTEMPT");
+  const int64_t attempt = value == nullptr ? 1 : std::strtoll(value, nullptr, 10);
+  if (attempt <= 1) return file.string();
+  const std::string name = file.stem().string() + ".attempt" + std::to_string(attempt) + file.extension().string();
+  return (file.parent_path() / name).string();
+}
+
 // Never destroyed: a static destructor would join a thread in a process that exits without shutdown(), or in a forked
 // child.
 struct Process {
@@ -138,9 +149,9 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
       certifier_(std::make_unique<Certifier>(&world_, MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"))),
       comparer_(std::make_unique<StreamComparer>(&world_, MakeSend())),
-      timeline_(settings.timeline ? std::make_unique<Timeline>(&world_, MakeSend(), FileIn("HOROVOD_DATA_TIMELINE"),
-                                                               settings.timeline_bytes)
-                                  : nullptr),
+      timeline_(settings.timeline
+                    ? std::make_unique<Timeline>(&world_, MakeSend(), FileOfTimeline(), settings.timeline_bytes)
+                    : nullptr),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
   transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 
@@ -16,6 +17,7 @@ namespace {
 constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for unwritten lines and records
 
 bool we_initialized = false;
+std::atomic<int> agreed_status{0};  // see EndTogether
 void (*before_finalize)() = nullptr;
 
 // Runs when the process exits, after Python has ended. If the status is not 0, it aborts the job, because other ranks
@@ -27,7 +29,8 @@ void AtExit(int status, void*) {
   if (!mpi.initialized || mpi.finalized) return;
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (status != 0 && size > 1) Abort(status);  // a single process keeps its own status, without MPI_Abort's banner
+  if (status != 0 && status != agreed_status && size > 1)
+    Abort(status);  // a single process keeps its own status, without MPI_Abort's banner
   if (!we_initialized) return;
   // MPICH takes no locks when it calls our attribute from MPI_Finalize. So our thread must end before MPI_Finalize.
   if (before_finalize) before_finalize();
@@ -93,6 +96,8 @@ void BeforeMpiFinalize(void (*stop)()) {
   MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
   MPI_Comm_free_keyval(&key);  // it lives as long as the attribute
 }
+
+void EndTogether(int status) { agreed_status = status; }
 
 void Abort(int status) {
   FlushWriters(kWritesAtAbort);

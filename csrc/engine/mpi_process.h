@@ -27,6 +27,10 @@ Outcome InitMpi();
 // directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 
+// All ranks end with this status, after they have left the job. So the exit of this process with it does not abort the
+// job.
+void EndTogether(int status);
+
 // Ends the whole job, or at least this process. Does not return.
 [[noreturn]] void Abort(int status);
 

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves sets with all ranks, and agrees on the set to restore. Collective among trainers."""
+"""Saves sets with all ranks, and agrees on the set to restore. Collective among trainers.
+
+This module needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Optional
-
-import tensorflow as tf
+import sys
+from typing import Any, Callable, Optional, Union
 
 from ..channel.agreement import raised
-from ..channel.reader_dataset import eagerly
-from ..collectives.gather import gather
-from ..collectives.scatter import scatter
-from ..errors import explain, explained, say, text_of, words_of
+from ..errors import explain, explained, say, text_of, whole, words_of
 from ..job import state
+from ..native import bindings
 from .sets import Files, Sets, WholeSet
 
-# Errors of the disk. After one of them the job goes on with the set before.
-_OF_DISK = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError)
+STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
 
@@ -103,13 +102,16 @@ class JobSets:
         self._number = answer["number"]
         return None if answer["set"] is None else WholeSet(**answer["set"])
 
-    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool) -> None:
+    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool = False) -> bool:
         """Saves a set. An error of the disk, on any rank, is logged, and the sets before stay.
 
         Args:
           write: writes this rank's part into the folder that it is given.
           about: the same on every rank, and anything that JSON can hold.
           wait: the set becomes current only by settle(True).
+
+        Returns:
+          Whether the set was saved, the same on every rank.
 
         Raises:
           ValueError: the ranks differ in `about`.
@@ -122,10 +124,11 @@ class JobSets:
         try:
             write(self._sets.folder(number, self.rank))
             mine["files"] = self._sets.sync(number, self.rank)
-        except _OF_DISK as error:
-            mine["disk"] = words_of(error)
         except Exception as error:
-            failure, mine["error"] = error, words_of(error)
+            if _is_of_disk(error):
+                mine["disk"] = words_of(error)
+            else:
+                failure, mine["error"] = error, words_of(error)
 
         def confirm(said: list[Any]) -> Any:
             saved = False
@@ -141,6 +144,7 @@ class JobSets:
         finally:
             failure = None
         self.waits = saved and wait
+        return saved
 
     def settle(self, current: bool) -> None:
         """Makes the set that was saved with wait=True current, or drops it. Local."""
@@ -229,16 +233,14 @@ class JobSets:
         `failure`: this rank's own error, which it raises itself.
         """
         name = f"hvdata.backup.{step}"
-        with eagerly():
-            words = gather(tf.constant([json.dumps(mine)]), name=name)
-            answers = None
-            if self.rank == 0:
-                try:
-                    answer = decide([json.loads(one) for one in words.numpy()])
-                except Exception as error:
-                    answer = {"raises": [vars(error).get(_OF_RANK, 0), *words_of(error)]}
-                answers = tf.constant([json.dumps(answer)] * self.ranks)
-            answer = json.loads(scatter(answers, name=name, dtype=tf.string).numpy()[0])
+        said = bindings.Allgather(name, json.dumps(mine).encode()).wait()
+        answer: dict[str, Any] = {}
+        if self.rank == 0:
+            try:
+                answer = decide([json.loads(one) for one in said])
+            except Exception as error:
+                answer = {"raises": [vars(error).get(_OF_RANK, 0), *words_of(error)]}
+        answer = json.loads(bindings.Allgather(f"{name}.answer", json.dumps(answer).encode()).wait()[0])
         try:
             if failure is not None:
                 raise failure
@@ -255,6 +257,36 @@ class JobSets:
 
     def _say(self, what: str) -> None:
         say(explain(f"{self._what}: {what}"))
+
+
+def checked_arguments(what: str, directory: Any, keep: Any) -> tuple[str, int]:
+    """The directory of the sets, and how many are kept. Raises TypeError or ValueError.
+
+    `directory` None: the value of HOROVOD_DATA_STATE.
+    """
+    kept = whole(keep) or 0
+    if kept <= 0:
+        raise explained(ValueError, f"keep must be 1 or more sets, not {keep!r}")
+    if directory is None:
+        directory = os.environ.get(STATE, "").strip()
+    elif not isinstance(directory, (str, os.PathLike)):
+        raise explained(TypeError, f"directory must be a path, not {directory!r}")
+    path: Union[str, bytes] = os.fspath(directory)
+    if not path:
+        to_do = f"Pass a directory that all ranks share, or set {STATE}"
+        raise explained(ValueError, f"{what}() was given no directory", to_do)
+    return os.fsdecode(path), kept
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Says whether an error is of the disk. After such an error the job goes on with the set before."""
+    if isinstance(error, OSError):
+        return True
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:
+        return False
+    of_disk = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError)
+    return isinstance(error, of_disk)
 
 
 def _shown(about: dict[str, Any]) -> str:

@@ -7,23 +7,18 @@ import itertools
 import os
 import sys
 import weakref
-import zlib
 from typing import Any, Callable, Iterator, Optional, Union
 
 import tensorflow as tf
 
+from ..backup import iterators
+from ..backup.leaving import Leaving
 from ..backup.sets import WholeSet
-from ..backup.together import JobSets
-from ..channel.create import per_rank
-from ..channel.receiver import ends_of_channels, stages, stages_behind
+from ..backup.together import JobSets, checked_arguments
 from ..errors import explained, whole
 from ..native import tensorflow_private as private
 
-_VARIABLE = "HOROVOD_DATA_STATE"
-_ITERATOR, _MODEL = "iterator", "model"
-_CHECKSUM = 4  # bytes in front of an iterator's state
-# Stages that hold no element back between two calls of the iterator.
-_HOLD_NOTHING = ("Map", "Filter", "Options", "Typed", "Zip", "Enumerate", "Take", "Skip", "Repeat")
+_MODEL = "model"
 
 
 class BackupAndRestore(tf.keras.callbacks.Callback):
@@ -36,6 +31,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
     (docs/checkpoints.md has the conditions). Only whole sets are used, also after SIGKILL in the middle of a write. If a
     set can't be written, for example because the disk is full, a log line says so, and the earlier sets stay.
+
+    SIGTERM and SIGUSR1, on any rank, make all ranks save after one of the next steps and end with status 75
+    (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
     metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin anew
@@ -79,20 +77,11 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         every = None if save_freq == "epoch" else whole(save_freq) or 0
         if every is not None and every <= 0:
             raise explained(ValueError, f'save_freq must be "epoch" or a number of steps, not {save_freq!r}')
-        kept = whole(keep) or 0
-        if kept <= 0:
-            raise explained(ValueError, f"keep must be 1 or more sets, not {keep!r}")
-        if directory is None:
-            directory = os.environ.get(_VARIABLE, "").strip()
-        elif not isinstance(directory, (str, os.PathLike)):
-            raise explained(TypeError, f"directory must be a path, not {directory!r}")
-        directory = os.fspath(directory)
-        if not directory:
-            to_do = f"Pass a directory that all ranks share, or set {_VARIABLE}"
-            raise explained(ValueError, "BackupAndRestore() was given no directory", to_do)
-        self._directory, self._every, self._deletes, self._keep = directory, every, delete_checkpoint, kept
+        self._directory, self._keep = checked_arguments("BackupAndRestore", directory, keep)
+        self._every, self._deletes = every, delete_checkpoint
         self._supports_tf_logs = True  # otherwise Keras 2 copies the logs to numpy in each step
         self._sets: Any = None
+        self._leaving: Any = None
         self._epoch = 0
         self._reset()
 
@@ -109,6 +98,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._began = 0  # the first of the steps that Keras runs together
         self._since = 0  # steps since the last set
         self._due = False  # a set is due at the end of this epoch
+        self._leaves = False  # all ranks leave when the next set is current
 
     # ---- Called by Keras.
 
@@ -128,6 +118,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         arguments = {"save_freq": self._every or "epoch", "delete_checkpoint": bool(self._deletes)}
         self._sets = JobSets(self._directory, self._keep, "BackupAndRestore", arguments)
         self._found = self._sets.open()
+        if self._leaving is not None:  # an error has ended an earlier fit()
+            self._leaving.close()
+        self._leaving = Leaving("BackupAndRestore")
         train_counter = getattr(self.model, "_train_counter", None)  # Keras 2
         extra = {} if train_counter is None else {"train_counter": train_counter}
         self._checkpoint = tf.train.Checkpoint(model=self.model, **extra)
@@ -155,23 +148,29 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._taken += done - self._done
         self._since += done - self._done
         self._done = done
-        if self._every is None or self._since < self._every:
+        self._leaves = self._leaving.after_step().leaves or self._leaves
+        if not self._leaves and (self._every is None or self._since < self._every):
             return
         self._due = True
         # If Keras doesn't know the number of steps, this step may be the last one of the epoch. So the set
         # becomes current only after the next step.
         if steps is None or done < steps:
-            self._save(self._epoch, done, wait=steps is None)
+            saved = self._save(self._epoch, done, wait=steps is None)
+            if self._leaves and not self._sets.waits:
+                self._leaving.leave(f"epoch {self._epoch}, step {done}", saved)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._sets.waits:
             self._sets.settle(False)
             self._due = True
-        if (self._every is None or self._due) and not self.model.stop_training:
-            self._save(epoch + 1, 0)
+        if self._leaves or ((self._every is None or self._due) and not self.model.stop_training):
+            saved = self._save(epoch + 1, 0)
+            if self._leaves:
+                self._leaving.leave(f"epoch {epoch}", saved)
 
     def on_train_end(self, logs: Any = None) -> None:
         _TrainFunction.remove(self.model)
+        self._leaving.close()
         if self._counters is not None:  # the restored fit() had no epoch left
             self._counters.take_back()
         if self._deletes:
@@ -201,14 +200,17 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._sets.waits:
             self._sets.settle(not ended)
             self._due = ended
+            if self._leaves and not ended:
+                self._leaving.leave(f"epoch {self._epoch}, step {self._done}", True)
 
     # ---- Saving.
 
-    def _save(self, epoch: int, step: int, wait: bool = False) -> None:
+    def _save(self, epoch: int, step: int, wait: bool = False) -> bool:
+        """Saves a set, and returns whether it was saved."""
         iterator, fresh = self._iterator(), False
         dataset, taken = self._iterated, self._taken
         if dataset is None:
-            return
+            return False
         if step == 0:
             steps, length = self.params.get("steps"), int(dataset.cardinality())
             fresh = steps is None or length in (steps, taken)
@@ -216,27 +218,23 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 iterator, taken = iter(dataset), 0
         if iterator is None:
             raise explained(RuntimeError, "BackupAndRestore can't save: the iterator of fit() is gone")
-        ends = ends_of_channels(dataset)
         about = {
             "epoch": epoch,
             "step": step,
             "taken": taken,
             "fresh": fresh,
             "ranks": self._sets.ranks,
-            "per_rank": any(end.label in per_rank for end in ends),
+            "per_rank": iterators.is_per_rank(dataset),
         }
-        # If every stage is a channel or stands behind one, external state is not saved. So random ops among these
-        # stages draw other numbers after a restore.
-        only_behind = len(ends) > 0 and len(list(stages(dataset))) == len(ends) + len(stages_behind(ends, dataset))
 
         def write(folder: str) -> None:
-            state = private.state_of(iterator, ignores_external_state=only_behind).numpy()
-            tf.io.write_file(os.path.join(folder, _ITERATOR), _checksum(state) + state)
+            iterators.write(folder, iterators.state_of(iterator, dataset))
             if self._sets.rank == 0:
                 self._checkpoint.write(os.path.join(folder, _MODEL))
 
-        self._sets.save(write, about, wait)
+        saved = bool(self._sets.save(write, about, wait))
         self._since, self._due = 0, False
+        return saved
 
     # ---- Restoring.
 
@@ -264,25 +262,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._matches = status.assert_existing_objects_matched
 
     def _restore_iterator(self, found: WholeSet, iterator: Any) -> None:
-        about, dataset = found.about, self._iterated
-        if about["ranks"] != self._sets.ranks and not about["fresh"]:
-            behind = {private.name(stage) for stage in stages_behind(ends_of_channels(dataset), dataset)}
-            if holding := sorted(behind - set(_HOLD_NOTHING)):
-                raise explained(
-                    ValueError,
-                    f"the set was saved by {about['ranks']} ranks, and {', '.join(holding)} behind distribute_dataset() "
-                    f"may hold elements for each of these ranks, so {self._sets.ranks} ranks can't restore it",
-                    f"Restart with {about['ranks']} ranks, or move the stage before distribute_dataset()",
-                )
-        # All ranks have the same position at a step, so any rank's part will do.
-        part = found.part(self._sets.rank % found.parts)
-        path = os.path.join(part, _ITERATOR)
-        content = tf.io.read_file(path).numpy()
-        state = content[_CHECKSUM:]
-        if content[:_CHECKSUM] != _checksum(state):  # TensorFlow may crash if it restores a damaged state
-            what = f"BackupAndRestore can't restore from {path}, which is damaged"
-            raise explained(ValueError, what, "Remove this set. Then the set before it is used")
-        private.restore_state(iterator, tf.constant(state))
+        if not found.about["fresh"]:
+            iterators.check_ranks(self._iterated, found.about["ranks"], self._sets.ranks)
+        iterators.restore(iterator, iterators.read(found, self._sets.rank, "BackupAndRestore"))
 
 
 class _TrainFunction:
@@ -394,7 +376,3 @@ def _check_model(matches: Callable[[], Any]) -> None:
 def _other_model(error: Exception) -> Exception:
     what = f"BackupAndRestore has restored another model than this one: {str(error).strip()}"
     return explained(ValueError, what, "Use the same model and optimizer, or another directory")
-
-
-def _checksum(state: bytes) -> bytes:
-    return zlib.crc32(state).to_bytes(_CHECKSUM, "little")

@@ -17,15 +17,8 @@ from ..native import bindings
 from .options import Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
 from .shard.summary import PartSummary
+from .source_states import Saved, check_whole, forget_state, stateful, use_epoch_of
 
-# Pairs of methods that give and take a state: the object that has them, and their names. The first pair that exists is
-# used.
-_STATES = (
-    ("source", "state_dict", "load_state_dict"),
-    ("iterator", "state_dict", "load_state_dict"),
-    ("iterator", "get_state", "set_state"),
-    ("source", "get_state", "set_state"),
-)
 _NONE: Any = object()  # what next() returns at the end
 
 
@@ -89,7 +82,7 @@ class Iterables:
         self._loaded = False  # the source, not an iterator, was given a state
         self._asked = False  # the iterator has yielded in this epoch, so its state is that of the epoch
         self._ended = False  # the iterator has no further element
-        self._yielded: Optional[int] = 0  # elements of this iterator; None: it was restored
+        self._yielded = 0  # elements of this epoch
         self._kept: Any = None  # what the columns of the last element refer to
         self._begun = False  # the source is an iterator itself, and was read
         self.count = _length(source)
@@ -133,9 +126,8 @@ class Iterables:
         if self._fresh:
             self._fresh = False
             return
-        # A Hugging Face dataset begins every iterator with the last state that it was given.
-        if self._loaded and getattr(self._source, "_starting_state_dict", None) is not None:
-            self._source.load_state_dict(None)
+        if self._loaded:
+            forget_state(self._source)
         self._loaded = False
         self._peeked = []
         self._iterator = self._iter()
@@ -143,19 +135,23 @@ class Iterables:
 
     def start_from(self, state: bytes, number: int) -> None:
         """Makes an iterator from a state of save(). An iterator of peek() stays for the next epoch if this one is over."""
-        ended, saved = pickle.loads(state)
-        self._restored, self._asked, self._ended = state, False, ended
-        if ended:
+        saved = Saved(*pickle.loads(state))
+        self._restored, self._asked, self._ended = state, False, saved.ended
+        if saved.ended:
             return
-        iterator = self._iterator if self._fresh and self._iterator is not None else self._iter(seeks=True)
-        self._fresh, self._peeked, self._yielded = False, [], None
-        for whose, _, load in self._states(iterator):
-            self._loaded = whose == "source"
-            getattr(self._source if self._loaded else iterator, load)(saved)
-            self._iterator = self._iter(seeks=True) if self._loaded else iterator
-            return
-        what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
-        raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
+        iterator = self._iterator if self._fresh else None
+        if iterator is None and not hasattr(self._source, "load_state_dict"):  # workers of a DataLoader start once only
+            iterator = self._iter(seeks=True)
+        self._fresh, self._peeked, self._yielded = False, [], saved.yielded
+        found = stateful(self._source, iterator)
+        if found is None:
+            what = "the source has no load_state_dict() or set_state(), but had one when the checkpoint was saved"
+            raise explained(ValueError, what, "Restore the checkpoint with the source that was saved", where="")
+        self._loaded = found.of_source
+        if self._loaded:
+            use_epoch_of(saved.state, self._source)
+        found.load(saved.state)
+        self._iterator = self._iter(seeks=True) if self._loaded else iterator
 
     def next(self) -> Optional[list[columns.Column]]:
         """The columns of the next element. None: there is none. They are valid until the next call."""
@@ -169,12 +165,11 @@ class Iterables:
             element = next(self._iterator, _NONE)
         if element is _NONE:
             self._ended = True
-            self._check_length(True)
+            self._check_length()
             return None
         self._asked = True
-        if self._yielded is not None:
-            self._yielded += 1
-            self._check_length(False)
+        self._yielded += 1
+        self._check_length()
         self._kept = columns.columns_of(self._spec, self._with_costs(element))
         return self._kept
 
@@ -186,12 +181,14 @@ class Iterables:
         begin anew when its state is restored, so the result then says that it has ended.
         """
         if self._ended:
-            return pickle.dumps((True, None))
+            return pickle.dumps(tuple(Saved(None, self._yielded, True)))
         if not self._asked:
             return self._restored
-        for whose, get, _ in self._states(self._iterator):
-            return pickle.dumps((False, getattr(self._source if whose == "source" else self._iterator, get)()))
-        return None
+        found = stateful(self._source, self._iterator)
+        if found is None:
+            return None
+        check_whole(self._source)
+        return pickle.dumps(tuple(Saved(found.get(), self._yielded, False)))
 
     def close(self) -> None:
         """The epoch is over. An iterator of peek() stays, if this epoch has not used it."""
@@ -200,12 +197,6 @@ class Iterables:
             self._iterator, self._peeked = None, []
 
     # ----
-
-    def _states(self, iterator: Any) -> Iterator[tuple[str, str, str]]:
-        for whose, get, load in _STATES:
-            owner = self._source if whose == "source" else iterator
-            if hasattr(owner, get) and hasattr(owner, load):
-                yield whose, get, load
 
     def _iter(self, seeks: bool = False) -> Iterator[Any]:
         """A new iterator. `seeks`: it will be restored, so it may be one that was used before."""
@@ -226,12 +217,12 @@ class Iterables:
             costs = costs.astype(np.float32)
         return element, costs
 
-    def _check_length(self, ended: bool) -> None:
-        if self._yielded is None or self.count < 0:
+    def _check_length(self) -> None:
+        if self.count < 0:
             return
-        if self._yielded > self.count or (ended and self._yielded < self.count):
-            found = f"{self._yielded}" if ended else f"element {self._yielded}"
-            what = f"the source's len() is {self.count}, but it yielded {found}{' elements' if ended else ''}"
+        if self._yielded > self.count or (self._ended and self._yielded < self.count):
+            found = f"{self._yielded} elements" if self._ended else f"element {self._yielded}"
+            what = f"the source's len() is {self.count}, but it yielded {found}"
             raise explained(ValueError, what, "Let len() raise a TypeError if the number is not known", where="")
 
 

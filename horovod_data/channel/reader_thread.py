@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 from typing import Any, Optional
 
-from ..ending import exit_status, shutdown
+from ..ending import exit_status, shutdown, signals
 from ..errors import explain, explained, here, message_of, say, start_thread
 from ..job import state
 from ..native import bindings
@@ -124,6 +125,9 @@ def serve() -> None:
 
     On a trainer it does nothing. Make all channels before this call. Not collective.
 
+    In serve() SIGUSR1 does not end the process, because trainers may save and leave after it (docs/checkpoints.md). If
+    HOROVOD_DATA_STATE is set, the same holds for SIGTERM. Handlers of the program are called.
+
     Raises:
       SystemExit: on a dedicated reader, when the trainers are done.
       RuntimeError: before init(), after shutdown(), or when a process of the job was lost.
@@ -134,7 +138,8 @@ def serve() -> None:
     to_do = "Call distribute_dataset() for all channels before serve(). For predict(), call it with "
     to_do += 'remainder="partial"'
     bindings.refuse_agreements(explain(f"{job.where} is in serve() already and takes no new channel", to_do, where=""))
-    bindings.wait_all_bye()
+    with signals.Outlasted([signal.SIGUSR1, *([signal.SIGTERM] if job.environ.get("HOROVOD_DATA_STATE") else [])]):
+        bindings.wait_all_bye()
     if bindings.state() == bindings.State.BROKEN:
         raise explained(RuntimeError, "a process of the job was lost while this reader served")
     shutdown.shutdown()

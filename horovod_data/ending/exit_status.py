@@ -10,7 +10,7 @@ So a failure ends the job by MPI_Abort, with the same status. There are three wa
   attribute by a property that notes such a read. A program that catches the exception reads `code` from Python code, or
   never, and nothing is noted. (Before Python 3.12 the interpreter reads no attribute if sys.exit has made no object.
   Our sys.exit makes an object.)
-- Any other end is a normal exit, which does shutdown().
+- Any other end is a normal exit, which does shutdown(). So is an exit with a status on which all ranks have agreed.
 
 Two exits are not noted. One is a sys.exit that the program imported by name before init(), before Python 3.12. The
 other is a subclass of SystemExit with its own `code`. The exit handler of the C++ core catches both. It sees the
@@ -55,6 +55,7 @@ _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 _forked: Optional[Callable[[], bool]] = None  # says whether this is a forked child of the process that called install()
 _root: Optional[CodeType] = None  # identifies the program: the outermost code of the main thread
 _status: Optional[int] = None  # the status of a failure; None: no failure
+_together: Optional[int] = None  # see end_together()
 _said = False  # the failure's text names the rank, or the user caused the failure
 _on_exit: Callable[[], object] = lambda: None
 
@@ -85,6 +86,16 @@ def in_charge() -> bool:
 def failing() -> bool:
     """Says whether this process is about to end with a status other than 0."""
     return _status is not None
+
+
+def end_together(status: int) -> None:
+    """All ranks have agreed to end with this status. So an exit with it is a normal exit, which does shutdown().
+
+    Call it on every rank, just before `raise SystemExit(status)`.
+    """
+    global _together
+    _together = status
+    bindings.end_together(status)
 
 
 def _wrap_hooks() -> None:
@@ -161,7 +172,7 @@ def _note_uncaught(error: Optional[BaseException]) -> None:
 def _note(status: int) -> None:
     """Remembers that this process is about to end with `status`, and limits the time until its end."""
     global _status
-    if status == 0 or not in_charge() or _status is not None:
+    if status in (0, _together) or not in_charge() or _status is not None:
         return
     _status = status
     if _alone():  # no other rank waits

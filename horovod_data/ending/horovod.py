@@ -39,9 +39,10 @@ def wanted() -> bool:
 
 
 def load() -> Optional[ModuleType]:
-    """The Horovod that the program uses: the one that it has imported, or else the one of its framework.
+    """Horovod's module for the program: horovod.tensorflow or horovod.torch, if the program has imported it.
 
-    None: the program can't use it, or has imported neither package before init().
+    If the program has imported neither module, this function imports the module for the program's framework.
+    None: the program can't use Horovod, or has imported neither Horovod nor TensorFlow.
 
     Raises:
       RuntimeError: the program has imported both, and has not initialised exactly one of them.

@@ -95,7 +95,8 @@ def _shut_down(exiting: bool) -> None:
         bindings.stop()
     if job.reader == 0 and job.settings.timeline and bindings.state() == bindings.State.SHUT_DOWN:
         indexes = zip(job.layout.trainer_index, job.layout.reader_index)
-        timeline_parts.finish({one: job.name(rank) for rank, one in enumerate(indexes)})
+        names = {one: job.name(rank) for rank, one in enumerate(indexes)}
+        timeline_parts.finish(names, job.settings.attempt)
     horovod.join_end()
     job.ended = True
     while _endings:

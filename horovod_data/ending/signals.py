@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank first does its part.
+"""Signals in this library's waits.
 
-It defers signals whose handlers are Python functions, because these may raise. Inside such a call, the program's own
-code is interrupted at once.
+Held defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank first does its
+part. It defers signals whose handlers are Python functions, because these may raise. Inside such a call, the program's
+own code is interrupted at once.
+
+Outlasted keeps a dedicated reader alive at a signal after which the trainers save and leave.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Optional, Type
+
+from ..errors import explain, say
 
 _SIGNALS = [
     signal.SIGINT,
@@ -99,3 +104,37 @@ class Held:
             self._theirs[number](number, frame)
         elif number not in self._waiting:
             self._waiting.append(number)
+
+
+class Outlasted:
+    """A context in which these signals only log a line, once for each, unless the program handles or ignores them.
+
+    Outside of the main thread it does nothing.
+    """
+
+    def __init__(self, numbers: list[signal.Signals]) -> None:
+        self._numbers = numbers
+        self._ours: list[signal.Signals] = []
+        self._logged: set[int] = set()
+
+    def __enter__(self) -> Outlasted:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._came)
+                    self._ours.append(number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._ours:
+            if signal.getsignal(number) == self._came:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _came(self, number: int, frame: Optional[FrameType]) -> None:
+        if number not in self._logged:
+            self._logged.add(number)
+            say(
+                explain(
+                    f"{signal.Signals(number).name} came on this reader, which serves until all trainers have ended"
+                )
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from typing import Any, Mapping, NamedTuple, Optional
 
 from ..errors import explained, whole
@@ -40,6 +41,8 @@ class Settings:
     timeline_bytes: int = 1 << 30
     prefetch_bytes: int = 64 << 20  # bytes sent ahead to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # verify every channel; channels made later read verify_in() again
+    attempt: int = 1  # the number of this start of the job
+    leave_status: int = 75  # of all ranks, after they have saved because of a signal
 
 
 _ARGUMENTS = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
@@ -61,6 +64,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
       ValueError: a value is invalid, or this version does not support it. The text names the argument or variable.
     """
     roles = read_roles(environ, **arguments)
+    attempt = max(1, _count_in(environ, "HOROVOD_DATA_ATTEMPT", "attempts") or 1)
     _flag_in(environ, "HOROVOD_DATA_CHECK_REPLAY")  # the core reads it
     return Settings(
         **roles._asdict(),
@@ -77,10 +81,12 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
         progress=_choice_in(environ, "HOROVOD_DATA_PROGRESS", PROGRESS, "to show progress"),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
-        timeline=environ.get("HOROVOD_DATA_TIMELINE", "").strip(),
+        timeline=_of_attempt(environ.get("HOROVOD_DATA_TIMELINE", "").strip(), attempt),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ),
+        attempt=attempt,
+        leave_status=_status_in(environ, "HOROVOD_DATA_LEAVE_STATUS", 75),
     )
 
 
@@ -145,7 +151,7 @@ def _count(value: object, name: str) -> int:
     return count
 
 
-def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
+def _count_in(environ: Mapping[str, str], name: str, what: str = "readers") -> Optional[int]:
     text = environ.get(name, "").strip()
     if not text:
         return None
@@ -155,7 +161,7 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
         count = -1
     if count < 0:
         to_do = f"Set {name} to 0, 1 or more, or unset it"
-        raise explained(ValueError, f"{name}={text!r} is not a number of readers", to_do)
+        raise explained(ValueError, f"{name}={text!r} is not a number of {what}", to_do)
     return count
 
 
@@ -164,6 +170,20 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
     if text not in ("", "0", "1"):
         raise explained(ValueError, f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it")
     return text == "1"
+
+
+def _of_attempt(path: str, attempt: int) -> str:
+    """The file of a job that was started again: trace.attempt2.json. csrc/engine/engine.cc makes the same name."""
+    stem, extension = os.path.splitext(path)
+    return f"{stem}.attempt{attempt}{extension}" if path and attempt > 1 else path
+
+
+def _status_in(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "").strip() or str(default)
+    if not text.isdecimal() or not 1 <= int(text) <= 125:
+        to_do = f"Set {name} to a number from 1 to 125, or unset it"
+        raise explained(ValueError, f"{name}={text!r} is not an exit status", to_do)
+    return int(text)
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from typing import Any, Iterator, Mapping, Optional
 
@@ -22,6 +23,7 @@ _FOLDER = ".run"
 # Parts of the errors that a rank raises because another rank was lost, or no longer answers.
 _FOLLOWING = (") has died", "HOROVOD_DATA_TIMEOUT", "Horovod has been shut down")
 _LONGEST = 300  # characters of an error's text
+_OF_NODE = re.compile(r"\{\{[^{}]*\}\}")  # TensorFlow's name of a node of a graph
 
 
 def folder_of(state: str, attempt: int) -> str:
@@ -90,7 +92,7 @@ class Writer:
         text = f"exit status {status}"
         if error is not None and not isinstance(error, SystemExit):
             with contextlib.suppress(Exception):  # str() may fail
-                text = " ".join(f"{type(error).__name__}: {error}".split())
+                text = " ".join(_OF_NODE.sub("", f"{type(error).__name__}: {error}").split())
         follows = any(part in text for part in _FOLLOWING)
         self._write({"who": self._who, "status": status, "text": text[:_LONGEST], "follows": follows})
 

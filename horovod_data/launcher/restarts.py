@@ -138,7 +138,7 @@ def reason(ended: Ended) -> str:
     for follows in (False, True):
         for failure in ended.failures:
             if failure.follows == follows and (failure.status == ended.status or ended.lost is None):
-                return f"{failure.who} failed ({failure.text})"
+                return f"{failure.who} failed ({failure.text.rstrip('.')})"
         if ended.lost is not None:
             return ended.lost.what
     if ended.status > _SIGNALS:

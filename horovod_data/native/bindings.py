@@ -131,12 +131,15 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "call_beside": (c_int, [c_void_p]),
     "join_beside": (c_int, [c_int]),
     "abort": (None, [c_int, c_int]),
+    "end_together": (c_int, [c_int]),
     "stats": (c_char_p, []),
     "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
     "certificates": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_char_p, *_to(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, *_to(c_char_p)]),
+    "allgather_begin": (c_int, [c_char_p, c_char_p, c_size_t, *_to(c_int64)]),
+    "allgather_wait": (c_int, [c_int64, c_int, *_to(c_void_p, c_size_t)]),
     "channel_create": (c_int, [*_NUMBERS, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
@@ -342,6 +345,11 @@ def abort(status: int, *, said: bool) -> NoReturn:
     raise AssertionError("hvdata_abort returned")
 
 
+def end_together(status: int) -> None:
+    """All ranks are about to end with this status. So this process does not abort the job when it exits with it."""
+    _check("end_together", status)
+
+
 def counters() -> dict[str, int]:
     """The counters of this process since init(), by the names of stats(). {} before init()."""
     return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
@@ -393,6 +401,34 @@ def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
     _wait("agree_wait", number, SLICE_MS, byref(lines))
     parts = [line.partition(b"\t") for line in _lines(lines)]
     return number.value, [Contribution(tuple(map(int, ranks.split())), payload) for ranks, _, payload in parts]
+
+
+class Allgather:
+    """Some bytes of every trainer, for every trainer. The constructor begins the exchange and does not wait.
+
+    Collective among trainers: the k-th allgathers of one name belong together. End one before the next of its name.
+    """
+
+    def __init__(self, name: str, mine: bytes) -> None:
+        """Raises RuntimeError on a dedicated reader, and if no engine runs."""
+        self._number = c_int64()
+        _check("allgather_begin", name.encode(), mine, len(mine), byref(self._number))
+
+    def wait(self) -> list[bytes]:
+        """The bytes of all trainers, in their order. They are there when the last trainer has begun. Call it once.
+
+        Raises:
+          RuntimeError: a trainer has departed, or a process was lost.
+          TimeoutError: a trainer has not begun within HOROVOD_DATA_TIMEOUT seconds.
+        """
+        data, size = c_void_p(), c_size_t()
+        _wait("allgather_wait", self._number, SLICE_MS, byref(data), byref(size))
+        all_parts, at, parts = c.string_at(data.value or 0, size.value), 0, []
+        while at < len(all_parts):
+            begin = at + 8
+            at = begin + int.from_bytes(all_parts[at:begin], "little")
+            parts.append(all_parts[begin:at])
+        return parts
 
 
 # ---- Channels.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Union
 
 from ..errors import explained, forked
+from ..job.state import known
 from ..native import bindings
 from . import times
 
@@ -17,6 +18,8 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     Channel names below are `train` for an example. The result has the same keys on every process. Values of a role that the
     process does not have are 0. `report()` shows the times of all processes.
+
+    - `attempt`: the number of this start of the job (HOROVOD_DATA_ATTEMPT), from 1.
 
     Counts of the channel's running epoch, or of its last epoch:
 
@@ -87,4 +90,6 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
         raise RuntimeError(forked("stats()"))
     global resets
     resets += reset
-    return {**bindings.counters(), **times.flat(times.own(reset))}
+    counters = bindings.counters()
+    attempt = {"attempt": known("stats()").settings.attempt} if counters else {}
+    return {**attempt, **counters, **times.flat(times.own(reset))}

@@ -172,12 +172,14 @@ def is_part(path: str) -> bool:
         return file.read(4) == b"HEAD"
 
 
-def events_of(parts: Sequence[Part]) -> Iterator[Event]:
-    """The events of a job, made from its parts."""
+def events_of(parts: Sequence[Part], attempt: int = 1) -> Iterator[Event]:
+    """The events of a job, made from its parts. `attempt`: the number of this start of the job. 1 is not shown."""
     ordered = sorted(parts, key=lambda one: one.row)
     first = next((one for one in ordered if one.reader == 0), ordered[0])
     line = _line(first.row, 0, False)
     head = {"timeline": FORMAT, "ranks": first.ranks, "readers": first.readers}
+    if attempt > 1:
+        head["attempt"] = attempt
     yield _meta("horovod_data", first.row, line, head)
     for part in ordered:
         yield from part.events()
@@ -227,7 +229,7 @@ def begin(path: str) -> None:
                 os.unlink(old)
 
 
-def finish(processes: Mapping[tuple[int, int], str]) -> None:
+def finish(processes: Mapping[tuple[int, int], str], attempt: int = 1) -> None:
     """Merges the parts of these processes, and removes the parts.
 
     `processes`: the name of each process, by its trainer number and its reader number; -1: it has none.
@@ -243,7 +245,7 @@ def finish(processes: Mapping[tuple[int, int], str]) -> None:
             time.sleep(0.05)
         parts = [Part(path) for path in found]
         if parts:
-            write(_path, events_of(parts))
+            write(_path, events_of(parts, attempt))
     except (OSError, ValueError) as error:
         _say(f"The timeline {_path} can't be made: {error}")
         return

@@ -3,6 +3,7 @@
 
 import os
 import sys
+import time
 
 import pytest
 import restarted
@@ -11,6 +12,7 @@ from launched import LAUNCHER, Launched
 from over_hosts import assert_nothing_left
 
 
+@pytest.mark.slow
 @pytest.mark.limit(400)
 def test_a_lost_host_that_comes_back(tmp_path):
     """4 trainers, then 3 while host 2 is cut off, then 4."""
@@ -20,10 +22,13 @@ def test_a_lost_host_that_comes_back(tmp_path):
         options = ["-np", "4", "--min-np", "3", "-H", hosts, "--state", str(tmp_path / "state"), "--max-restarts", "4"]
         env = {**bed.environment, "PATH": f"{bed.environment['PATH'].partition(':')[0]}:{os.environ['PATH']}"}
         # In attempt 1 the last rank gets no further than to the step at which its host is cut off.
-        job = Launched([*bed.enter(), *LAUNCHER, *options, sys.executable, *words, "2:2:15", "0.3"], env, tmp_path)
+        job = Launched(
+            [*bed.enter(), *LAUNCHER, *options, sys.executable, *words, "2:2:15:SIGKILL", "0.3"], env, tmp_path
+        )
         try:
             while 6 not in restarted.trained(tmp_path).get(1, {}):
                 assert job.poll() is None, job.output
+                time.sleep(0.05)
             bed.cut(2)
             job.wait_for("Attempt 2 starts from epoch 0, step 4 (set-", timeout=60)
             bed.reconnect(2)

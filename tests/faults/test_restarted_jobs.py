@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import pytest
 import restarted
@@ -20,13 +21,45 @@ def test_killed_ranks_in_mid_epoch(tmp_path):
     """The job goes on from the last set. All rows are trained, in the order of an undisturbed job."""
     words = restarted.write(tmp_path)
     state = ["-np", "3", "--state", str(tmp_path / "state"), "--max-restarts", "3"]
-    job = run_launcher(*state, sys.executable, *words, "1:2:6,2:0:17", "0", timeout=150)
+    job = run_launcher(*state, sys.executable, *words, "1:2:6:SIGKILL,2:0:17:SIGKILL", "0", timeout=150)
     assert job.returncode == 0 and job.output.count("in attempt 3") == 3, job.output
     lost, attempts, starts = zip(*AGAIN.findall(job.output))
     assert [re.sub(" on .* was", " was", one) for one in lost] == [f"rank {r} was killed by signal 9" for r in (2, 0)]
     assert attempts == ("2", "3") and starts[0].startswith("from epoch 0, step 4 (set-0000"), starts
     restarted.check(tmp_path, {1: 0, 2: 4, 3: 16})
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.commit
+def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
+    """With a dedicated reader. The second launcher also restarts after a kill."""
+    words = restarted.write(tmp_path)
+    options = ["-np", "2", "--readers", "1", "--state", str(tmp_path / "state"), "--max-restarts", "3", sys.executable]
+    with start_launcher(*options, *words, "", "0.2") as job:
+        while 5 not in restarted.trained(tmp_path).get(1, {}):
+            assert job.poll() is None, job.output
+            time.sleep(0.05)
+        job.send(signal.SIGTERM)
+        assert job.finish(60) == 75, job.output
+        job.assert_gone()
+    first = max(restarted.trained(tmp_path)[1]) + 1
+    job = run_launcher(*options, *words, "2:1:15:SIGKILL", "0", timeout=150)
+    assert job.returncode == 0 and job.output.count("in attempt 3") == 2, job.output
+    restarted.check(tmp_path, {1: 0, 2: first, 3: min(restarted.trained(tmp_path)[3])})
+
+
+def test_a_rank_that_is_stopped_for_good(tmp_path):
+    """The time limit ends the attempt. It counts as a loss."""
+    words = restarted.write(tmp_path)
+    state = ["-np", "2", "--state", str(tmp_path / "state"), "--max-restarts", "1"]
+    env = {"HOROVOD_DATA_TIMEOUT": "20"}
+    job = run_launcher(*state, sys.executable, *words, "1:1:6:SIGSTOP", "0", env=env, timeout=180)
+    assert job.returncode == 0 and job.output.count("in attempt 2") == 2, job.output
+    ((lost, _, start),) = AGAIN.findall(job.output)
+    assert "rank 0 on " in lost and "has waited 20 s for rank 1" in lost and start.startswith("from epoch 0, step 4"), (
+        lost
+    )
+    restarted.check(tmp_path, {1: 0, 2: 4})
 
 
 # ---- Without the library, so that a job takes a second.

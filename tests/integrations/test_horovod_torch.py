@@ -76,6 +76,24 @@ say("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=hvd.global_proce
     job.assert_said(r"^sum 2\.0$", 0, 1)
 
 
+def test_both_are_imported():
+    """A job has the one that the program has initialised."""
+    pytest.importorskip("horovod.tensorflow")
+    program = """
+try:
+    hvdata.init()
+except RuntimeError as error:
+    say(error)
+hvd.init()
+hvdata.init()
+say("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
+"""
+    job = run_job("import horovod.tensorflow\n" + LIBRARIES + program, 2, timeout=LIMIT)
+    assert job.returncode == 0, job.describe()
+    job.assert_said("has imported horovod.tensorflow and horovod.torch, and a job can use only one of them", 0, 1)
+    job.assert_said(r"^sum 2\.0$", 0, 1)
+
+
 def test_it_is_imported_after_init():
     """PyTorch alone does not say that the program uses Horovod."""
     program = """

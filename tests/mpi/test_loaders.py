@@ -4,6 +4,7 @@
 import collections
 import gc
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def delivers(hvdata, comm, kind, batches, epochs=2, **arguments):
             assert order == list(range(sum(len(batch["id"]) for batch in batches))), "contract 4: the reader's order"
 
 
-rows_of_batches = st.lists(st.integers(1, 11) | st.integers(400, 900), min_size=1, max_size=9)
+rows_of_batches = st.lists(st.integers(0, 11) | st.integers(400, 900), min_size=1, max_size=9)
 prefetches = st.sampled_from(["auto", 1, 2, 3, 5, 16])
 
 
@@ -323,7 +324,91 @@ def test_break_and_go_on(hvdata, comm):
     )
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_more_ranks_than_rows(hvdata, comm, rows):
+    """Some ranks get empty shares of the right types."""
+    for remainder in REMAINDERS[1:]:
+        delivers(hvdata, comm, "list", batches_of([rows, 0, rows]), epochs=1, batch="global", remainder=remainder)
+
+
+def test_an_epoch_without_elements(hvdata, comm):
+    loader = hvdata.loader(lambda epoch: batches_of([12, 4] * (epoch % 2)), batch="global", remainder="partial")
+    counts = [[len(mine) for mine in epoch(hvdata, comm, loader)] for _ in range(3)]
+    assert [set(one) for one in counts] == [{2}, {0}, {2}]
+
+
+@pytest.mark.parametrize("who", range(4))
+def test_a_rank_breaks_off(hvdata, comm, who):
+    """The other ranks get all their steps, and the next epoch is whole."""
+    n = len(epochs_ranks(hvdata, comm))
+    who %= n
+    loader = numbers(hvdata, 8 * n)
+    for _ in range(2):
+        got = on_trainers(
+            hvdata, comm, lambda: [x.item() for x, _ in zip(loader, range(3 if hvdata.rank() == who else 99))]
+        )
+        assert got == [list(range(rank, (3 if rank == who else 8) * n, n)) for rank in range(n)]
+    assert of_epoch(hvdata, comm, loader) == list(range(8 * n))
+
+
+@pytest.mark.world(np=2)
+def test_a_source_without_an_end(hvdata, comm):
+    loader = hvdata.loader(on_reader(hvdata, lambda: Stream(range(10**9))), batch="per_rank")
+    n = len(epochs_ranks(hvdata, comm))
+    for _ in range(2):
+        first = on_trainers(hvdata, comm, lambda: [x.item() for x, _ in zip(loader, range(50))])
+        assert merged(first) == list(range(50 * n))
+
+
 # ---- Errors.
+
+
+class FailsInStep:
+    """Fails once, in the epoch after the first."""
+
+    def __init__(self, step, total):
+        self.step, self.total, self.epoch = step, total, 0
+
+    def __iter__(self):
+        self.epoch += 1
+        for i in range(self.total):
+            if (self.epoch, i) == (2, self.step):
+                raise OSError(f"element {i} is gone")
+            yield i
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_the_source_fails_in_any_step(hvdata, comm, schedule):
+    """Every rank gets the steps before it. The next epoch is whole."""
+    n = len(epochs_ranks(hvdata, comm))
+    total = 4 * n
+
+    def until_the_error(loader):
+        got = []
+        try:
+            for x in loader:
+                got.append(x.item())
+        except OSError as error:
+            return got, str(error)
+        return got, ""
+
+    for failing in range(0, total, max(1, n - 1)):
+        loader = hvdata.loader(on_reader(hvdata, lambda: FailsInStep(failing, total)), batch="per_rank", schedule=schedule,
+                               name="fails")  # fmt: skip
+        assert of_epoch(hvdata, comm, loader) == list(range(total))
+        got = on_trainers(hvdata, comm, lambda: until_the_error(loader))
+        assert all(f"element {failing} is gone" in text for _, text in got), got
+        if schedule == "static":
+            assert [numbers for numbers, _ in got] == [list(range(rank, failing // n * n, n)) for rank in range(n)]
+        else:
+            assert sorted(x for numbers, _ in got for x in numbers) == list(range(failing))
+        assert of_epoch(hvdata, comm, loader) == list(range(total))
+
+
+def test_the_first_element_fails_in_the_call(hvdata, comm):
+    raises_everywhere(
+        comm, lambda: hvdata.loader(failing(KeyError("no such row"), 0), batch="per_rank"), KeyError, "no such row"
+    )
 
 
 def failing(error, after):
@@ -358,8 +443,12 @@ def test_errors_of_the_source(hvdata, comm, error, kind, text):
 
 @pytest.mark.parametrize("elements, text", [
     ([{"x": 1}, {"x": 1}, {"x": 1}, {"x": 1}, {"x": 1.5}], r"component \['x'\] is float64 with 0 axes, but .* int64 with 0 axes"),
-    ([1, 2, 3, 4, object()], r"\] the element is a object, which can't be sent"),
-    ([1, 2, 3, 4, None], r"\] the element is a NoneType"),
+    ([{"x": 1}] * 4 + [{"y": 1}], r"the element is a dict of 'y', but in the first element it was a dict of 'x'"),
+    ([(1, 2)] * 4 + [(1, 2, 3)], "the element is a tuple of 3, but in the first element it was a tuple of 2"),
+    ([np.zeros(3)] * 4 + [np.zeros([3, 3])], "the element is float64 with 2 axes, but .* float64 with 1 axes"),
+    ([np.zeros(3)] * 4 + [np.array([{}])], "the element is an array of objects, and one of them is a dict"),
+    ([1, 2, 3, 4, object()], "the element is a object, which can't be sent"),
+    ([1, 2, 3, 4, None], "the element is a NoneType"),
 ])  # fmt: skip
 def test_elements_of_other_kinds(hvdata, comm, elements, text):
     loader = hvdata.loader(on_reader(hvdata, lambda: elements), batch="per_rank", remainder="drop")
@@ -380,6 +469,8 @@ def test_a_wrong_length(hvdata, comm, n, text):
 @pytest.mark.parametrize("arguments, kind, text", [
     (dict(source=[np.zeros(3)], batch="rows"), ValueError, "batch='rows' is not known"),
     (dict(source=[np.zeros(3)], batch="global", to="jax"), ValueError, "to='jax' is not known"),
+    (dict(source=[np.zeros(3)], batch="global", to="tf"), ValueError, "to='tf' .*distribute_dataset.* a tf.data.Dataset"),
+    (dict(source=None, batch="global"), TypeError, "source is None on a reader.*Pass a source"),
     (dict(source=3, batch="global"), TypeError, "source is a int, not an iterable of batches"),
     (dict(source={"x": 1}, batch="global"), TypeError, "source is a dict, not an iterable of batches"),
     (dict(source=[3], batch="global"), ValueError, "cuts every component along axis 0, but the element is a scalar"),
@@ -543,6 +634,32 @@ def test_states(hvdata, comm, where, batch, schedule):
     assert sorted(x for mine in whole for one in mine for x in one) == list(range(total)), "the next epoch is whole"
 
 
+@pytest.mark.parametrize("where", ["source", "iterator", "grain", "nowhere"])
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_states_near_the_end(hvdata, comm, where, left):
+    """The reader has seen the end of its source when the state is saved. A source whose state is then that of the next epoch
+    must not begin that epoch within this one."""
+    n = len(epochs_ranks(hvdata, comm))
+    loader = numbers(hvdata, 6 * n, lambda rows: Counter(len(rows), where), prefetch=4)
+    again = numbers(hvdata, 6 * n, lambda rows: Counter(len(rows), where), prefetch=4)
+
+    def some():
+        it = iter(loader)
+        first = [next(it).item() for _ in range(6 - left)]
+        time.sleep(0.05)  # until the reader is at the end
+        return first, loader.state_dict(), [x.item() for x in it]
+
+    comm.barrier()
+    got = some() if hvdata.is_trainer() else None
+    if got:
+        again.load_state_dict(got[1])
+    rest = on_trainers(hvdata, comm, lambda: [x.item() for x in again])
+    assert rest == on_trainers(hvdata, comm, lambda: got[2])
+    assert all(len(mine) == left for mine in rest)
+    for one in (again, loader):
+        assert of_epoch(hvdata, comm, one) == list(range(6 * n))
+
+
 class Batched:
     """Batches of n of a Counter's numbers, with its state."""
 
@@ -563,6 +680,43 @@ class BatchedIterator(Batched):
     def __next__(self):
         at = next(self.counter)
         return np.arange(at * self.n, (at + 1) * self.n)
+
+
+def test_a_source_in_another_order(hvdata, comm):
+    """A source without a state is read again. The rows before the position must be those that it had."""
+    n = len(epochs_ranks(hvdata, comm))
+    orders = [list(range(8 * n)), list(range(8 * n))[::-1]]
+    loader, again = [numbers(hvdata, 8 * n, lambda _: Stream(order), name="turned", prefetch=1) for order in orders]
+    comm.barrier()
+    it = iter(loader)
+    state = [next(it) for _ in range(4)] and loader.state_dict() if hvdata.is_trainer() else None
+    comm.barrier()
+    if state:
+        again.load_state_dict(state)
+    if all(results(comm, hvdata.is_trainer)):
+        raises_everywhere(comm, lambda: list(again), RuntimeError, "channel turned", "the input can't be restored",
+                          "are not those that it yielded before the checkpoint was saved")  # fmt: skip
+
+
+def test_a_wrong_length_after_a_restore(hvdata, comm):
+    n = len(epochs_ranks(hvdata, comm))
+    loader = numbers(hvdata, 6 * n, lambda rows: Counter(len(rows), "source"), prefetch=1)
+    it = iter(loader)
+    comm.barrier()
+    state = [next(it) for _ in range(3)] and loader.state_dict() if hvdata.is_trainer() else None
+    comm.barrier()
+
+    class Longer(Counter):
+        def __len__(self):
+            return 6 * n
+
+    again = numbers(hvdata, 6 * n, lambda rows: Longer(len(rows) + n, "source"))
+    if state:
+        again.load_state_dict(state)
+    if all(results(comm, hvdata.is_trainer)):
+        raises_everywhere(
+            comm, lambda: list(again), ValueError, rf"len\(\) is {6 * n}, but it yielded element {6 * n + 1}"
+        )
 
 
 class KeepsItsState(Counter):
@@ -669,6 +823,19 @@ def test_a_certificate_a_report_and_progress(hvdata, comm, capfd):
     taken = on_trainers(hvdata, comm, lambda: hvdata.stats()["proved/step"] if "proved/step" in hvdata.stats() else 5)
     assert set(taken) == {5}
     assert "proved" in repr(loader)
+
+
+@pytest.mark.world(np=2)
+def test_an_audit_of_a_loader(hvdata, comm):
+    """What the ranks get of it is each row once. The source can't be audited, because readers alone have it."""
+    loader = hvdata.loader(on_reader(hvdata, lambda: batches_of([12, 7, 1])), batch="global", remainder="partial")
+    audited = hvdata.audit(loader, key="id", reference=20)
+    got = on_trainers(hvdata, comm, lambda: sum(len(batch["id"]) for batch in audited))
+    assert sum(got) == 20
+    assert on_trainers(hvdata, comm, lambda: [audited.report().never, audited.report().times])[0] == [0, {1: 20}]
+    source = lambda: hvdata.audit(batches_of([12]), key="id")
+    raises_everywhere(comm, lambda: hvdata.loader(source, batch="global"), RuntimeError,
+                      r"audit\(\) was called in a dataset function, which runs on readers only")  # fmt: skip
 
 
 # ---- PyTorch.

@@ -170,6 +170,9 @@ def test_roles(environ, arguments, roles):
                                                       "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
     ({"HOROVOD_DATA_PROGRESS_SECONDS": "often"}, {}, ValueError, "_SECONDS='often' is not a time in seconds of 0.1 or more"),
     ({"HOROVOD_DATA_CHECK_REPLAY": "2"}, {}, ValueError, "HOROVOD_DATA_CHECK_REPLAY='2' is neither 0 nor 1"),
+    ({"HOROVOD_DATA_ATTEMPT": "second"}, {}, ValueError, "HOROVOD_DATA_ATTEMPT='second' is not a number of attempts"),
+    ({"HOROVOD_DATA_LEAVE_STATUS": "256"}, {}, ValueError, "HOROVOD_DATA_LEAVE_STATUS='256' is not an exit status. "
+                                                           "Set HOROVOD_DATA_LEAVE_STATUS to a number from 1 to 125"),
 ])  # fmt: skip
 def test_bad_settings(environ, arguments, error, text):
     with pytest.raises(error) as raised:
@@ -189,6 +192,13 @@ def test_times(text, seconds):
     names = ["HOROVOD_DATA_STALL_SECONDS", "HOROVOD_DATA_TIMEOUT", "HOROVOD_DATA_PROGRESS_SECONDS"]
     read = settings.read_settings(dict.fromkeys(names, text))
     assert (read.stall_seconds, read.timeout_seconds, read.progress_seconds) == (seconds, seconds, seconds)
+
+
+@pytest.mark.parametrize("attempt, timeline", [("", "a/t.json"), ("1", "a/t.json"), ("3", "a/t.attempt3.json")])
+def test_an_attempt_has_its_own_timeline(attempt, timeline):
+    read = settings.read_settings({"HOROVOD_DATA_ATTEMPT": attempt, "HOROVOD_DATA_TIMELINE": "a/t.json"})
+    assert (read.attempt, read.timeline, read.leave_status) == (int(attempt or 1), timeline, 75)
+    assert settings.read_settings({"HOROVOD_DATA_ATTEMPT": attempt}).timeline == ""
 
 
 def test_a_time_limit_may_be_short():

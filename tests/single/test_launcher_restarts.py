@@ -169,8 +169,17 @@ def test_notes(tmp_path):
     os.utime(next(os.path.join(folder, name) for name in os.listdir(folder) if "rank 2" in name), (0, 0))
     writers[1].fail(1, RuntimeError("rank 2 on a (process 7) has died at step 3"))
     writers[0].fail(7, SystemExit(7))
+    writers[3].fail(
+        1,
+        TimeoutError(
+            "{{function_node __wrapped__Gather}} gather "
+            + "x" * 300
+            + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"
+        ),
+    )
     begun, failures = notes.read(folder)
     assert begun == 4 and [failure.follows for failure in failures if "died" in failure.text] == [True]
+    assert [failure.follows for failure in failures if failure.text.startswith("TimeoutError: gather x")] == [True]
     assert failures[0].who.startswith("rank 2 on ") and failures[0].text.startswith("ValueError: no such file xxx")
     assert len(failures[0].text) == 300 and {failure.status for failure in failures} == {1, 7}
     assert "exit status 7" in {failure.text for failure in failures}

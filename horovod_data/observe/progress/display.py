@@ -23,20 +23,26 @@ class Shown(NamedTuple):
         return f"{self.text}; {self.waits}" if self.waits else self.text
 
 
-def make(how: str, seconds: float) -> Union[Lines, OneLine]:
-    """Chooses a display. `how`: a value of settings.PROGRESS. `seconds`: the time from line to line."""
+def make(how: str, seconds: float, attempt: int = 1) -> Union[Lines, OneLine]:
+    """Chooses a display. `how`: a value of settings.PROGRESS. `seconds`: the time from line to line. `attempt`: the
+    number of this start of the job."""
     try:
         terminal = sys.stderr.isatty()
     except (AttributeError, OSError, ValueError):  # there is no stderr, it is closed, or it is an object of the program
         terminal = False
-    return OneLine() if how == "bar" or terminal else Lines(seconds)
+    return OneLine(attempt) if how == "bar" or terminal else Lines(seconds, attempt)
+
+
+def _before(attempt: int) -> str:
+    """The beginning of a line."""
+    return f"attempt {attempt}, " if attempt > 1 else ""
 
 
 class Lines:
     """Writes a line for each channel whose epoch is running, every `seconds` seconds."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, attempt: int = 1) -> None:
+        self._seconds, self._before = seconds, _before(attempt)
         self._due: dict[str, float] = {}
         self._steps: dict[str, int] = {}  # the steps at the last line
 
@@ -56,7 +62,7 @@ class Lines:
 
     def end(self, name: str, shown: Shown) -> None:
         """Writes the last line of a channel's epoch."""
-        say(f"channel {name}, {shown}")
+        say(f"{self._before}channel {name}, {shown}")
 
     def close(self) -> None:
         """Leaves the terminal clean. It is the last call."""
@@ -65,7 +71,8 @@ class Lines:
 class OneLine:
     """Rewrites one line, which shows all channels whose epochs are running."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempt: int = 1) -> None:
+        self._before = _before(attempt)
         self._next = 0.0
         self._dirty = False
 
@@ -74,7 +81,7 @@ class OneLine:
             return
         self._next = at + _REFRESH_SECONDS
         if channels:
-            text = " | ".join(f"{name}, {shown}" for name, shown in channels.items())
+            text = self._before + " | ".join(f"{name}, {shown}" for name, shown in channels.items())
             columns = shutil.get_terminal_size().columns  # also if only the launcher's stderr is a terminal
             self._write(text[: columns - 1])
             self._dirty = True
@@ -83,7 +90,7 @@ class OneLine:
 
     def end(self, name: str, shown: Shown) -> None:
         self.close()
-        say(f"channel {name}, {shown}")
+        say(f"{self._before}channel {name}, {shown}")
         self._next = 0.0
 
     def close(self) -> None:

@@ -37,12 +37,12 @@ _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
 
-def start(how: str, seconds: float) -> None:
+def start(how: str, seconds: float, attempt: int = 1) -> None:
     """Starts the thread on rank 0, after the job has begun. `how`: a value of settings.PROGRESS."""
     global _watch
     if how == "0" or sys.stderr is None:
         return
-    watch = Watch(display.make(how, seconds))
+    watch = Watch(display.make(how, seconds, attempt))
     try:
         start_thread(watch.thread)
     except RuntimeError as error:  # the job runs without progress lines

@@ -24,13 +24,14 @@ class TimesReport:
 
     channels: Mapping[str, times.Channel]
     verdicts: Mapping[str, verdict.Verdict]
+    attempt: int = 1  # the number of this start of the job
 
     def __str__(self) -> str:
         if not self.channels:
             return "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
-        return "\n".join(
-            line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name])
-        )
+        again = [] if self.attempt == 1 else [f"horovod_data report: attempt {self.attempt}"]
+        tables = [line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name])]
+        return "\n".join([*again, *tables])
 
 
 def report() -> TimesReport:
@@ -69,7 +70,9 @@ def report() -> TimesReport:
 def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
     """Makes the report from the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
-    return TimesReport(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
+    job = state.joined()
+    verdicts = {name: verdict.judge(channel) for name, channel in channels.items()}
+    return TimesReport(channels, verdicts, 1 if job is None else job.settings.attempt)
 
 
 def at_end() -> None:
