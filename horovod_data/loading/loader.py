@@ -99,7 +99,7 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
         to_do = "Pass a source, or a function that returns one; only other ranks may pass None"
         raise explained(TypeError, "source is None on a reader", to_do)
     function = None
-    if callable(source) and not hasattr(source, "__iter__"):
+    if isinstance(source, type) or callable(source) and not hasattr(source, "__iter__"):
         tf = sys.modules.get("tensorflow")
         context = InputContext if tf is None else tf.distribute.InputContext
         made, wants = with_context(source, context(readers, job.reader, trainers))

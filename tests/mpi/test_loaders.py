@@ -297,6 +297,18 @@ def test_an_iterator_is_read_once(hvdata, comm):
     )
 
 
+class Twelve:
+    def __iter__(self):
+        return iter(np.arange(12).reshape(1, 12))
+
+
+@pytest.mark.world(np=2)
+def test_a_class_is_a_function_that_makes_the_source(hvdata, comm):
+    loader = hvdata.loader(Twelve, batch="global", remainder="partial")
+    shares = on_trainers(hvdata, comm, lambda: next(iter(loader)).tolist())
+    assert sum(shares, []) == list(range(12))
+
+
 def epochs_ranks(hvdata, comm):
     return on_trainers(hvdata, comm, lambda: None)
 
