@@ -78,7 +78,7 @@ def test_the_text_for_people(tmp_path):
     status, out, err = doctor(tmp_path, "--launcher", f"{launch.launcher()[0]} --no-such-option",
                               HOROVOD_DATA_PAYLOAD="nonsense", HOROVOD_DATA_REEDERS="1")  # fmt: skip
     assert status == 1, out + err
-    assert "X horovod_data's       HOROVOD_DATA_PAYLOAD='nonsense' is no way for batches to travel" in out
+    assert "X variables of horovod_data HOROVOD_DATA_PAYLOAD='nonsense' is no way for batches to travel" in out
     assert "-> Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it" in out
     assert "! unknown              HOROVOD_DATA_REEDERS=1" in out and "is HOROVOD_DATA_READERS meant?" in out
     assert "\nself-test, arena\nX start                the job ended with status " in out and "no-such-option" in out
