@@ -69,7 +69,9 @@ def tensorflow(told: Told, core: Told) -> Finding:
     if built and told.get("ops_error"):
         what, to_do = sentences(str(told.get("ops_error")))
         if built["tensorflow"] is None:
-            return warning(name, f"{value}; {what}", f"distribute_dataset() needs it, and loader() does not. {to_do}")
+            return warning(
+                name, f"{value}; {what}", f"distribute_dataset() needs this library, and loader() does not. {to_do}"
+            )
         return error(name, f"{value}; {what}", to_do)
     if built and told.ended:
         return error(name, f"{value}; loading our ops {told.end()}", "Rebuild horovod_data against this TensorFlow")

@@ -306,7 +306,7 @@ CANNOT_LOAD = {"error": "RuntimeError: cannot load MPI library"}
 @pytest.mark.parametrize("check, given, level, value, advice", [
     (libraries.tensorflow, [CRASHED, GOOD], "error", "SIGILL", "newer processor"),
     (libraries.tensorflow, [told({"error": "ImportError: x"}), GOOD], "error", "can't be imported: ImportError: x", "Reinstall"),
-    (libraries.tensorflow, [NO_OPS, WITHOUT], "warning", "_tf.so is missing", "distribute_dataset() needs it, and loader() does not. Build it"),
+    (libraries.tensorflow, [NO_OPS, WITHOUT], "warning", "_tf.so is missing", "distribute_dataset() needs this library, and loader() does not. Build it"),
     (libraries.tensorflow, [NO_OPS, GOOD], "error", "_tf.so is missing", "Build it"),
     (libraries.tensorflow, [NO_OPS, CRASHED], "ok", "", ""),  # ours() has the error
     (libraries.tensorflow, [told(*TENSORFLOW.records, ended=SIGSEGV), GOOD], "error", "loading our ops ended by signal 11", "Rebuild"),
