@@ -167,7 +167,7 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 
 test-frameworks:  ## Keras 3, JAX, PyTorch, sources of loader(), and Horovod with PyTorch and with Keras 3, on several ranks
 	@$(SETUP) op jax torch sources horovod
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,horovod_torch,keras_3_jobs,torch_audit,loader_sources}.py \
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_{frameworks,horovod_torch,keras_3_jobs,torch_audit,torch_backup,loader_sources}.py \
 	  tests/mpi/test_{keras_3,docs_blocks}.py tests/mpi/test_loaders.py::test_a_data_loader_and_tensors \
 	  tests/single/test_elements_without_tensorflow.py $(PYTEST_ARGS)
 

@@ -10,6 +10,7 @@ This module needs no TensorFlow.
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import sys
@@ -31,14 +32,18 @@ _WORDS = struct.Struct("<i?I")  # a signal's number, whether a set is due, the s
 
 
 class Decision(NamedTuple):
-    """What all ranks do after a step. It is the same on all of them."""
+    """All ranks do this after a step."""
 
     saves: bool = False  # by the clock, or because all ranks leave
     leaves: bool = False  # after the set is saved: call leave()
 
 
 class Leaving:
-    """The signals SIGTERM and SIGUSR1 of this process, and the agreement. Every trainer has one. Collective."""
+    """The signals SIGTERM and SIGUSR1 of this process, and the agreement. Every trainer has one. Collective.
+
+    A second SIGTERM before the next step does what it would do without this object. So a process that makes no steps,
+    for example after an error in fit(), can be ended.
+    """
 
     def __init__(self, what: str, seconds: Optional[float] = None) -> None:
         """Local. The handlers are installed, if this is the main thread. The program's own handlers are called, too.
@@ -51,6 +56,8 @@ class Leaving:
         self._job = state.current(what)
         self._rank, self._ranks = self._job.trainer, len(self._job.layout.trainers)
         self._came = 0  # the number of the signal
+        self._term_at = -1  # the step at which SIGTERM came
+        self._why = ""  # all ranks leave
         self._theirs: dict[int, Any] = {}  # the program's handlers
         self._steps = 0
         self._at = 1  # the step of the next exchange
@@ -106,7 +113,7 @@ class Leaving:
         exit_status.end_together(status)
         raise SystemExit(status)
 
-    # ---- Rounds.
+    # ---- Exchanges.
 
     def _mine(self) -> bytes:
         now = time.monotonic()
@@ -130,13 +137,16 @@ class Leaving:
             return Decision(True, True)
         return Decision(bool(said[0][1]) and not saved)
 
-    _why = ""
-
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
         self._came = self._came or number
         handler: Optional[Callable[..., Any]] = self._theirs.get(number)
         if callable(handler):
             handler(number, frame)
+        elif number == signal.SIGTERM:
+            if self._term_at == self._steps:
+                self.close()
+                os.kill(os.getpid(), number)
+            self._term_at = self._steps
 
 
 def checked_seconds(seconds: Any) -> Optional[float]:

@@ -76,8 +76,8 @@ def loader(
 
     Iterating raises, on every rank:
 
-    - The error that the source has raised, if its class is a builtin one. Otherwise a RuntimeError with its class and
-      text. Its place is in front: channel, epoch, step, reader and host.
+    - The error that the source has raised, if its class is a builtin one. Otherwise a ValueError, TimeoutError or
+      RuntimeError with its text. Its place is in front: channel, epoch, step, reader and host.
     - RuntimeError: a process was lost; after shutdown(); or a newer iterator has ended this epoch.
     - TimeoutError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
     """

@@ -5,7 +5,7 @@ import json
 import signal
 
 import pytest
-from jobs import program, run_program, start_job
+from jobs import program, run_job, run_program, start_job
 from killing import same, train_with_kills
 
 pytestmark = pytest.mark.limit(300)
@@ -45,6 +45,30 @@ say("stats", hvdata.stats()["attempt"])
 
 def steps_of(job, rank):
     return [tuple(map(int, line.split()[1:])) for line in job.stdout[rank].splitlines() if line.startswith("step ")]
+
+
+TWICE = """
+import os, signal, sys, time
+import numpy as np
+import horovod_data as hvdata
+
+hvdata.init()
+loader = hvdata.loader([np.zeros(4)] * 1000, batch="global")
+with hvdata.Backup(sys.argv[1]) as backup:
+    for epoch in backup.epochs(1):
+        for share in backup.steps(loader):
+            if backup.step == 3 and hvdata.rank() == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                print("goes on", flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(60)
+"""
+
+
+def test_a_second_signal_ends_the_process(tmp_path):
+    job = run_job(TWICE, 2, str(tmp_path / "sets"))
+    assert job.returncode not in (0, 75) and job.seconds < 40, job.describe()
+    job.assert_said("^goes on$", 1)
 
 
 ATTEMPT = """

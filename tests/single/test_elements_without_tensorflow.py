@@ -147,7 +147,7 @@ def test_ragged_and_sparse():
 @pytest.mark.parametrize("element, text", [
     ({"x": object()}, r"component \['x'\] is a object, which can't be sent"),
     (({1, 2},), r"component \[0\] is a set"),
-    (np.array(["2020-01-01"], "datetime64[D]"), r"component the element is an array of datetime64\[D\]"),
+    (np.array(["2020-01-01"], "datetime64[D]"), r"^the element is an array of datetime64\[D\]"),
     (np.zeros(2, [("a", "i4")]), "is an array of void"),
     (np.array([b"a", 3], object), "an array of objects, and one of them is a int"),
     ([[1, 2], [3]], "a list of lists of different lengths.*hvdata.Ragged"),
@@ -286,7 +286,7 @@ def test_torch_tensors_over_the_same_memory():
         columns.spec_of(torch.ones(2).to_sparse())
     with pytest.raises(TypeError, match="a tensor of quint8, which can't be sent"):
         columns.spec_of(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
-    with pytest.raises(TypeError, match="torch has no type for component the element, quint8"):
+    with pytest.raises(TypeError, match="torch has no type for the element, quint8"):
         arrays.check_spec(specs.DenseSpec((), "quint8"), "torch")
     texts = Ragged(["a", "b"], [np.array([0, 2])]), Sparse(np.array([[0]]), ["c"], np.array([1]))
     (ragged, sparse), *_ = delivered(columns.spec_of(texts), texts, to="torch")
@@ -355,6 +355,12 @@ def test_nests_there_and_back():
     assert names == [name for name, _ in nests.leaves(spec)] == ["['a'].second[0]", "['a'].second[1][0]", "['b']"]
     flat = [leaf.shape for _, leaf in nests.leaves(ours)]
     assert flat == [tuple(leaf.shape.as_list()) for leaf in tf.nest.flatten(spec) if leaf is not None]
+
+
+def test_readers_with_different_texts():
+    text = "for reader 0 the element is str of shape \\(None,\\), for reader 1 it is string of shape"
+    with pytest.raises(ValueError, match=text):
+        specs.common_spec([columns.spec_of(["a"]), columns.spec_of([b"a"])])
 
 
 @pytest.mark.parametrize("one", SPECS, ids=str)
