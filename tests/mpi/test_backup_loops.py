@@ -170,7 +170,7 @@ def test_a_full_disk_and_torch(hvdata, comm, folder, monkeypatch, capfd):
         finally:
             raise RuntimeError("unexpected pos 64 vs 0")
 
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(save=save))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(save=save, Tensor=Broken))
     seen = results(comm, lambda: job(hvdata, made(hvdata, "loader"), folder, stop=5))
     assert [len(mine) for mine, *_ in seen] == [5] * comm.size
     assert "No space left on device" in written(comm, capfd, "no set was saved")
