@@ -140,8 +140,8 @@ Outcome Sink::Superseded(SinkIterator* iterator) {
       kFailedPrecondition,
       "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
           std::to_string(opened_) +
-          "). One channel feeds one iterator at a time. Call distribute_dataset again for a second iterator that runs "
-          "at the same time",
+          "). One channel feeds one iterator at a time. Make another channel for a second iterator that runs at the "
+          "same time",
       Here(*iterator)};
 }
 

@@ -90,13 +90,12 @@ class Backup:
         self._iterator: Any = None  # of it; None: no epoch is running
 
     def __enter__(self) -> Backup:
-        """Restores the newest set. Collective.
+        """Restores the newest set. Collective. If one rank raises an error, all ranks raise it.
 
         Raises:
           RuntimeError: before init(), on a dedicated reader, or the ranks don't share the directory.
           OSError: rank 0 can't read the directory.
           ValueError: the ranks' arguments differ, or an object is not the one that was saved.
-          All ranks raise the error of one rank.
         """
         arguments = {"every": self._every, "seconds": self._seconds, "objects": self._names}
         self._sets = JobSets(self._directory, self._keep, _WHAT, arguments)
@@ -135,12 +134,13 @@ class Backup:
           count: an epoch has so many steps. The next call goes on in the data, and begins them again at their end.
             None: an epoch is one pass over the data. A call begins it anew.
 
+        It raises the errors of a Loader's state_dict() and load_state_dict() too, or of tf.train.Checkpoint.
+
         Raises:
           TypeError: `data` is something else.
           RuntimeError: outside of the `with` block.
           ValueError: the ranks save at different steps. Or the restored position is damaged. Or the number of ranks has
             changed, and a stage behind distribute_dataset() buffers elements.
-          Errors of the position, as of state_dict() and load_state_dict() of a Loader, or of tf.train.Checkpoint.
         """
         if self._sets is None or self._leaving is None:
             raise explained(

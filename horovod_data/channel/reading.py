@@ -98,7 +98,7 @@ def with_context(function: Callable[..., Any], context: Any) -> tuple[Callable[.
     ]
     if len(needed) > 1:
         what = f"the dataset function needs the arguments {', '.join(p.name for p in needed)}"
-        to_do = "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"
+        to_do = "It may take one context, and the number of the epoch as `epoch`"
         raise explained(TypeError, what, to_do)
     given = function.keywords if isinstance(function, functools.partial) else {}
     epoch = "epoch" in by_name and "epoch" not in given

@@ -9,5 +9,5 @@
 - of a job that delivers: `selftest`
 
 Code that may crash or hang runs in separate processes (`children`): the libraries in `inside`, the job's ranks in
-`rank`. So the doctor itself needs neither TensorFlow nor MPI.
+`rank`. So the doctor itself needs neither TensorFlow nor MPI. A rank of its job needs no TensorFlow.
 """

@@ -94,8 +94,8 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
         me = f"rank {_rank(os.environ)} on {socket.gethostname()}, according to its launcher"
         return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
-    # The process of run_as_rank() has loaded the core. So no other process loads it, because importing TensorFlow takes
-    # seconds. judge() looks at how that process ended.
+    # The process of run_as_rank() has loaded the core, so no other process loads it. judge() looks at how that process
+    # ended.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
     return [

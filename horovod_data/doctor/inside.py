@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports TensorFlow and the core and starts MPI, or imports Horovod, or imports mpi4py.
+"""Loads the core and starts MPI, or loads TensorFlow and our ops, or imports Horovod, or imports mpi4py.
 
 Runs in a separate process, because each may crash:
 
-    python -m horovod_data.doctor.inside core|horovod|mpi4py
+    python -m horovod_data.doctor.inside core|tensorflow|horovod|mpi4py
 
 Before each step that may crash, it sends what it knows.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
+import importlib.util
 import os
 import sys
 from typing import Any, Callable
@@ -23,21 +23,9 @@ from . import children
 
 
 def look_at_core() -> bool:
-    """Loads TensorFlow, then the C++ core, without MPI_Init. Returns whether both can be loaded."""
-    children.say(step="import TensorFlow")
+    """Loads the C++ core, without MPI_Init. Returns whether it can be loaded."""
     try:
-        import tensorflow as tf
-    except Exception as failure:
-        children.say(tensorflow_error=f"{type(failure).__name__}: {failure}")
-        return False
-    children.say(
-        tensorflow=str(tf.__version__),
-        tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
-        tensorflow_path=os.path.dirname(tf.__file__),
-        step="load the C++ core",
-    )
-    try:
-        loader.load_ops()
+        loader.load_core()
     except ImportError as failure:
         children.say(core_error=str(failure))
         return False
@@ -46,7 +34,6 @@ def look_at_core() -> bool:
         core_path=str(loader.core_path()),
         libraries=loader.mpi_libraries(),
         mpi_text=mpi_text(),
-        step="start MPI",
     )
     return True
 
@@ -58,15 +45,33 @@ def look_at_mpi() -> None:
         children.say(thread_level=bindings.mpi_query().thread_level.name)
 
 
+def look_at_tensorflow() -> None:
+    """Imports TensorFlow, then loads our ops."""
+
+    def fits(tf: Any) -> dict[str, Any]:
+        children.say(abi=int(tf.sysconfig.CXX11_ABI_FLAG), path=os.path.dirname(tf.__file__))
+        try:
+            loader.load_ops()
+        except ImportError as failure:
+            return {"ops_error": str(failure)}
+        return {}
+
+    _look("tensorflow", "tensorflow", fits)
+
+
 def look_at_horovod() -> None:
+    """Imports Horovod for TensorFlow. Without TensorFlow, imports Horovod for PyTorch, or its top module alone."""
+    of = next((one for one in ("tensorflow", "torch") if importlib.util.find_spec(one)), "")
+    children.say(framework=of)
+
     def built(hvd: Any) -> dict[str, Any]:
-        keras = unaveraged.keras_3_without_patch(os.path.dirname(os.path.dirname(hvd.__file__)))
+        home = os.path.dirname(os.path.dirname(hvd.__file__))
         return {
             "built": {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")},
-            "keras": keras,
+            "keras": unaveraged.keras_3_without_patch(home) if of == "tensorflow" else "",
         }
 
-    _look("horovod", "horovod.tensorflow", built)
+    _look("horovod", f"horovod.{of}" if of else "horovod", built if of else lambda hvd: {})
 
 
 def look_at_mpi4py() -> None:
@@ -80,18 +85,16 @@ def look_at_mpi4py() -> None:
 
 def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> None:
     """Imports a package and its module, and sends what it finds in them."""
-    try:
-        version = str(importlib.import_module(package).__version__)
-    except ImportError:
+    if importlib.util.find_spec(package) is None:
         children.say(installed=False)
         return
-    children.say(installed=True, version=version, step=f"import {module}")
     try:
-        imported = importlib.import_module(module)
+        children.say(version=str(importlib.import_module(package).__version__))
+        found = more(importlib.import_module(module))
     except Exception as failure:
         children.say(error=f"{type(failure).__name__}: {failure}")
         return
-    children.say(**more(imported), libraries=loader.mpi_libraries())
+    children.say(**found, libraries=loader.mpi_libraries())
 
 
 def mpi_text() -> str:
@@ -107,7 +110,7 @@ def mpi_text() -> str:
     return text.value.decode(errors="replace")
 
 
-_LOOKS: dict[str, Callable[[], Any]] = {"core": look_at_mpi, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
+_LOOKS = {"core": look_at_mpi, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
 
 if __name__ == "__main__":
     children.end_with_parent()

@@ -16,8 +16,7 @@ from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
 _REBUILD_HOROVOD = (
-    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
-    "--no-build-isolation horovod"
+    "HOROVOD_WITH_{}=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall --no-build-isolation horovod"
 )
 _LIMIT = 120.0  # seconds; importing TensorFlow from a slow file system takes long
 
@@ -29,7 +28,7 @@ def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, T
     def told(what: str) -> Told:
         return children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env)
 
-    looks = ["horovod", "mpi4py"] if core else ["core", "horovod", "mpi4py"]
+    looks = ["core"] * (core is None) + ["tensorflow", "horovod", "mpi4py"]
     with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
         return {**({"core": core} if core else {}), **dict(zip(looks, pool.map(told, looks)))}
 
@@ -39,30 +38,44 @@ def mpi_of(core: Told) -> Optional[str]:
     return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
 
 
+def _why(told: Told) -> str:
+    """Why a package can't be imported."""
+    return str(told.get("error") or f"it {told.end()}")
+
+
 def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
     """The findings about all results of look(). `only_srun`: Slurm's srun is the only launcher."""
     core = looks["core"]
     return [
         ok("software.Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"),
-        tensorflow(core),
+        tensorflow(looks["tensorflow"], core),
         ours(core),
-        horovod(looks["horovod"], core),
+        horovod(looks["horovod"], looks["tensorflow"], core),
         mpi4py(looks["mpi4py"]),
         *mpi(core, only_srun),
         *one_mpi(looks),
     ]
 
 
-def tensorflow(core: Told) -> Finding:
-    name = "software.TensorFlow"
-    if why := core.get("tensorflow_error"):
-        to_do = "Install TensorFlow in this Python, then horovod_data against it"
-        return error(name, f"can't be imported: {why}", to_do)
-    if not core.get("tensorflow"):
+def tensorflow(told: Told, core: Told) -> Finding:
+    """TensorFlow is optional. If it is installed, it must work, and our ops must fit it."""
+    name, version, built = "software.TensorFlow", told.get("version"), core.get("core")
+    if told.get("installed") is False:
+        return ok(name, "not installed: loader() works without it; distribute_dataset() needs it")
+    if not told.get("path"):
         to_do = "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor"
-        return error(name, f"importing it {core.end()}", to_do)
-    version, abi, path = (core.get(what) for what in ("tensorflow", "tensorflow_abi", "tensorflow_path"))
-    return ok(name, f"{version}, C++11 ABI {abi}, {path}")
+        return error(name, f"can't be imported: {_why(told)}", to_do)
+    value = f"{version}, C++11 ABI {told.get('abi')}, {told.get('path')}"
+    if built and told.get("ops_error"):
+        what, to_do = sentences(str(told.get("ops_error")))
+        if built["tensorflow"] is None:
+            return warning(
+                name, f"{value}; {what}", f"distribute_dataset() needs this library, and loader() does not. {to_do}"
+            )
+        return error(name, f"{value}; {what}", to_do)
+    if built and told.ended:
+        return error(name, f"{value}; loading our ops {told.end()}", "Rebuild horovod_data against this TensorFlow")
+    return ok(name, value)
 
 
 def ours(core: Told) -> Finding:
@@ -70,16 +83,10 @@ def ours(core: Told) -> Finding:
     if core.get("core_error"):
         what, to_do = sentences(str(core.get("core_error")))
         return error(name, what, to_do or "Rebuild horovod_data")
-    if not core.get("tensorflow"):
-        return error(name, "its C++ core can't be tried without TensorFlow", "Fix TensorFlow first")
     if not built:
-        to_do = "Rebuild it against this TensorFlow and this MPI"
-        return error(name, f"loading its C++ core {core.end()}", to_do)
-    abi = built["cxx11_abi"]
-    value = f"{core.get('core_path')}, built for TensorFlow {built['tensorflow']}, C++11 ABI {abi}, and {mpi_of(core)}"
-    if abi != core.get("tensorflow_abi"):
-        return error(name, value, "The C++ ABIs differ: rebuild horovod_data against this TensorFlow")
-    return ok(name, value)
+        return error(name, f"loading its C++ core {core.end()}", "Rebuild it with this MPI")
+    of = f"for TensorFlow {built['tensorflow']}" if built["tensorflow"] else "without TensorFlow"
+    return ok(name, f"{core.get('core_path')}, built {of}, C++11 ABI {built['cxx11_abi']}, and {mpi_of(core)}")
 
 
 def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
@@ -106,19 +113,25 @@ def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
     return told
 
 
-def horovod(told: Told, core: Told) -> Finding:
+def horovod(told: Told, tensorflow: Told, core: Told) -> Finding:
     """Horovod is optional. If it is installed, it must work and support MPI."""
-    name, version, built = "software.Horovod", told.get("version"), told.get("built")
+    name, version, built, framework = "software.Horovod", *map(told.get, ("version", "built", "framework"))
     if told.get("installed") is False:
         return ok(name, "not installed: horovod_data works without it")
-    if told.get("installed") is None:
-        return error(name, f"importing it {told.end()}", "Reinstall Horovod")
-    if not core.get("tensorflow"):
+    if not version:
+        return error(name, f"can't be imported: {_why(told)}", "Reinstall Horovod")
+    if not framework:
+        return ok(name, f"{version}, not tried, because neither TensorFlow nor PyTorch is installed")
+    if framework == "tensorflow" and not tensorflow.get("path"):
         return warning(name, f"{version}, can't be tried without TensorFlow", "Fix TensorFlow first")
+    of = {"tensorflow": "TensorFlow", "torch": "PyTorch"}[framework]
+    rebuild = _REBUILD_HOROVOD.format(of.upper())
     if not built:
-        value = f"{version}, but horovod.tensorflow can't be imported: {told.get('error') or f'it {told.end()}'}"
-        to_do = f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`"
-        return error(name, value, to_do)
+        value = f"{version}, but horovod.{framework} can't be imported: {_why(told)}"
+        to_do = f"rebuild it for this {of}: `{rebuild}`"
+        if framework == "torch":
+            return warning(name, value, f"If your program imports horovod.torch, {to_do}")
+        return error(name, value, f"init() would go on without Horovod: {to_do}")
     controllers = ", ".join(what for what, there in built.items() if there)
     value = f"{version}, built with {controllers or 'no controller at all'}"
     if built["mpi"] and told.get("keras"):
@@ -127,7 +140,7 @@ def horovod(told: Told, core: Told) -> Finding:
     if built["mpi"]:
         return ok(name, value)
     needed = f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}"
-    return error(name, value, f"{needed}: `{_REBUILD_HOROVOD}`")
+    return error(name, value, f"{needed}: `{rebuild}`")
 
 
 def mpi4py(told: Told) -> Finding:
@@ -136,8 +149,7 @@ def mpi4py(told: Told) -> Finding:
         return ok(name, "not installed: only init(comm=...) needs it")
     if told.get("libraries") is None:
         to_do = "Build it with this MPI: `MPICC=mpicc pip install --force-reinstall --no-binary mpi4py mpi4py`"
-        why = told.get("error") or f"it {told.end()}"
-        return warning(name, f"can't be imported: {why}", f"Only init(comm=...) needs it. {to_do}")
+        return warning(name, f"can't be imported: {_why(told)}", f"Only init(comm=...) needs it. {to_do}")
     return ok(name, f"{told.get('version')}, {launch_checks.mpi_name(told.get('mpi'))}")
 
 
@@ -145,7 +157,7 @@ def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
     """Says whether the core, Horovod and mpi4py use the same MPI library. Two libraries in one process see two jobs."""
     name = "MPI.one library"
     shown = {"core": "horovod_data", "horovod": "Horovod", "mpi4py": "mpi4py"}
-    uses = {shown[what]: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
+    uses = {shown[what]: sorted(map(os.path.realpath, looks[what].get("libraries") or [])) for what in shown}
     users = {what: paths for what, paths in uses.items() if paths}
     if len(users) < 2:
         return []

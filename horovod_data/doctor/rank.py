@@ -11,17 +11,21 @@ doctor's environment.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
 import sys
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Iterator, Mapping
+
+import numpy as np
 
 from ..ending import shutdown
 from ..job import roles, state
 from ..job.layout import Layout
-from ..native import bindings, loader
+from ..loading.loader import Loader, loader
+from ..native import bindings
 from ..observe.stats import stats
 from ..start import init
 from . import children, inside
@@ -32,18 +36,12 @@ _STEPS, _ROWS = 5, 7
 # Variables for files and log lines of the training whose place the doctor takes.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
-# A wait ends before the doctor's time limit. Libraries are quiet, and do not use the devices.
-_SETTINGS = {
-    "HOROVOD_DATA_TIMEOUT": "60",
-    "HOROVOD_DATA_STALL_SECONDS": "10",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "",
-}
+# A wait ends before the doctor's time limit.
+_SETTINGS = {"HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10"}
 
 
 def main() -> None:
     """Runs this rank. After a failure, sends the failure and exits with status 1."""
-    began = time.monotonic()
     payload, seconds, *findings = sys.argv[1:]
     if not findings:
         for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
@@ -54,7 +52,7 @@ def main() -> None:
     if findings:
         children.end_with_parent()
     try:
-        everything(float(seconds), json.loads(findings[0]) if findings else [], began)
+        everything(float(seconds), json.loads(findings[0]) if findings else [])
     except Exception as failure:
         children.say(failed=f"{type(failure).__name__}: {failure}", host=socket.gethostname())
         if findings:
@@ -62,12 +60,11 @@ def main() -> None:
         raise SystemExit(1) from failure
 
 
-def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
+def everything(seconds: float, findings: list[dict[str, Any]]) -> None:
     """Does the work of a rank. Collective over the job. `seconds`: for all measurements together."""
     if findings:
         inside.look_at_core()
-    loader.load_ops()
-    began_init = time.monotonic()
+    began = time.monotonic()
     init()
     job = state.current("the doctor")
     rank, size, layout = job.comm_rank, len(job.hosts), job.layout
@@ -77,8 +74,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         "trains": roles.is_trainer(),
         "host": socket.gethostname(),
         "cores_present": os.cpu_count() or 1,
-        "import_seconds": began_init - began,
-        "init_seconds": time.monotonic() - began_init,
+        "init_seconds": time.monotonic() - began,
         "yields": yields(os.environ),
     }
     if rank == 0:
@@ -103,23 +99,21 @@ def yields(environ: Mapping[str, str]) -> bool:
 
 def check_delivery(rank: int, layout: Layout) -> str:
     """Checks the rows that arrive with batch="per_rank" and "global". Returns what is wrong, or "". Collective."""
-    import tensorflow as tf
-
     served, of_all = layout.group_trainers(rank), len(layout.readers)
     readers = [layout.reader_index[other] for other in layout.readers if layout.group[other] == layout.group[rank]]
 
     def numbers(count: int, context: Any) -> Any:
         """`count` numbers that only this reader yields."""
-        return tf.data.Dataset.range(count * of_all).shard(of_all, context.input_pipeline_id)
+        return np.arange(count) * of_all + context.input_pipeline_id
 
-    def elements(context: Any) -> Any:
+    def elements(context: Any) -> Iterator[Any]:
         # The largest number of elements that make no further step.
         left_over = len(served) - 1 if context.input_pipeline_id == readers[0] else 0
-        made = numbers(_STEPS * len(served) + left_over, context)
-        return made.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
+        for i in numbers(_STEPS * len(served) + left_over, context):
+            yield np.full(LARGE // 64, i), str(i)
 
-    dataset = _distribute(elements, batch="per_rank", name="doctor per_rank")
-    got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode()) for x, y in _iterated(dataset)]
+    shares = loader(elements, batch="per_rank", name="doctor per_rank")
+    got = [(int(x[0]), bool((x == x[0]).all()), y.item()) for x, y in _iterated(shares)]
     turns = [turn * len(served) + served.index(rank) for turn in range(_STEPS)] if rank in served else []
     mine = [turn * of_all + reader for turn in turns for reader in readers]
     wanted = [(i, True, str(i)) for i in mine]
@@ -129,10 +123,10 @@ def check_delivery(rank: int, layout: Layout) -> str:
     rows = _STEPS * batch + 3
 
     def batches(context: Any) -> Any:
-        return numbers(rows, context).batch(batch)
+        return np.split(numbers(rows, context), range(batch, rows, batch))
 
-    dataset = _distribute(batches, batch="global", remainder="partial", name="doctor global")
-    by_rank = _of_all_ranks([share.numpy().tolist() for share in _iterated(dataset)], "the doctor's rows")
+    shares = loader(batches, batch="global", remainder="partial", name="doctor global")
+    by_rank = _of_all_ranks([share.tolist() for share in _iterated(shares)], "the doctor's rows")
     order = [row for step in zip(*(by_rank[other] for other in served)) for share in step for row in share]
     begins = [(begin, reader) for begin in range(0, rows, batch) for reader in readers]
     if order != [row * of_all + reader for a, reader in begins for row in range(a, min(a + batch, rows))]:
@@ -160,12 +154,12 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
     """
 
     def elements(context: Any) -> Any:
-        return _ready_made(LARGE, context).take(-1 if context.input_pipeline_id == number else 0)
+        return _ready_made(LARGE) if context.input_pipeline_id == number else ()
 
-    dataset = _distribute(elements, batch="per_rank", schedule="dynamic", name=f"doctor lane {reader} {to}")
+    shares = loader(elements, batch="per_rank", schedule="dynamic", name=f"doctor lane {reader} {to}")
     before = stats()
-    rate = _bytes_per_second(dataset, seconds) if rank == to else None
-    del dataset
+    rate = _bytes_per_second(shares, seconds) if rank == to else None
+    del shares
     bindings.agree(b"", f"the doctor's lane from {reader} to {to}")
     ways = {way: stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
     return {"reader": reader, "to": to, "rate": rate, **ways}
@@ -173,38 +167,29 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
 
 def measure_together(name: str, length: int, seconds: float) -> float:
     """Measures steps per second of all ranks, each with a batch of `length` bytes. 0 if none arrive. Collective."""
-    dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
-    rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
-    del dataset
+    shares = loader(lambda: _ready_made(length), batch="per_rank", name=f"doctor {name}")
+    rate = _bytes_per_second(shares, seconds) if roles.is_trainer() else 0.0
+    del shares
     bindings.agree(b"", f"the doctor's {name} batches")
     return rate / length
 
 
-def _iterated(dataset: Any) -> Any:
-    """The dataset to iterate over. On a dedicated reader it is empty."""
-    return dataset if roles.is_trainer() else ()
+def _iterated(shares: Loader) -> Any:
+    """The shares to iterate over. A dedicated reader gets none."""
+    return shares if roles.is_trainer() else ()
 
 
-def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
-    from ..channel.distribute import distribute_dataset  # not at the top, because it imports TensorFlow, which may fail
-
-    return distribute_dataset(make, **arguments)
+def _ready_made(length: int) -> Iterator[Any]:
+    return itertools.repeat(np.zeros(length, np.uint8))
 
 
-def _ready_made(length: int, context: Any) -> Any:
-    import tensorflow as tf
-
-    # The pipelines of several readers must differ, because a log line warns of equal pipelines.
-    return tf.data.Dataset.from_tensors(tf.fill([length // 4], float(context.input_pipeline_id))).repeat()
-
-
-def _bytes_per_second(dataset: Any, seconds: float) -> float:
-    iterator = iter(dataset)
+def _bytes_per_second(shares: Loader, seconds: float) -> float:
+    iterator = iter(shares)
     for _ in range(_WARM_UP):
         next(iterator)
     began, received = time.monotonic(), 0
     while (took := time.monotonic() - began) < seconds:
-        received += int(next(iterator).shape[0]) * 4
+        received += next(iterator).nbytes
     return received / took
 
 

@@ -87,10 +87,10 @@ def judge(
 
 def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
-    imports, init = (max(rank[f"{what}_seconds"] for rank in ranks) for what in ("import", "init"))
+    init = max(rank["init_seconds"] for rank in ranks)
     on = f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}"
     shown = ", ".join(hosts[:4]) + ", ..." * (len(hosts) > 4)
-    return ok(name, f"{on} ({shown}); {imports:.1f} s for imports, {init:.1f} s for init()")
+    return ok(name, f"{on} ({shown}); {init:.1f} s for init()")
 
 
 def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:

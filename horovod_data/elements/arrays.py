@@ -17,7 +17,7 @@ from ..errors import explained
 from ..native.bindings import bytes_at
 from . import dtypes, specs
 from .composites import Ragged, Sparse
-from .nests import filled, leaves
+from .nests import called, filled, leaves
 
 TO = ("numpy", "torch")
 
@@ -155,7 +155,7 @@ def check_spec(spec: Any, to: str) -> None:
             continue
         torch = sys.modules["torch"]
         if dtypes.is_quantized(leaf.dtype) or not isinstance(getattr(torch, leaf.dtype, None), torch.dtype):
-            what = f"torch has no type for component {name}, {leaf.dtype}"
+            what = f"torch has no type for {called(name)}, {leaf.dtype}"
             raise explained(TypeError, what, 'Convert it on the reader, or use to="numpy"')
 
 

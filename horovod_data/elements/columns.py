@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import explained
 from . import dtypes, specs
 from .composites import Ragged, Sparse
-from .nests import check_keys, filled, leaves, matched
+from .nests import called, check_keys, filled, leaves, matched
 
 _TEXTS = (str, bytes)
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic)
@@ -60,6 +60,7 @@ def columns_of(spec: Any, element: Any) -> list[Column]:
     """
     found: list[Column] = []
     for (name, leaf), value in zip(leaves(spec), matched(spec, element)):
+        _check_composite(name, value)
         columns = [_column(name, part) for part in _parts_of(value)]
         wanted = specs.components(leaf)
         same = len(columns) == len(wanted) and _is_composite(value) == specs.is_composite(leaf)
@@ -68,7 +69,7 @@ def columns_of(spec: Any, element: Any) -> list[Column]:
             same = same and (column.text is None or column.text == leaf.text)
         if not same:
             now = _leaf_spec(name, value)
-            what = f"component {name} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
+            what = f"{called(name)} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
             raise explained(TypeError, what, "Let all elements have the same types and numbers of axes", where="")
         found += columns
     return found
@@ -120,26 +121,49 @@ def _parts_of(value: Any) -> Sequence[Any]:
 
 def _leaf_spec(name: str, leaf: Any) -> specs.LeafSpec:
     value = leaf.value if isinstance(leaf, _Leaf) else leaf
+    _check_composite(name, value)
     columns = [_column(name, part) for part in _parts_of(value)]
     if isinstance(value, Ragged):
         values, *splits = columns
         kinds = {split.dtype for split in splits}
-        if len(kinds) > 1 or not kinds <= {"int64", "int32"} or any(len(split.dims) != 1 for split in splits):
-            what = f"component {name} is an hvdata.Ragged whose row_splits are no vectors of int64 or of int32"
+        if len(kinds) > 1 or not kinds <= {"int64", "int32"}:
+            what = f"{called(name)} is an hvdata.Ragged whose row_splits are not all int64, or all int32"
             raise explained(TypeError, what, 'Make them with numpy.array(..., "int64")', where="")
         shape = (None,) * (len(splits) + len(values.dims))
         text = _is_text(values, value.values)
         return specs.RaggedSpec(shape, values.dtype, len(splits), splits[0].dtype, text=text)
     if isinstance(value, Sparse):
         indices, values, dense_shape = columns
-        sizes = [len(column.dims) for column in columns]
-        if (indices.dtype, dense_shape.dtype) != ("int64", "int64") or sizes != [2, 1, 1]:
-            what = f"component {name} is an hvdata.Sparse with indices or a dense_shape that are not int64, or of other axes"
-            raise explained(
-                TypeError, what, "Pass indices [entries, axes], values [entries], dense_shape [axes]", where=""
-            )
+        if (indices.dtype, dense_shape.dtype) != ("int64", "int64"):
+            what = f"{called(name)} is an hvdata.Sparse with indices or a dense_shape that are not int64"
+            raise explained(TypeError, what, 'Make them with numpy.array(..., "int64")', where="")
         return specs.SparseSpec((None,) * dense_shape.dims[0], values.dtype, _is_text(values, value.values))
     return specs.DenseSpec((None,) * len(columns[0].dims), columns[0].dtype, text=_is_text(columns[0], value))
+
+
+def _check_composite(name: str, value: Any) -> None:
+    """Raises TypeError if the parts of an hvdata.Ragged or hvdata.Sparse do not belong together."""
+    if isinstance(value, Ragged):
+        splits = [np.asarray(one) for one in value.row_splits]
+        sizes = [*(one.size - 1 for one in splits[1:]), (_shape_of(value.values) or (-1,))[0]]
+        for one, size in zip(splits, sizes):
+            if one.ndim != 1 or one.size == 0 or one[0] != 0 or one[-1] != size or (one[1:] < one[:-1]).any():
+                what = f"{called(name)} is an hvdata.Ragged whose row_splits do not divide its values"
+                to_do = "Each vector begins with 0, never falls, and ends with the length of what it divides"
+                raise explained(TypeError, what, to_do, where="")
+    elif isinstance(value, Sparse):
+        shapes = [_shape_of(part) for part in _parts_of(value)]
+        if [len(shape) for shape in shapes] != [2, 1, 1] or shapes[0] != (*shapes[1], *shapes[2]):
+            what = f"{called(name)} is an hvdata.Sparse whose parts have the shapes {', '.join(map(str, shapes))}"
+            to_do = "Pass indices [entries, axes], values [entries], dense_shape [axes]"
+            raise explained(TypeError, what, to_do, where="")
+
+
+def _shape_of(part: Any) -> tuple[int, ...]:
+    """Of an array, a tensor, or a list of texts, of which numpy would make a copy."""
+    if isinstance(part, list) and part and isinstance(part[0], _TEXTS):
+        return (len(part),)
+    return tuple(np.shape(part) if not hasattr(part, "shape") else part.shape)
 
 
 def _is_text(column: Column, value: Any) -> bool:
@@ -160,9 +184,15 @@ def _column(name: str, value: Any) -> Column:
         return _column_of_texts((), [value])
     numbers = isinstance(value, (*_PLAIN, np.ndarray))
     if not numbers and not hasattr(value, "__array__"):
-        what = f"component {name} is a {type(value).__name__}, which can't be sent to another rank"
+        what = f"{called(name)} is a {type(value).__name__}, which can't be sent to another rank"
         to_do = "Elements may hold arrays, tensors, numbers, texts and lists of them, in dicts, lists and tuples"
+        for ours in ("Ragged", "Sparse"):
+            if type(value).__name__.startswith(ours):  # TensorFlow's
+                to_do = f"Make an hvdata.{ours} of it"
         raise explained(TypeError, what, to_do, where="")
+    if isinstance(value, np.ma.MaskedArray):
+        what = f"{called(name)} is a masked array, whose mask would be lost"
+        raise explained(TypeError, what, "Send its data and its mask as two components, or call filled()", where="")
     return _column_of_array(name, np.asarray(value))
 
 
@@ -177,10 +207,10 @@ def _column_of_list(name: str, value: list[Any]) -> Column:
         array = np.asarray(value, object if text else None)
     kinds = set(map(type, array.flat)) if text else set()
     if array is None or list in kinds:
-        what = f"component {name} is a list of lists of different lengths"
+        what = f"{called(name)} is a list of lists of different lengths"
         raise explained(TypeError, what, "Pad them, or make an hvdata.Ragged of them", where="")
     if array.dtype.kind in "SU" or not all(issubclass(kind, _TEXTS) for kind in kinds):
-        what = f"component {name} is a list with both numbers and texts"
+        what = f"{called(name)} is a list with both numbers and texts"
         raise explained(TypeError, what, "Put them into two components", where="")
     return _column_of_array(name, array)
 
@@ -190,14 +220,14 @@ def _column_of_array(name: str, array: Any) -> Column:
         items = array.ravel().tolist()
         if not all(isinstance(item, _TEXTS) for item in items):
             other = next(type(item).__name__ for item in items if not isinstance(item, _TEXTS))
-            what = f"component {name} is an array of objects, and one of them is a {other}"
+            what = f"{called(name)} is an array of objects, and one of them is a {other}"
             raise explained(TypeError, what, "Use an array of numbers, or of str or bytes", where="")
         return _column_of_texts(array.shape, items)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype.name
     if dtype not in dtypes.NAMES.values():
-        what = f"component {name} is an array of {dtype}, which can't be sent to another rank"
+        what = f"{called(name)} is an array of {dtype}, which can't be sent to another rank"
         raise explained(TypeError, what, "Convert it to numbers of another type", where="")
     if not array.flags.c_contiguous:
         array = array.copy(order="C")
@@ -215,13 +245,14 @@ def _column_of_texts(dims: tuple[int, ...], items: list[Any]) -> Column:
 
 def _column_of_torch(name: str, tensor: Any, torch: Any) -> Column:
     if tensor.device.type != "cpu":
-        what = f"component {name} is a tensor on {tensor.device}"
+        what = f"{called(name)} is a tensor on {tensor.device}"
         raise explained(TypeError, what, "Let the source yield tensors on the CPU: use .cpu()", where="")
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or dtype not in dtypes.NAMES.values():
         kind = dtype if tensor.layout == torch.strided else str(tensor.layout)
-        what = f"component {name} is a tensor of {kind}, which can't be sent to another rank"
-        raise explained(TypeError, what, "Convert it to a dense tensor of another type", where="")
+        what = f"{called(name)} is a tensor of {kind}, which can't be sent to another rank"
+        to_do = "Convert it to a dense tensor of another type, or make an hvdata.Sparse or an hvdata.Ragged of it"
+        raise explained(TypeError, what, to_do, where="")
     tensor = tensor.detach().contiguous()
     if tensor.is_conj() or tensor.is_neg():  # its memory has other values than the tensor
         tensor = tensor.resolve_conj().resolve_neg()

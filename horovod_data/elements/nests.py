@@ -31,6 +31,11 @@ def leaves(nest: Any, path: str = "") -> list[tuple[str, Any]]:
     return [(path or "the element", nest)]
 
 
+def called(name: str) -> str:
+    """What a text calls the leaf to which leaves() gives this name."""
+    return f"component {name}" if name.startswith(("[", ".")) else name
+
+
 def filled(nest: Any, parts: Sequence[Any]) -> Any:
     """The structure of `nest` with `parts` in the places of its leaves. Each None stays."""
     return _filled(nest, iter(parts))
@@ -85,7 +90,7 @@ def matched(spec: Any, element: Any, path: str = "") -> list[Any]:
 
 
 def _differs(path: str, found: str, before: str) -> TypeError:
-    what = f"{f'component {path}' if path else 'the element'} is {found}, but in the first element it was {before}"
+    what = f"{called(path or 'the element')} is {found}, but in the first element it was {before}"
     return explained(TypeError, what, "Let all elements have the same structure", where="")
 
 

@@ -38,7 +38,8 @@ class _Leaf:
         return self.shape[0] if self.shape else None
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.dtype} of {'unknown shape' if self.shape is None else f'shape {self.shape}'}"
+        dtype = "str" if self.text else self.dtype
+        return f"{self.kind}{dtype} of {'unknown shape' if self.shape is None else f'shape {self.shape}'}"
 
 
 @dataclasses.dataclass(frozen=True)

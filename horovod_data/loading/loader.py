@@ -76,8 +76,8 @@ def loader(
 
     Iterating raises, on every rank:
 
-    - The error that the source has raised, if its class is a builtin one. Otherwise a RuntimeError with its class and
-      text. Its place is in front: channel, epoch, step, reader and host.
+    - The error that the source has raised, if its class is a builtin one. Otherwise a ValueError, TimeoutError or
+      RuntimeError with its text. Its place is in front: channel, epoch, step, reader and host.
     - RuntimeError: a process was lost; after shutdown(); or a newer iterator has ended this epoch.
     - TimeoutError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
     """
@@ -99,7 +99,7 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
         to_do = "Pass a source, or a function that returns one; only other ranks may pass None"
         raise explained(TypeError, "source is None on a reader", to_do)
     function = None
-    if callable(source) and not hasattr(source, "__iter__"):
+    if isinstance(source, type) or callable(source) and not hasattr(source, "__iter__"):
         tf = sys.modules.get("tensorflow")
         context = InputContext if tf is None else tf.distribute.InputContext
         made, wants = with_context(source, context(readers, job.reader, trainers))

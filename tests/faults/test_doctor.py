@@ -14,8 +14,7 @@ from ranks import launch
 import horovod_data
 from horovod_data.doctor import children, libraries
 
-# Nearly all of the time goes into processes that import TensorFlow: two for each run, and one for each rank. So a run checks several
-# things at once.
+# Nearly all of the time goes into processes that import TensorFlow: two for each run. So a run checks several things at once.
 pytestmark = pytest.mark.limit(300)
 PACKAGE = Path(horovod_data.__file__).parent
 OPEN_MPI = launch.open_mpi()
@@ -63,12 +62,23 @@ def test_a_self_test_of_one_rank(tmp_path):
         assert found[f"self-test, {payload}.lanes"]["value"].startswith("none: ")
 
 
+def test_ranks_without_tensorflow(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules.update(tensorflow=None, horovod=None)")
+    path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
+    found = findings(tmp_path, "--np", "2", "--seconds", "0.4", status=0, PYTHONPATH=path)
+    assert found["software.TensorFlow"]["value"].startswith("not installed: loader() works without it")
+    assert found["software.Horovod"]["value"].startswith("not installed")
+    for payload in ("arena", "message"):
+        assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
+        assert f"GB/s ({payload})" in found[f"self-test, {payload}.lanes"]["value"]
+
+
 def test_the_text_for_people(tmp_path):
     """Also: settings that make no sense, and a launcher that starts nothing."""
     status, out, err = doctor(tmp_path, "--launcher", f"{launch.launcher()[0]} --no-such-option",
                               HOROVOD_DATA_PAYLOAD="nonsense", HOROVOD_DATA_REEDERS="1")  # fmt: skip
     assert status == 1, out + err
-    assert "X horovod_data's       HOROVOD_DATA_PAYLOAD='nonsense' is no way for batches to travel" in out
+    assert "X variables of horovod_data HOROVOD_DATA_PAYLOAD='nonsense' is no way for batches to travel" in out
     assert "-> Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it" in out
     assert "! unknown              HOROVOD_DATA_REEDERS=1" in out and "is HOROVOD_DATA_READERS meant?" in out
     assert "\nself-test, arena\nX start                the job ended with status " in out and "no-such-option" in out
@@ -77,17 +87,17 @@ def test_the_text_for_people(tmp_path):
     assert "\n  horovod_data         " in out  # which is in order
 
 
-def test_neither_tensorflow_nor_a_launcher(tmp_path):
+def test_a_broken_tensorflow_and_no_launcher(tmp_path):
     """The doctor checks the rest all the same. (test_doctor_selftest.py: what it says of the self-test then.)"""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('not installed')\n")
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('broken')\n")
     path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
     found = findings(tmp_path, status=1, PATH=str(tmp_path / "bin"), PYTHONPATH=path)
     assert found["environment.mpirun"]["level"] == "error"
     assert "neither mpirun nor srun is in PATH" in found["environment.mpirun"]["value"]
-    assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: not installed"
-    assert found["software.horovod_data"]["advice"] == "Fix TensorFlow first"
-    assert "Fix the errors above" in found["self-test.skipped"]["advice"]
+    assert found["software.TensorFlow"]["value"] == "can't be imported: ImportError: broken"
+    assert found["software.horovod_data"]["level"] == "ok"
+    assert "Put MPI's mpirun into PATH" in found["self-test.skipped"]["advice"]
     assert found["shared memory./dev/shm"]["level"] == "ok"
 
 

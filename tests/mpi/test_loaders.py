@@ -297,6 +297,18 @@ def test_an_iterator_is_read_once(hvdata, comm):
     )
 
 
+class Twelve:
+    def __iter__(self):
+        return iter(np.arange(12).reshape(1, 12))
+
+
+@pytest.mark.world(np=2)
+def test_a_class_is_a_function_that_makes_the_source(hvdata, comm):
+    loader = hvdata.loader(Twelve, batch="global", remainder="partial")
+    shares = on_trainers(hvdata, comm, lambda: next(iter(loader)).tolist())
+    assert sum(shares, []) == list(range(12))
+
+
 def epochs_ranks(hvdata, comm):
     return on_trainers(hvdata, comm, lambda: None)
 
@@ -445,10 +457,10 @@ def test_errors_of_the_source(hvdata, comm, error, kind, text):
     ([{"x": 1}, {"x": 1}, {"x": 1}, {"x": 1}, {"x": 1.5}], r"component \['x'\] is float64 with 0 axes, but .* int64 with 0 axes"),
     ([{"x": 1}] * 4 + [{"y": 1}], r"the element is a dict of 'y', but in the first element it was a dict of 'x'"),
     ([(1, 2)] * 4 + [(1, 2, 3)], "the element is a tuple of 3, but in the first element it was a tuple of 2"),
-    ([np.zeros(3)] * 4 + [np.zeros([3, 3])], "component the element is float64 with 2 axes, but .* float64 with 1 axes"),
-    ([np.zeros(3)] * 4 + [np.array([{}])], "component the element is an array of objects, and one of them is a dict"),
-    ([1, 2, 3, 4, object()], "component the element is a object, which can't be sent"),
-    ([1, 2, 3, 4, None], "component the element is a NoneType"),
+    ([np.zeros(3)] * 4 + [np.zeros([3, 3])], "the element is float64 with 2 axes, but .* float64 with 1 axes"),
+    ([np.zeros(3)] * 4 + [np.array([{}])], "the element is an array of objects, and one of them is a dict"),
+    ([1, 2, 3, 4, object()], "the element is a object, which can't be sent"),
+    ([1, 2, 3, 4, None], "the element is a NoneType"),
 ])  # fmt: skip
 def test_elements_of_other_kinds(hvdata, comm, elements, text):
     loader = hvdata.loader(on_reader(hvdata, lambda: elements), batch="per_rank", remainder="drop")

@@ -260,10 +260,12 @@ def test_run_reads_what_say_writes():
 
 # ---- Libraries.
 
-GOOD = Told([{"tensorflow": "2.15.1", "tensorflow_abi": 1, "tensorflow_path": "/t"},
-             {"core": {"tensorflow": "2.15.1", "cxx11_abi": 1, "mpi": OPEN_MPI}, "core_path": "/c",
-              "libraries": ["/a/libmpi.so.40"]},
-             {"thread_level": "MULTIPLE"}], "", "")  # fmt: skip
+BUILT = {"tensorflow": "2.15.1", "cxx11_abi": 1, "mpi": OPEN_MPI}
+GOOD = Told(
+    [{"core": BUILT, "core_path": "/c", "libraries": ["/a/libmpi.so.40"]}, {"thread_level": "MULTIPLE"}], "", ""
+)
+TENSORFLOW = Told([{"version": "2.15.1"}, {"abi": 1, "path": "/t"}], "", "")
+NONE = Told([{"installed": False}], "", "")
 
 
 def told(*records, ended="") -> Told:
@@ -275,35 +277,55 @@ def changed(**records) -> Told:
 
 
 def test_all_is_well_with_the_libraries():
-    found = libraries.check({"core": GOOD, "horovod": told({"installed": False}), "mpi4py": told({"installed": False})})
+    found = libraries.check({"core": GOOD, "tensorflow": TENSORFLOW, "horovod": NONE, "mpi4py": NONE})
     assert {one.level for one in found} == {"ok"}
     assert the(found, "MPI.thread level").value == "MPI_THREAD_MULTIPLE"
     assert "works without it" in the(found, "software.Horovod").value
 
 
-NO_TENSORFLOW = told({"step": "x"}, ended="by signal 4 (SIGILL)")
-NO_CORE = told(*GOOD.records[:1], ended="by signal 11 (SIGSEGV)")
-NO_MPI = told(*GOOD.records[:2], ended="not within 120 s")
-HOROVOD = {"installed": True, "version": "0.28.1"}
+def test_all_is_well_without_tensorflow():
+    looks = {"core": told({**GOOD.records[0], "core": {**BUILT, "tensorflow": None}}), "tensorflow": NONE,
+             "horovod": told({"version": "0.28.1", "framework": ""}), "mpi4py": NONE}  # fmt: skip
+    found = libraries.check(looks)
+    assert {one.level for one in found} == {"ok"}
+    assert the(found, "software.TensorFlow").value.startswith("not installed: loader() works without it")
+    assert the(found, "software.horovod_data").value.startswith("/c, built without TensorFlow")
+    assert "neither TensorFlow nor PyTorch is installed" in the(found, "software.Horovod").value
+
+
+SIGSEGV = "by signal 11 (SIGSEGV)"
+CRASHED = told(ended="by signal 4 (SIGILL)")
+NO_MPI = told(*GOOD.records[:1], ended="not within 120 s")
+WITHOUT = changed(core={**BUILT, "tensorflow": None})
+NO_OPS = told(*TENSORFLOW.records, {"ops_error": "/_tf.so is missing. Build it"})
+HOROVOD = {"version": "0.28.1", "framework": "tensorflow"}
+TORCH = {**HOROVOD, "framework": "torch"}
 CANNOT_LOAD = {"error": "RuntimeError: cannot load MPI library"}
 
 
 @pytest.mark.parametrize("check, given, level, value, advice", [
-    (libraries.tensorflow, [NO_TENSORFLOW], "error", "SIGILL", "newer processor"),
-    (libraries.ours, [NO_TENSORFLOW], "error", "", "Fix TensorFlow first"),
-    (libraries.horovod, [told(HOROVOD), NO_TENSORFLOW], "warning", "", "Fix TensorFlow first"),
-    (libraries.ours, [NO_CORE], "error", "", "Rebuild it against this TensorFlow"),
-    (libraries.ours, [changed(tensorflow_abi=0)], "error", "", "ABIs differ"),
+    (libraries.tensorflow, [CRASHED, GOOD], "error", "SIGILL", "newer processor"),
+    (libraries.tensorflow, [told({"error": "ImportError: x"}), GOOD], "error", "can't be imported: ImportError: x", "Reinstall"),
+    (libraries.tensorflow, [NO_OPS, WITHOUT], "warning", "_tf.so is missing", "distribute_dataset() needs this library, and loader() does not. Build it"),
+    (libraries.tensorflow, [NO_OPS, GOOD], "error", "_tf.so is missing", "Build it"),
+    (libraries.tensorflow, [NO_OPS, CRASHED], "ok", "", ""),  # ours() has the error
+    (libraries.tensorflow, [told(*TENSORFLOW.records, ended=SIGSEGV), GOOD], "error", "loading our ops ended by signal 11", "Rebuild"),
+    (libraries.ours, [CRASHED], "error", "SIGILL", "Rebuild it with this MPI"),
+    (libraries.horovod, [told(HOROVOD), CRASHED, GOOD], "warning", "", "Fix TensorFlow first"),
     (libraries.mpi, [changed(thread_level="FUNNELED")], "error", "MPI_THREAD_FUNNELED", "thread support"),
     (libraries.mpi, [NO_MPI], "error", "not within 120 s", "orted"),
     (libraries.mpi, [NO_MPI, True], "warning", "", "start the doctor by srun"),
-    (libraries.horovod, [told({**HOROVOD, "built": {"mpi": False, "gloo": True}}), GOOD], "error", "built with gloo",
+    (libraries.horovod, [told({**HOROVOD, "built": {"mpi": False, "gloo": True}}), TENSORFLOW, GOOD], "error", "built with gloo",
      "HOROVOD_WITH_MPI=1"),
-    (libraries.horovod, [told({**HOROVOD, "error": "ImportError: x"}), GOOD], "error", "ImportError: x", ""),
-    (libraries.horovod, [told({**HOROVOD, "built": {"mpi": True}, "keras": "3.15.1"}), GOOD], "warning", "this is Keras 3.15.1",
+    (libraries.horovod, [told({**HOROVOD, "error": "ImportError: x"}), TENSORFLOW, GOOD], "error", "ImportError: x",
+     "HOROVOD_WITH_TENSORFLOW=1"),
+    (libraries.horovod, [told({**TORCH, "error": "ImportError: x"}), NONE, GOOD], "warning", "horovod.torch can't be imported",
+     "HOROVOD_WITH_PYTORCH=1"),
+    (libraries.horovod, [told({**TORCH, "built": {"mpi": True}}), NONE, GOOD], "ok", "built with mpi", ""),
+    (libraries.horovod, [told({**HOROVOD, "built": {"mpi": True}, "keras": "3.15.1"}), TENSORFLOW, GOOD], "warning", "this is Keras 3.15.1",
      "horovod_data.integrations.keras"),
-    (libraries.horovod, [told(ended="by signal 11 (SIGSEGV)"), GOOD], "error", "SIGSEGV", ""),
-    (libraries.mpi4py, [told({"installed": True, "version": "4"}, CANNOT_LOAD)], "warning", "", "--no-binary mpi4py"),
+    (libraries.horovod, [told(ended=SIGSEGV), TENSORFLOW, GOOD], "error", "SIGSEGV", ""),
+    (libraries.mpi4py, [told({"version": "4"}, CANNOT_LOAD)], "warning", "", "--no-binary mpi4py"),
 ])  # fmt: skip
 def test_libraries_that_do_not_work(check, given, level, value, advice):
     found = check(*given)

@@ -15,7 +15,7 @@ from horovod_data.job.layout import make_layout
 def job(hosts=("vm", "vm", "other"), layout=None, **of_all) -> list[dict]:
     """What the ranks of a healthy job tell. Rank 0 reads, unless a layout says who does."""
     layout = layout or make_layout(hosts)
-    same = {"findings": [], "cores_present": 8, "import_seconds": 3.0, "init_seconds": 1.0, "wrong": "",
+    same = {"findings": [], "cores_present": 8, "init_seconds": 1.0, "wrong": "",
             "yields": False, "steps_per_second": {"small": 5000.0, "large": 100.0}}  # fmt: skip
     lanes = [{"reader": reader, "to": to, "rate": None, "arena": 9 * (hosts[to] == hosts[reader]),
               "message": 9 * (hosts[to] != hosts[reader])} for reader, to in rank_of_job.lanes_of(layout)]  # fmt: skip
@@ -45,7 +45,7 @@ def test_all_is_well():
     assert not problems(judge(job(hosts=["vm"])))
     found = judge(job())
     assert not problems(found)
-    assert found["this job.start"].value == "3 ranks on 2 hosts (vm, other); 3.0 s for imports, 1.0 s for init()"
+    assert found["this job.start"].value == "3 ranks on 2 hosts (vm, other); 1.0 s for init()"
     assert found["this job.lanes"].value.endswith("to 1 2.00 GB/s (arena), to 2 2.00 GB/s (message)")
     assert "5,000 steps/s with 4 KiB per rank; 100 steps/s with 4 MiB, 1.26 GB/s" in found["this job.together"].value
 

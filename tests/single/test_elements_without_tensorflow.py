@@ -136,18 +136,45 @@ def test_ragged_and_sparse():
     )
     same_splits = Ragged(np.arange(5.0), (np.array([0, 5], np.int32),))
     assert columns.spec_of(same_splits).splits == "int32"
-    with pytest.raises(TypeError, match="row_splits are no vectors"):
+    with pytest.raises(TypeError, match="row_splits are not all int64"):
         columns.spec_of(Ragged(np.arange(5.0), [np.array([0.0, 5.0])]))
     with pytest.raises(TypeError, match="row_splits of hvdata.Ragged is"):
         Ragged(np.arange(5.0), np.array([0, 5]))
-    with pytest.raises(TypeError, match="hvdata.Sparse with indices"):
+    with pytest.raises(TypeError, match=r"hvdata.Sparse whose parts have the shapes \(2,\), \(1,\), \(1,\)"):
         columns.spec_of(Sparse(np.array([0, 1]), np.array([1.0]), np.array([3])))
+
+
+@pytest.mark.parametrize("values, splits", [
+    (np.arange(5.0), [[1, 5]]),
+    (np.arange(5.0), [[0, 4]]),
+    (np.arange(5.0), [[0, 3, 2, 5]]),
+    (np.arange(5.0), [[]]),
+    (np.arange(5.0), [[0, 1], [0, 2, 5]]),
+    (np.float32(1), [[0, 1]]),
+    (["a", "b"], [[0, 1]]),
+])  # fmt: skip
+def test_row_splits_that_lose_values(values, splits):
+    right = Ragged(np.arange(2.0), [np.array([0, 2])])
+    wrong = Ragged(values, [np.array(one, "int64") for one in splits])
+    for make in (lambda: columns.spec_of(wrong), lambda: columns.columns_of(columns.spec_of(right), wrong)):
+        with pytest.raises(
+            TypeError, match="the element is an hvdata.Ragged whose row_splits do not divide its values"
+        ):
+            make()
+
+
+def test_sparse_parts_that_differ():
+    with pytest.raises(TypeError, match=r"whose parts have the shapes \(2, 2\), \(1,\), \(2,\)"):
+        columns.spec_of(Sparse(np.zeros((2, 2), "int64"), np.array([1.0]), np.array([3, 3])))
 
 
 @pytest.mark.parametrize("element, text", [
     ({"x": object()}, r"component \['x'\] is a object, which can't be sent"),
     (({1, 2},), r"component \[0\] is a set"),
-    (np.array(["2020-01-01"], "datetime64[D]"), r"component the element is an array of datetime64\[D\]"),
+    (np.ma.masked_array([1, 2], [True, False]), "is a masked array, whose mask would be lost"),
+    (tf.ragged.constant([[1], [2, 3]]), "RaggedTensor, .*Make an hvdata.Ragged of it"),
+    (tf.sparse.from_dense([0, 1]), "SparseTensor, .*Make an hvdata.Sparse of it"),
+    (np.array(["2020-01-01"], "datetime64[D]"), r"^the element is an array of datetime64\[D\]"),
     (np.zeros(2, [("a", "i4")]), "is an array of void"),
     (np.array([b"a", 3], object), "an array of objects, and one of them is a int"),
     ([[1, 2], [3]], "a list of lists of different lengths.*hvdata.Ragged"),
@@ -286,7 +313,7 @@ def test_torch_tensors_over_the_same_memory():
         columns.spec_of(torch.ones(2).to_sparse())
     with pytest.raises(TypeError, match="a tensor of quint8, which can't be sent"):
         columns.spec_of(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
-    with pytest.raises(TypeError, match="torch has no type for component the element, quint8"):
+    with pytest.raises(TypeError, match="torch has no type for the element, quint8"):
         arrays.check_spec(specs.DenseSpec((), "quint8"), "torch")
     texts = Ragged(["a", "b"], [np.array([0, 2])]), Sparse(np.array([[0]]), ["c"], np.array([1]))
     (ragged, sparse), *_ = delivered(columns.spec_of(texts), texts, to="torch")
@@ -355,6 +382,12 @@ def test_nests_there_and_back():
     assert names == [name for name, _ in nests.leaves(spec)] == ["['a'].second[0]", "['a'].second[1][0]", "['b']"]
     flat = [leaf.shape for _, leaf in nests.leaves(ours)]
     assert flat == [tuple(leaf.shape.as_list()) for leaf in tf.nest.flatten(spec) if leaf is not None]
+
+
+def test_readers_with_different_texts():
+    text = "for reader 0 the element is str of shape \\(None,\\), for reader 1 it is string of shape"
+    with pytest.raises(ValueError, match=text):
+        specs.common_spec([columns.spec_of(["a"]), columns.spec_of([b"a"])])
 
 
 @pytest.mark.parametrize("one", SPECS, ids=str)
