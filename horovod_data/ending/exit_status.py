@@ -98,6 +98,11 @@ def end_together(status: int) -> None:
     bindings.end_together(status)
 
 
+def ends_together(status: int) -> bool:
+    """Says whether all ranks have agreed to end with this status."""
+    return status == _together
+
+
 def _wrap_hooks() -> None:
     previous_hook = sys.excepthook
 

@@ -13,8 +13,8 @@ from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
 from .restarts import Lost
 
-# A part of what Hydra writes when a process was killed.
-_KILLED = re.compile(r"PID (\d+) RUNNING AT (\S+)[^\n]*\n=\s+EXIT CODE: (\d+)")
+# A part of what Hydra writes when a process was killed. Some versions write the first line after other ends, too.
+_KILLED = re.compile(r"PID (\d+) RUNNING AT (\S+)(?:[^\n]*\n){1,7}?[^\n]*EXIT STRING: .*\(signal (\d+)\)")
 
 
 def command(
@@ -69,4 +69,4 @@ def warning(arrangement: Arrangement) -> str:
 def lost(text: str) -> Optional[Lost]:
     """What was lost, from the text that Hydra has written to stderr. None: it names nothing."""
     killed = _KILLED.search(text)
-    return killed and Lost(f"process {killed[1]} on {killed[2]} ended with status {killed[3]}", killed[2])
+    return killed and Lost(f"process {killed[1]} on {killed[2]} was killed by signal {killed[3]}", killed[2])

@@ -49,7 +49,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
         np = sum(group.processes for group in arrangement.groups if not group.reader)
-        policy = options.policy_of(args, os.environ, np)
+        policy = options.policy_of(args, os.environ, np, request.readers_per_node)
         if policy is not None:
             job = job_of(args, request, allocation.hosts, mpirun, version, policy)
             command, _ = job.command(job.hosts, np, last_attempt(job.state) + 1)
@@ -164,11 +164,17 @@ def job_of(
         found = (open_mpi if "Open MPI" in version else hydra).lost(text)
         if found is None:
             return None
-        short = found.host.partition(".")[0]  # MPI may leave out the domain
-        given = (host.name for host in every if host.name == found.host or host.name.partition(".")[0] == short)
-        return dataclasses.replace(found, host=next(given, found.host))
+        return dataclasses.replace(found, host=given_name(found.host, [host.name for host in every]))
 
     return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost)
+
+
+def given_name(found: str, given: Sequence[str]) -> str:
+    """The user's name of a host that MPI has named, because MPI may leave out the domain. Otherwise MPI's name."""
+    short = found.partition(".")[0]
+    alike = [name for name in given if name.partition(".")[0] == short]
+    is_address = found.replace(".", "").isdigit()
+    return alike[0] if len(alike) == 1 and not is_address else found
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:

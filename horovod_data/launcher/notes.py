@@ -21,7 +21,13 @@ from .restarts import ATTEMPT, STATE, Failure
 
 _FOLDER = ".run"
 # Parts of the errors that a rank raises because another rank was lost, or no longer answers.
-_FOLLOWING = (") has died", "HOROVOD_DATA_TIMEOUT", "Horovod has been shut down")
+_FOLLOWING = (
+    ") has died",
+    "a process of the job was lost",
+    "HOROVOD_DATA_TIMEOUT",
+    "Horovod has been shut down",
+    "remote process exit",  # of NCCL
+)
 _LONGEST = 300  # characters of an error's text
 _OF_NODE = re.compile(r"\{\{[^{}]*\}\}")  # TensorFlow's name of a node of a graph
 

@@ -88,7 +88,7 @@ def lost(text: str) -> Optional[Lost]:
         return Lost(f"rank {killed[1]} on {killed[2]} was killed by signal {killed[3]}", killed[2])
     if gone := _GONE.search(text):
         name = gone[1] or gone[2]
-        return Lost(f"the host {name} was lost", name)
+        return Lost(f"the host {name} was lost", name, whole_host=True)
     return None
 
 

@@ -131,7 +131,9 @@ def _file(text: Optional[str], option: str, example: str) -> Optional[Path]:
         raise LaunchError(f"{option} {text!r} can't be found from here: {error.strerror}", to_do) from None
 
 
-def policy_of(args: argparse.Namespace, environ: Mapping[str, str], np: int) -> Optional[Policy]:
+def policy_of(
+    args: argparse.Namespace, environ: Mapping[str, str], np: int, readers_per_node: Optional[int]
+) -> Optional[Policy]:
     """The limits of the restarts. None: the launcher becomes mpirun. `np`: the trainers of a full job."""
     if args.state is None and environ.get(STATE, "").strip() and args.max_restarts is not None:
         args.state = environ[STATE]
@@ -153,7 +155,7 @@ def policy_of(args: argparse.Namespace, environ: Mapping[str, str], np: int) -> 
     )
     if min_np > np:
         raise LaunchError(f"--min-np {min_np} is more than the {np} processes that train", f"Give {np} or less")
-    if min_np < np and args.readers_per_node:
+    if min_np < np and readers_per_node:
         to_do = "Leave out --min-np, or use --readers R"
         what = "--min-np: with --readers-per-node, fewer hosts have fewer readers, which can't restore the state"
         raise LaunchError(what, to_do)

@@ -149,9 +149,10 @@ def _run(words: list[str]) -> None:
 
 def _prepare(status: int, hydra: Optional[Hydra], error: Optional[BaseException] = None) -> None:
     """Called when the program ends. After a failure, makes the process exit without a wait for other ranks."""
-    if status != 0 and not _forked():
-        _notes.fail(status, error)
     exit_status: Any = sys.modules.get("horovod_data.ending.exit_status")  # of the program
+    agreed = exit_status is not None and exit_status.ends_together(status)
+    if status != 0 and not agreed and not _forked():
+        _notes.fail(status, error)
     if exit_status is not None and exit_status.in_charge():
         return
     if forked := _forked():

@@ -5,7 +5,8 @@ An attempt is one start of mpirun. It ends in one of four ways:
 
     DONE   All ranks ended with status 0.
     LEFT   The ranks saved a set after a signal, and left with the leave status.
-    ERROR  A rank's program failed by itself: an uncaught exception, or an exit with a status.
+    ERROR  A rank's program failed by itself: an uncaught exception, or an exit with a status. That may be the leave
+           status, too, if no signal has asked for it.
     LOSS   A process was killed by a signal, a host was lost, or a rank no longer answered.
 
 Other ranks fail after a loss, too, because they wait for the lost rank. Such errors count as the loss.
@@ -35,7 +36,7 @@ class Policy:
 
     np: int  # trainers of a full job
     min_np: int
-    max_restarts: int  # within `window` seconds
+    max_restarts: int  # within `window` seconds, and without a new set
     window: float
     leave_status: int
 
@@ -56,6 +57,7 @@ class Lost:
 
     what: str
     host: str
+    whole_host: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Ended:
     failures: Sequence[Failure] = ()
     lost: Optional[Lost] = None
     newest: str = ""  # names the newest whole set. Empty: there is none
+    asked: bool = False  # the launcher has passed on a signal that asks the ranks to leave
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +95,12 @@ def way_of(history: Sequence[Ended], leave_status: int) -> Way:
     last = history[-1]
     if last.status == 0:
         return Way.DONE
-    if last.status == leave_status:
-        return Way.LEFT
     own = [failure for failure in last.failures if not failure.follows]
+    # Ranks that have agreed to leave note no failure. A program with a signal handler of its own may note one.
+    if last.status == leave_status and (last.asked or all(failure.status != last.status for failure in own)):
+        return Way.LEFT
+    if last.lost is not None and last.lost.whole_host:  # then mpirun's status is 1, and the other ranks fail
+        return Way.LOSS
     if last.status > _SIGNALS and all(failure.status != last.status for failure in own):
         return Way.LOSS
     # If no rank has ever begun, the ranks leave no notes, or mpirun can't start them.
@@ -104,6 +110,8 @@ def way_of(history: Sequence[Ended], leave_status: int) -> Way:
 def decide(history: Sequence[Ended], policy: Policy) -> Union[Stop, Again]:
     """What follows the last attempt. `history`: all attempts of this launcher, the last one at the end."""
     last, way = history[-1], way_of(history, policy.leave_status)
+    if way is Way.LEFT and not last.newest:
+        return Stop(last.status, "The ranks have left without a set: the next job starts from the beginning")
     if way in (Way.DONE, Way.LEFT) or policy.max_restarts == 0:
         return Stop(last.status)
     what = reason(last)
@@ -121,6 +129,9 @@ def decide(history: Sequence[Ended], policy: Policy) -> Union[Stop, Again]:
         if one.newest != last.newest:
             break
         without_progress += 1
+    if without_progress >= policy.max_restarts:
+        limit = f"After {policy.max_restarts} restarts in a row (--max-restarts) there is no new set"
+        return Stop(last.status, f"{what}. {limit}: no restart")
     return Again(what, min(2.0**without_progress, _LONGEST_PAUSE), _left_out(history))
 
 
@@ -135,6 +146,8 @@ def _left_out(history: Sequence[Ended]) -> frozenset[str]:
 
 def reason(ended: Ended) -> str:
     """Says what ended an attempt: `rank 1 on node2 was killed by signal 9`."""
+    if ended.lost is not None and ended.lost.whole_host:
+        return ended.lost.what
     for follows in (False, True):
         for failure in ended.failures:
             if failure.follows == follows and (failure.status == ended.status or ended.lost is None):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import select
 import signal
@@ -23,8 +24,8 @@ from .hosts import Host
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
 _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
-# The signal is repeated, because a rank ignores it until its program has a handler. Seconds after the first.
-_REPEATS = (0.0, 5.0, 15.0, 35.0)
+# The signal is repeated so often, because a rank ignores it until its program has a handler. Seconds.
+_FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
@@ -77,11 +78,15 @@ class _Supervisor:
                 self._wait(decision.pause)
                 decision, hosts = self._find_hosts(decision)
             if self._asked or self._interrupted:
+                if decision.why and not self._interrupted:
+                    _say(decision.why)
                 return self._status_of_asked()
             if isinstance(decision, Stop):
                 if decision.why:
                     _say(decision.why)
                 if decision.status == 0:
+                    with contextlib.suppress(OSError):
+                        Sets(self._job.state).clear()
                     notes.remove_all(self._job.state)
                 return decision.status
             np = min(self._policy.np, sum(host.slots for host in hosts))
@@ -99,7 +104,7 @@ class _Supervisor:
         lost = way_of(self._history, self._policy.leave_status) is Way.LOSS
         if lost and last.newest and not (self._interrupted or self._overdue):
             return self._policy.leave_status  # the next job goes on from the newest set, as after a save
-        if last.status == 0:
+        if last.status == 0:  # the sets stay, because a signal handler of the program may have ended it early
             notes.remove_all(self._job.state)
         return last.status
 
@@ -128,7 +133,7 @@ class _Supervisor:
         lost = self._job.lost(self._tail.decode(errors="replace"))
         if lost is not None:
             self._suspects.add(lost.host)
-        return Ended(status, time.monotonic(), begun, failures, lost, self._newest())
+        return Ended(status, time.monotonic(), begun, failures, lost, self._newest(), self._asked)
 
     def _newest(self) -> str:
         """Names the newest whole set: `epoch 2, step 400 (set-00000007)`."""
@@ -172,10 +177,7 @@ class _Supervisor:
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
             _say(f"{signal.Signals(number).name}: the ranks are to save and leave")
-            times = [now + after for after in _REPEATS if after < self._job.grace]
-            end = now + self._job.grace
-            self._due = [(each, signal.SIGUSR1) for each in times]
-            self._due += [(end, signal.SIGTERM), (end + _END_SECONDS, signal.SIGKILL)]
+            self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
     def _wait(self, seconds: float) -> None:
@@ -229,6 +231,17 @@ class _Supervisor:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         return {host.name for group, process in started if process.returncode == 0 for host in group}
+
+
+def signals_to_leave(now: float, grace: float) -> list[tuple[float, int]]:
+    """The signals for mpirun, by the time when they are due, after a signal that asks the ranks to leave."""
+    repeats = range(_FIRST_REPEAT, math.ceil(grace), _REPEAT)
+    end = now + grace
+    return [
+        *((now + after, signal.SIGUSR1) for after in (0, *repeats)),
+        (end, signal.SIGTERM),
+        (end + _END_SECONDS, signal.SIGKILL),
+    ]
 
 
 def _say(text: str) -> None:

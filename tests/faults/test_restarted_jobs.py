@@ -92,6 +92,7 @@ def words(tmp_path):
 @pytest.mark.parametrize("end, status, said", [
     ("raise ValueError('no such file')", 1, "rank 1 on .* failed .ValueError: no such file.. .* no set was saved: no restart"),
     ("sys.exit(7)", 7, "rank 1 on .* failed .exit status 7.. This is the program's own error"),
+    ("sys.exit(75)", 75, "rank 1 on .* failed .exit status 75.. This is the program's own error"),
     ("os._exit(8)", 8, "rank 1 on .* failed .exit status 8."),
 ])  # fmt: skip
 def test_a_programs_error_without_a_set(words, end, status, said):

@@ -320,6 +320,12 @@ def test_errors_of_a_state(mpi, words, text):
     assert done.returncode == 2 and done.stderr.startswith("horovod-data-run: error: ") and text in done.stderr, done
 
 
+def test_readers_per_node_in_the_environment_fix_the_number_of_hosts(mpi):
+    words = [*mpi(OPEN_MPI), "-np", "2", "--state", "d", "--min-np", "1", "--dry-run", "true"]
+    done = ask_launcher(*words, env={"HOROVOD_DATA_READERS_PER_NODE": "1"})
+    assert done.returncode == 2 and "with --readers-per-node, fewer hosts have fewer readers" in done.stderr, done
+
+
 def test_a_leave_status_that_is_none(mpi):
     for text in ("0", "126", "x"):
         done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--state", "d", "true", env={"HOROVOD_DATA_LEAVE_STATUS": text})

@@ -3,11 +3,17 @@
 
 import json
 import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from horovod_data.launcher import hydra, notes, open_mpi
+from horovod_data.launcher.command import Command
 from horovod_data.launcher.hosts import Host
+from horovod_data.launcher.main import given_name
 from horovod_data.launcher.restarts import (
     LEFT_OUT_SECONDS,
     Again,
@@ -22,21 +28,26 @@ from horovod_data.launcher.restarts import (
     reason,
     way_of,
 )  # fmt: skip
+from horovod_data.launcher.supervisor import Job, signals_to_leave, supervise
 
 POLICY = Policy(np=4, min_np=3, max_restarts=3, window=100.0, leave_status=75)
 ERROR = Failure("rank 1 on a", 1, "ValueError: no such file")
 FOLLOWS = Failure("rank 0 on a", 1, "InternalError: rank 1 on b (process 7) has died", follows=True)
+EXIT_75 = Failure("rank 0 on a", 75, "exit status 75")
 KILLED = Lost("rank 2 on b was killed by signal 9", "b")
+HOST_LOST = Lost("the host b was lost", "b", whole_host=True)
 
 
-def ended(status, at=0.0, begun=4, failures=(), lost=None, newest="step 5"):
-    return Ended(status, at, begun, failures, lost, newest)
+def ended(status, at=0.0, begun=4, failures=(), lost=None, newest="step 5", asked=False):
+    return Ended(status, at, begun, failures, lost, newest, asked)
 
 
 @pytest.mark.parametrize("last, way", [
     (ended(0), Way.DONE),
     (ended(75), Way.LEFT),
-    (ended(75, failures=[Failure("rank 0 on a", 75, "exit status 75")]), Way.LEFT),
+    (ended(75, failures=[EXIT_75], asked=True), Way.LEFT),
+    (ended(75, failures=[EXIT_75]), Way.ERROR),  # the program's own status
+    (ended(75, failures=[ERROR]), Way.LEFT),
     (ended(1, failures=[ERROR]), Way.ERROR),
     (ended(3, failures=[ERROR, FOLLOWS]), Way.ERROR),
     (ended(200, failures=[Failure("rank 0 on a", 200, "exit status 200")]), Way.ERROR),
@@ -44,6 +55,8 @@ def ended(status, at=0.0, begun=4, failures=(), lost=None, newest="step 5"):
     (ended(137, failures=[ERROR]), Way.LOSS),  # another rank has failed because of it
     (ended(1, failures=[FOLLOWS]), Way.LOSS),
     (ended(1), Way.LOSS),  # mpirun has lost a host
+    (ended(1, failures=[ERROR], lost=HOST_LOST), Way.LOSS),  # another rank has failed before mpirun ended it
+    (ended(1, failures=[ERROR], lost=KILLED), Way.ERROR),  # the failing rank's mpirun has killed the others
     (ended(9), Way.LOSS),  # Hydra's status after SIGKILL
     (ended(1, begun=0), Way.ERROR),  # mpirun could not start the ranks, or they are no Python programs
     (ended(137, begun=0), Way.LOSS),
@@ -65,8 +78,26 @@ def test_a_loss_is_restarted_until_the_limit():
     assert decision == Stop(
         137, f"{KILLED.what}. There were 3 restarts within 100 s (--max-restarts, --restart-window): no restart"
     )
-    history[-1] = ended(137, at=120.0)  # the first two are older than the window
+    history[-1] = ended(137, at=120.0, newest="step 3")  # the first two are older than the window
     assert isinstance(decide(history, POLICY), Again)
+
+
+def test_losses_without_a_new_set_end_the_job():
+    """However long an attempt takes."""
+    history = [ended(139, at=300.0 * number) for number in range(3)]
+    assert isinstance(decide(history, POLICY), Again)
+    decision = decide([*history, ended(139, at=900.0)], POLICY)
+    why = (
+        "a process was killed by signal 11. After 3 restarts in a row (--max-restarts) there is no new set: no restart"
+    )
+    assert decision == Stop(139, why)
+    assert isinstance(decide([*history, ended(139, at=900.0, newest="step 9")], POLICY), Again)
+
+
+def test_ranks_that_leave_without_a_set():
+    for policy in (POLICY, Policy(4, 4, 0, 100.0, 75)):
+        decision = decide([ended(75, newest="")], policy)
+        assert decision == Stop(75, "The ranks have left without a set: the next job starts from the beginning")
 
 
 @pytest.mark.parametrize("last", [ended(0), ended(75)])
@@ -133,6 +164,7 @@ def test_a_host_that_only_reads_has_no_slots():
     (ended(137, lost=KILLED, failures=[ERROR, FOLLOWS]), KILLED.what),
     (ended(1, failures=[FOLLOWS, ERROR]), "rank 1 on a failed (ValueError: no such file)"),
     (ended(1, failures=[FOLLOWS]), "rank 0 on a failed (InternalError: rank 1 on b (process 7) has died)"),
+    (ended(1, failures=[ERROR], lost=HOST_LOST), HOST_LOST.what),
     (ended(139), "a process was killed by signal 11"), (ended(1), "the job ended with status 1"),
 ])  # fmt: skip
 def test_what_was_lost(last, text):
@@ -145,9 +177,45 @@ def test_what_mpirun_says_of_a_loss():
     assert open_mpi.lost(killed) == Lost("rank 2 on host1-a was killed by signal 9", "host1-a")
     assert open_mpi.lost(killed.replace("mpirun", "prterun")) == open_mpi.lost(killed)
     gone = "  HNP daemon   : [[40608,0],0] on node host0\n  Remote daemon: [[40608,0],2] on node host2\n"
-    assert open_mpi.lost(gone) == Lost("the host host2 was lost", "host2")
-    hydras = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 46 RUNNING AT node3\n=   EXIT CODE: 9\n"
-    assert hydra.lost(hydras) == Lost("process 46 on node3 ended with status 9", "node3")
+    assert open_mpi.lost(gone) == Lost("the host host2 was lost", "host2", whole_host=True)
+
+
+HYDRA = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 46 RUNNING AT node3
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+"""
+
+
+def test_what_hydra_says_of_a_loss():
+    """Of MPICH 4.0.2. Other versions write the first part after an exit with a status, too."""
+    killed = HYDRA + "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\nThis typically refers to\n"
+    assert hydra.lost(killed) == Lost("process 46 on node3 was killed by signal 9", "node3")
+    assert hydra.lost(HYDRA) is None
+
+
+@pytest.mark.parametrize("found, given, name", [
+    ("10.0.0.2", ["10.0.0.1", "10.0.0.2"], "10.0.0.2"), ("10.0.0.3", ["10.0.0.1"], "10.0.0.3"),
+    ("gpu.b", ["gpu.a", "gpu.b"], "gpu.b"), ("gpu", ["gpu.a", "gpu.b"], "gpu"),
+    ("node7", ["node6.cluster", "node7.cluster"], "node7.cluster"), ("node7.cluster", ["node7"], "node7"),
+    ("other", ["node7"], "other"),
+])  # fmt: skip
+def test_the_users_name_of_a_lost_host(found, given, name):
+    assert given_name(found, given) == name
+
+
+def test_the_signal_is_repeated_until_the_end():
+    """A program may set its handler late, for example after a long restore."""
+    due = signals_to_leave(100.0, grace=90)
+    assert due[-2:] == [(190.0, signal.SIGTERM), (205.0, signal.SIGKILL)]
+    assert {number for _, number in due[:-2]} == {signal.SIGUSR1}
+    times = [at for at, _ in due[:-2]]
+    assert times == [100, 105, 115, 125, 135, 145, 155, 165, 175, 185]
+    assert [at for at, _ in signals_to_leave(0.0, grace=3)] == [0, 3, 18]
 
 
 # ---- Notes of the ranks.
@@ -185,6 +253,18 @@ def test_notes(tmp_path):
     assert "exit status 7" in {failure.text for failure in failures}
 
 
+@pytest.mark.parametrize("error, follows", [
+    (RuntimeError("serve(): a process of the job was lost while this reader served."), True),
+    (RuntimeError("NCCL error: remote process exited or there was a network error"), True),
+    (RuntimeError("Mismatched allreduce tensor shapes"), False),
+])  # fmt: skip
+def test_errors_that_follow_a_loss(tmp_path, error, follows):
+    folder = notes.folder_of(str(tmp_path), 1)
+    os.makedirs(folder)
+    notes.Writer(environ(tmp_path)).fail(1, error)
+    assert [failure.follows for failure in notes.read(folder)[1]] == [follows]
+
+
 def test_a_note_that_can_not_be_written_or_read(tmp_path):
     """The directory of --state is not there, or a rank was killed while it wrote."""
     notes.Writer(environ(tmp_path / "none")).begin()
@@ -205,3 +285,72 @@ def test_attempts_are_counted_over_launchers(tmp_path):
     assert notes.last_attempt(str(tmp_path / "state")) == 10
     notes.remove_all(str(tmp_path / "state"))
     assert not (tmp_path / "state").exists()
+
+
+RANK = [sys.executable, "-m", "horovod_data.launcher.rank", "-c"]
+AGREES = "from horovod_data.ending import exit_status\nexit_status.end_together(75)\n"
+
+
+@pytest.mark.parametrize("program, statuses", [("", [75]), (AGREES, [])], ids=["alone", "together"])
+def test_the_note_of_a_rank_that_leaves(tmp_path, program, statuses):
+    """A rank that leaves together with all others has not failed."""
+    folder = notes.folder_of(str(tmp_path), 1)
+    os.makedirs(folder)
+    env = {**os.environ, **environ(tmp_path)}
+    done = subprocess.run([*RANK, f"{program}raise SystemExit(75)"], env=env, check=False)
+    begun, failures = notes.read(folder)
+    assert (done.returncode, begun, [failure.status for failure in failures]) == (75, 1, statuses)
+
+
+# ---- The supervisor, with a shell script instead of mpirun.
+
+
+def supervised(state, script, lost=lambda text: None, restarts=3):
+    words = ["bash", "-c", script, "bash", str(state)]
+    here = (Host("localhost", 1),)
+    job = Job(
+        str(state), here, frozenset(["localhost"]), 60.0, lambda *_: (Command(words), ""), lambda _: Command([]), lost
+    )
+    return supervise(job, Policy(1, 1, restarts, 100.0, 75))
+
+
+SAVE = 'mkdir -p "$1/set-00000001/part-0"; echo \'{"format": 1, "parts": [{}], "about": {"step": 5}}\' >"$1/set-00000001/set.json"'
+
+
+def test_a_job_that_has_ended_leaves_nothing(tmp_path):
+    """A loss after the last step finds the sets. After status 0 the launcher removes them."""
+    state = tmp_path / "state"
+    assert supervised(state, f"{SAVE}; exit 1", restarts=0) == 1
+    assert sorted(os.listdir(state)) == [".run", "set-00000001"]
+    assert supervised(state, "exit 0") == 0 and not state.exists()
+
+
+def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
+    """mpirun's process asks the launcher, and then fails as a rank does whose disk is full."""
+    note = json.dumps({"who": "rank 1 on a", "status": 1, "text": "OSError: disk full", "follows": False})
+    script = f"trap : USR1; kill -USR1 $PPID; sleep 0.5; echo '{note}' >\"$1/.run/attempt-1/rank 1 on a.json\"; exit 1"
+    assert supervised(tmp_path, script) == 1
+    assert "horovod-data-run: rank 1 on a failed (OSError: disk full). " in capfd.readouterr().err
+
+
+# ---- The batch script.
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "slurm" / "requeue.sbatch"
+
+
+@pytest.mark.parametrize("number, queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_a_cancelled_job_is_not_queued_again(tmp_path, number, queued):
+    """scancel sends SIGTERM. SIGUSR1 comes before the time limit."""
+    commands = {
+        "horovod-data-run": "trap 'exit 75' USR1 TERM\necho UP\nfor i in $(seq 300); do sleep 0.1; done",
+        "scontrol": "echo QUEUED $*",
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "STATE": str(tmp_path)}
+    with subprocess.Popen(["bash", SCRIPT, "true"], stdout=subprocess.PIPE, env=env, text=True) as job:
+        assert job.stdout is not None and job.stdout.readline() == "UP\n"
+        job.send_signal(number)
+        assert (job.stdout.read() == "QUEUED requeue 7\n") == queued
+    assert job.returncode == 75
