@@ -36,8 +36,8 @@ class Backup:
     (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are saved at
     that moment. Only whole sets are used. After an error of the disk a log line says so, and the sets before stay.
 
-    SIGTERM and SIGUSR1, on any rank, make all ranks save after one of the next steps and end with status 75
-    (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
+    SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
+    75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     If the block ends without an error, the sets are removed. Except: those in the directory of the launcher stay until
     the job's normal end. If the launcher starts the job again before, the block makes no steps.

@@ -32,8 +32,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     (docs/checkpoints.md has the conditions). Only whole sets are used, also after SIGKILL in the middle of a write. If a
     set can't be written, for example because the disk is full, a log line says so, and the earlier sets stay.
 
-    SIGTERM and SIGUSR1, on any rank, make all ranks save after one of the next steps and end with status 75
-    (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
+    SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
+    75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
     metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin anew
