@@ -302,15 +302,17 @@ def test_two_fits_with_one_directory(hvdata, comm, folder, monkeypatch):
 
 @pytest.mark.world(np=2)
 def test_ranks_with_other_numbers_of_steps(hvdata, comm, folder, monkeypatch):
-    """The fast rank has ended its epoch long before the slow rank."""
-    monkeypatch.setattr("horovod_data.backup.leaving._EXCHANGE_SECONDS", 0.0)
+    """The slow rank ends its epoch before the step at which the fast rank would wait for its exchange."""
+    monkeypatch.setattr("horovod_data.backup.leaving._EXCHANGE_SECONDS", 1e9)
+    monkeypatch.setattr("horovod_data.backup.leaving._MOST_STEPS", 4)
+    data = lambda: pipeline("known").repeat(2).take(14)
 
     def job():
-        ds = hvdata.distribute_dataset(lambda: pipeline("known"), batch="per_rank", schedule="dynamic")
+        ds = hvdata.distribute_dataset(data, batch="per_rank", schedule="dynamic", prefetch=1)
         backup = hvdata.callbacks.BackupAndRestore(folder)
-        return len(fit(ds, [Calls(lambda _: time.sleep(0.2 * comm.rank)), backup], epochs=1)[1])
+        return len(fit(ds, [Calls(lambda _: time.sleep(0.3 * comm.rank)), backup], epochs=1)[1])
 
-    assert sum(results(comm, job)) == STEPS
+    assert sum(results(comm, job)) == 14
 
 
 @pytest.mark.world(np=1)
