@@ -36,10 +36,11 @@ class Backup:
     (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are saved at
     that moment. Only whole sets are used. After an error of the disk a log line says so, and the sets before stay.
 
-    SIGTERM and SIGUSR1, on any rank, make all ranks save after one of the next steps and end with status 75
-    (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
+    SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
+    75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
-    If the block ends without an error, the sets are removed.
+    If the block ends without an error, the sets are removed. Except: those in the directory of the launcher stay until
+    the job's normal end. If the launcher starts the job again before, the block makes no steps.
 
     Attributes:
       step: the number of steps that were made, over all epochs and all starts of the job.
@@ -87,6 +88,8 @@ class Backup:
         self._found: Optional[WholeSet] = None  # the set, until its position is restored
         self._of_epoch = 0  # steps of the running epoch
         self._data: Any = None  # what steps() got
+        self._channels: list[str] = []  # of it
+        self._running: Any = None  # identifies the newest call of steps()
         self._iterator: Any = None  # of it; None: no epoch is running
 
     def __enter__(self) -> Backup:
@@ -109,16 +112,17 @@ class Backup:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        """Removes the sets, after all ranks have come here. Except: after an error they stay. Then it is local."""
+        """Ends the sets, after all ranks have come here. Except: after an error they stay. Then it is local."""
         assert self._sets is not None and self._leaving is not None
         self._leaving.close()
-        self._data = self._iterator = None
+        self._data = self._iterator = self._running = None
         if error is None:
-            self._sets.clear()
+            self._sets.end(self._write_of_rank_0, self._about())
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs, from the restored one to `count` - 1. Sets `epoch`."""
-        for epoch in range(self.epoch, count):
+        first = count if self._sets is not None and self._sets.is_over else self.epoch
+        for epoch in range(first, count):
             if epoch != self.epoch:
                 self.epoch, self._of_epoch = epoch, 0
             yield epoch
@@ -127,10 +131,12 @@ class Backup:
     def steps(self, data: Any, count: Optional[int] = None) -> Iterator[Any]:
         """The batches of the running epoch. In a resumed run the first call goes on with the epoch that was saved.
 
-        Collective: every rank makes the same steps, and may save after each of them.
+        Collective: every rank makes the same steps, and may save after each of them. If the restored set says that the
+        training is over, there are no batches.
 
         Args:
-          data: a result of distribute_dataset(), perhaps with stages behind it, or of loader().
+          data: a result of distribute_dataset(), perhaps with stages behind it, or of loader(). All calls get the same
+            channel. Iterate over other data, such as those of a validation, without steps().
           count: an epoch has so many steps. The next call goes on in the data, and begins them again at their end.
             None: an epoch is one pass over the data. A call begins it anew.
 
@@ -138,17 +144,23 @@ class Backup:
 
         Raises:
           TypeError: `data` is something else.
-          RuntimeError: outside of the `with` block.
-          ValueError: the ranks save at different steps. Or the restored position is damaged. Or the number of ranks has
+          RuntimeError: outside of the `with` block. Or another call of steps() has begun meanwhile.
+          ValueError: `data` has another channel than in the calls before, or one with schedule="dynamic". Or the ranks save at different steps. Or the restored position is damaged. Or the number of ranks has
             changed, and a stage behind distribute_dataset() buffers elements.
         """
         if self._sets is None or self._leaving is None:
             raise explained(
                 RuntimeError, "steps() was called outside of the block", "Use `with Backup(...) as backup:`"
             )
+        if self._sets.is_over:
+            return
         self._begin(data, goes_on=count is not None)
+        self._running = mine = object()
         began_anew = False
         while count is None or self._of_epoch < count:
+            if self._running is not mine:
+                what = "another steps() of this Backup has begun, so this one has lost its place"
+                raise explained(RuntimeError, what, "Use one steps() at a time, and iterate over other data without it")
             try:
                 element = next(self._iterator)
             except StopIteration:
@@ -172,6 +184,14 @@ class Backup:
         if not isinstance(data, Loader) and not _is_dataset(data):
             what = f"steps() was given a {type(data).__name__}"
             raise explained(TypeError, what, "Give it a result of distribute_dataset() or of loader()")
+        channels = iterators.channels_of(data)
+        if iterators.is_dynamic(data):
+            what = 'steps() was given data with schedule="dynamic", with which ranks make different numbers of steps'
+            raise explained(ValueError, what, 'Use schedule="static"')
+        if self._data is not None and channels != self._channels:
+            what = f"steps() was given the channel {', '.join(channels)} after {', '.join(self._channels)}"
+            raise explained(ValueError, what, "Use steps() for the training data alone, and iterate over other data")
+        self._channels = channels
         self._iterator, self._data = None, data
         found, self._found = self._found, None
         if found is None:
@@ -205,7 +225,6 @@ class Backup:
 
     def _save(self) -> bool:
         assert self._sets is not None
-        about = {"epoch": self.epoch, "step": self.step, "of_epoch": self._of_epoch, "ranks": self._sets.ranks}
 
         def write(folder: str) -> None:
             assert self._sets is not None
@@ -214,19 +233,30 @@ class Backup:
             else:
                 state = iterators.state_of(self._iterator, self._data)
             iterators.write(folder, state)
-            if self._sets.rank == 0:
-                self._write_objects(folder)
+            self._write_of_rank_0(folder)
 
-        return self._sets.save(write, about)
+        return self._sets.save(write, self._about())
+
+    def _about(self) -> dict[str, Any]:
+        assert self._sets is not None
+        return {"epoch": self.epoch, "step": self.step, "of_epoch": self._of_epoch, "ranks": self._sets.ranks}
 
     # ---- Objects.
+
+    def _write_of_rank_0(self, folder: str) -> None:
+        assert self._sets is not None
+        if self._sets.rank == 0:
+            self._write_objects(folder)
 
     def _write_objects(self, folder: str) -> None:
         states = {name: one.state_dict() for name, one in self._with_states.items()}
         torch: Any = sys.modules.get("torch")
         with open(os.path.join(folder, _OBJECTS), "wb") as file:
             said = {"names": self._names, "states": states, "values": self.values}
-            pickle.dump(said, file) if torch is None else torch.save(said, file)
+            try:
+                pickle.dump(said, file) if torch is None else torch.save(said, file)
+            except RuntimeError as error:  # on a full disk torch raises it while it handles the OSError
+                raise error.__context__ if isinstance(error.__context__, OSError) else error
         if self._checkpoint is not None:
             _tf_checkpoint(self._checkpoint).write(os.path.join(folder, _MODEL))
 

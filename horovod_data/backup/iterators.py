@@ -10,7 +10,9 @@ import os
 import zlib
 from typing import Any
 
+from ..channel import create
 from ..errors import explained
+from ..loading.loader import Loader
 from .sets import WholeSet
 
 _ITERATOR = "iterator"  # the name of the file
@@ -45,6 +47,20 @@ def _checksum(state: bytes) -> bytes:
     return zlib.crc32(state).to_bytes(_CHECKSUM, "little")
 
 
+def channels_of(data: Any) -> list[str]:
+    """The names of the channels from which a Loader or a dataset receives."""
+    if isinstance(data, Loader):
+        return [data._channel.label]
+    from ..channel.receiver import ends_of_channels
+
+    return sorted(end.label for end in ends_of_channels(data))
+
+
+def is_dynamic(data: Any) -> bool:
+    """Says whether a Loader or a dataset has a channel with schedule="dynamic"."""
+    return not create.dynamic.isdisjoint(channels_of(data))
+
+
 # ---- Iterators of tf.data.
 
 
@@ -71,10 +87,7 @@ def restore(iterator: Any, state: bytes) -> None:
 
 def is_per_rank(dataset: Any) -> bool:
     """Says whether a dataset has a channel with batch="per_rank"."""
-    from ..channel.create import per_rank
-    from ..channel.receiver import ends_of_channels
-
-    return any(end.label in per_rank for end in ends_of_channels(dataset))
+    return not create.per_rank.isdisjoint(channels_of(dataset))
 
 
 def check_ranks(dataset: Any, before: int, now: int) -> None:

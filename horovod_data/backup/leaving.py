@@ -19,7 +19,7 @@ import time
 from types import FrameType
 from typing import Any, Callable, NamedTuple, Optional
 
-from ..ending import exit_status
+from ..ending import exit_status, signals
 from ..errors import explain, explained, say
 from ..job import state
 from ..native import bindings
@@ -28,7 +28,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 # Exchanges begin so often, but at most once in a step. A signal takes effect after two of these times at the latest.
 _EXCHANGE_SECONDS = 0.2
 _MOST_STEPS = 10_000
+_AGAIN_SECONDS = 1.0  # mpirun and a batch system may both send the same signal
 _WORDS = struct.Struct("<i?I")  # a signal's number, whether a set is due, the steps to the next exchange
+
+
+_unheard = 0  # a signal after which no rank has left, because the training ended before
 
 
 class Decision(NamedTuple):
@@ -41,8 +45,11 @@ class Decision(NamedTuple):
 class Leaving:
     """The signals SIGTERM and SIGUSR1 of this process, and the agreement. Every trainer has one. Collective.
 
-    A second SIGTERM before the next step does what it would do without this object. So a process that makes no steps,
-    for example after an error in fit(), can be ended.
+    A second SIGTERM does what it would do without this object, if it comes a second later and before the next step. So
+    a process that makes no steps, for example after an error in fit(), can be ended. In a forked child the signals do
+    what they would do without this object.
+
+    A signal in the last steps of a training counts for the next training of the program.
     """
 
     def __init__(self, what: str, seconds: Optional[float] = None) -> None:
@@ -55,8 +62,10 @@ class Leaving:
         self._what, self._seconds = what, seconds
         self._job = state.current(what)
         self._rank, self._ranks = self._job.trainer, len(self._job.layout.trainers)
-        self._came = 0  # the number of the signal
-        self._term_at = -1  # the step at which SIGTERM came
+        global _unheard
+        self._process = os.getpid()
+        self._came, _unheard = _unheard, 0  # the number of the signal
+        self._term_at, self._term_time = -1, 0.0  # the step at which SIGTERM came, and when
         self._why = ""  # all ranks leave
         self._theirs: dict[int, Any] = {}  # the program's handlers
         self._steps = 0
@@ -71,17 +80,28 @@ class Leaving:
 
     def close(self) -> None:
         """Restores the program's handlers. Local. May be repeated."""
+        global _unheard
+        _unheard, self._came = self._came or _unheard, 0
         for number, handler in self._theirs.items():
             if signal.getsignal(number) == self._handle:  # otherwise the program has set another handler meanwhile
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._theirs = {}
+
+    def stop(self) -> None:
+        """From now on there are no exchanges, and signals act as without this object. Local."""
+        self._at = sys.maxsize
+        self.close()
 
     def saved(self) -> None:
         """Call it when a set was saved, also by another reason. The clock starts again."""
         self._last_set, self._saved = time.monotonic(), True
 
     def after_step(self) -> Decision:
-        """Call it after every step, on every rank."""
+        """Call it after every step, on every rank.
+
+        Raises:
+          TimeoutError: another rank has made no exchange for HOROVOD_DATA_TIMEOUT seconds.
+        """
         self._steps += 1
         if self._steps < self._at:
             return Decision()
@@ -92,12 +112,16 @@ class Leaving:
             pending, self._exchange = self._exchange, None
             try:
                 said = [] if pending is None else pending.wait()
-                self._exchange = bindings.Allgather(f"hvdata.leaving.{self._what}", mine)
-            except (RuntimeError, TimeoutError):  # a rank has departed: the training ends, perhaps with an error
-                self._at = sys.maxsize
-                self.close()
+            except RuntimeError:  # a rank has departed: the training ends, perhaps with an error
+                self.stop()
                 return Decision()
-        return self._decided([_WORDS.unpack(one) for one in said])
+        decision = self._decided([_WORDS.unpack(one) for one in said])
+        if self._ranks > 1:
+            try:
+                self._exchange = bindings.Allgather(f"hvdata.leaving.{self._what}", mine)
+            except RuntimeError:  # the other ranks may act on this decision, so this rank does, too
+                self.stop()
+        return decision
 
     def leave(self, step: str, saved: bool) -> None:
         """Ends this process with HOROVOD_DATA_LEAVE_STATUS, after all ranks have saved.
@@ -109,7 +133,9 @@ class Leaving:
         if self._rank == 0:
             kept = "have saved a set" if saved else "could save no set, so the set before counts,"
             say(explain(f"{self._what}: {self._why}. All ranks {kept} after {step} and leave with status {status}"))
-        self.close()
+        self._came = 0
+        for number in self._theirs:  # a repeated signal must not kill this rank in its exit
+            signal.signal(number, signal.SIG_IGN)
         exit_status.end_together(status)
         raise SystemExit(status)
 
@@ -138,15 +164,21 @@ class Leaving:
         return Decision(bool(said[0][1]) and not saved)
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
-        self._came = self._came or number
         handler: Optional[Callable[..., Any]] = self._theirs.get(number)
+        if os.getpid() != self._process:
+            if not callable(handler) and handler is not signal.SIG_IGN:
+                signals.act_by_default(number)
+        else:
+            self._came = self._came or number
         if callable(handler):
             handler(number, frame)
-        elif number == signal.SIGTERM:
-            if self._term_at == self._steps:
+        elif number == signal.SIGTERM and os.getpid() == self._process:
+            now = time.monotonic()
+            if self._term_at != self._steps:
+                self._term_at, self._term_time = self._steps, now
+            elif now - self._term_time >= _AGAIN_SECONDS:
                 self.close()
                 os.kill(os.getpid(), number)
-            self._term_at = self._steps
 
 
 def checked_seconds(seconds: Any) -> Optional[float]:

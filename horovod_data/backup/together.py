@@ -6,6 +6,7 @@ This module needs no TensorFlow.
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import sys
@@ -18,6 +19,8 @@ from ..native import bindings
 from .sets import Files, Sets, WholeSet
 
 STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
+
+_ended: "collections.Counter[str]" = collections.Counter()  # the trainings that have ended in each directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
 
@@ -48,6 +51,8 @@ class JobSets:
         self._number = 0  # of the next set
         self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the waiting set current
         self.waits = False  # a set waits for settle()
+        self._path = os.path.realpath(directory)
+        self.is_over = False  # the set to restore says that the training has ended
 
     def open(self) -> Optional[WholeSet]:
         """Finds the newest whole set, and prepares the directory for new ones.
@@ -57,7 +62,7 @@ class JobSets:
 
         Raises:
           RuntimeError: the ranks don't share the directory.
-          ValueError: the ranks have other arguments.
+          ValueError: the ranks have other arguments, or another training of this program has saved the set.
           OSError: rank 0 can't read the directory.
         """
         token = ".seen-by-all-ranks"
@@ -74,7 +79,16 @@ class JobSets:
             except OSError as error:
                 what = f"{self._what} can't read the directory {self._sets.directory}: {text_of(error)}"
                 raise explained(OSError, what, "Use a directory of its own") from None
+            theirs = 0 if found is None else found.about.get("ended", 0)
+            if found is not None and theirs != _ended[self._path]:
+                what = (
+                    f"training {theirs + 1} of the program in the directory {self._sets.directory} has saved the set "
+                )
+                what += f"{os.path.basename(found.path)}, and this is training {_ended[self._path] + 1}"
+                raise explained(ValueError, what, "Give each fit() or block of Backup a directory of its own")
             number = self._sets.next_number()
+            if number > 1:  # a process of the job before may still live on a lost host, and begin one more set
+                number += 1
             for name in skipped:
                 self._say(f"the set {name} is not whole, so it is not used")
             self._sets.clean()
@@ -100,7 +114,10 @@ class JobSets:
 
         self._decide("shared", sees, compare)
         self._number = answer["number"]
-        return None if answer["set"] is None else WholeSet(**answer["set"])
+        if answer["set"] is None:
+            return None
+        self.is_over = bool(answer["set"]["about"].get("over"))
+        return WholeSet(**answer["set"])
 
     def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool = False) -> bool:
         """Saves a set. An error of the disk, on any rank, is logged, and the sets before stay.
@@ -119,7 +136,7 @@ class JobSets:
         """
         number = self._number
         self._number += 1
-        mine: dict[str, Any] = {"about": about}
+        mine: dict[str, Any] = {"about": {**about, "ended": _ended[self._path]}}
         failure: Optional[BaseException] = None
         try:
             write(self._sets.folder(number, self.rank))
@@ -146,24 +163,45 @@ class JobSets:
         self.waits = saved and wait
         return saved
 
-    def settle(self, current: bool) -> None:
-        """Makes the set that was saved with wait=True current, or drops it. Local."""
+    def settle(self, current: bool) -> bool:
+        """Makes the set that was saved with wait=True current, or drops it. Local.
+
+        Returns:
+          False: rank 0, this rank, could not make it current.
+        """
         waiting, self._waiting, self.waits = self._waiting, None, False
         if waiting is None:
-            return
+            return True
         if not current:
             self._sets.drop(self._number - 1)
-            return
+            return True
         try:
             waiting()
         except OSError as error:
             self._not_saved(0, text_of(error))
             self._sets.drop(self._number - 1)
+            return False
+        return True
 
-    def clear(self) -> None:
-        """Removes all sets, after every rank has made this call."""
+    def end(self, write: Callable[[str], None], about: dict[str, Any]) -> None:
+        """Removes all sets when the training has ended, after every rank has made this call.
+
+        Except: in the directory of the launcher the sets stay, because the launcher starts the job again if the rest of
+        the program fails. The last set then says that the training is over. The launcher removes the sets at the job's
+        normal end.
+
+        Args:
+          write, about: of that last set, as in save().
+        """
         self.settle(False)
+        of_launcher = os.environ.get(STATE, "").strip() if os.environ.get("HOROVOD_DATA_ATTEMPT") else ""
+        if not of_launcher or os.path.realpath(of_launcher) != self._path:
+            self._clear()
+        elif not self.is_over:
+            self.save(write, {**about, "over": True})
+        _ended[self._path] += 1
 
+    def _clear(self) -> None:
         def remove(_: list[Any]) -> Any:
             self._sets.clear()
             return {}

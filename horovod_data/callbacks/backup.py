@@ -32,8 +32,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     (docs/checkpoints.md has the conditions). Only whole sets are used, also after SIGKILL in the middle of a write. If a
     set can't be written, for example because the disk is full, a log line says so, and the earlier sets stay.
 
-    SIGTERM and SIGUSR1, on any rank, make all ranks save after one of the next steps and end with status 75
-    (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
+    SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
+    75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
 
     The learning rate is a variable of the optimizer, so it is saved. The states of other callbacks and the sums of
     metrics are not saved. So the logs of a resumed epoch cover only its steps in the new job. Validation data begin anew
@@ -66,7 +66,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             None: the value of HOROVOD_DATA_STATE.
           save_freq: "epoch", or the number of steps from one set to the next. The count goes on from epoch to epoch.
             A set that is due after the last step of an epoch is saved after the epoch's validation.
-          delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does.
+          delete_checkpoint: remove all sets when fit() has ended, as Keras' callback does. Except: those in the
+            directory of the launcher stay until the job's normal end. If the launcher starts the job again before, fit()
+            makes no steps.
           keep: the number of sets to keep. 1 or more.
 
         Raises:
@@ -99,6 +101,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._since = 0  # steps since the last set
         self._due = False  # a set is due at the end of this epoch
         self._leaves = False  # all ranks leave when the next set is current
+        self._saved = False  # the set at the end of the epoch, after which all ranks leave
 
     # ---- Called by Keras.
 
@@ -130,6 +133,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         _TrainFunction.install(self.model, self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        # The end of the epoch before did not leave, because a later callback may have ended fit() there.
+        if self._leaves:
+            self._leaving.leave(f"epoch {epoch - 1}", self._saved)
         self._epoch, self._done = epoch, 0
         if self._counters is not None:
             self._done = self._counters.step
@@ -163,10 +169,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._sets.waits:
             self._sets.settle(False)
             self._due = True
-        if self._leaves or ((self._every is None or self._due) and not self.model.stop_training):
-            saved = self._save(epoch + 1, 0)
-            if self._leaves:
-                self._leaving.leave(f"epoch {epoch}", saved)
+        if (self._leaves or self._every is None or self._due) and not self.model.stop_training:
+            self._saved = self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:
         _TrainFunction.remove(self.model)
@@ -174,8 +178,12 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._counters is not None:  # the restored fit() had no epoch left
             self._counters.take_back()
         if self._deletes:
-            self._sets.clear()
+            self._sets.end(self._write_model, {"epoch": self.params["epochs"], "step": 0, "taken": 0})
         self._reset()
+
+    def end(self) -> None:
+        """Called after an error in a step, after which Keras calls no on_train_end()."""
+        self._leaving.close()
 
     # ---- Called by the train function.
 
@@ -187,6 +195,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
                 what = f"BackupAndRestore can't save what fit() iterates over, a {type(iterator).__name__}"
                 raise explained(TypeError, what, "Give fit() a tf.data.Dataset, without tf.distribute")
             self._iterator, self._iterated, self._taken = weakref.ref(iterator), dataset, 0
+            if iterators.is_dynamic(dataset):  # each rank makes its own number of steps, so there are no exchanges
+                self._leaving.stop()
         if (found := self._found) is not None:
             self._found = None
             self._taken = found.about["taken"]
@@ -198,10 +208,10 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             matches, self._matches = self._matches, None
             self._sets.on_all("matches", lambda: _check_model(matches))
         if self._sets.waits:
-            self._sets.settle(not ended)
+            saved = self._sets.settle(not ended)
             self._due = ended
             if self._leaves and not ended:
-                self._leaving.leave(f"epoch {self._epoch}, step {self._done}", True)
+                self._leaving.leave(f"epoch {self._epoch}, step {self._done}", saved)
 
     # ---- Saving.
 
@@ -229,18 +239,23 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
         def write(folder: str) -> None:
             iterators.write(folder, iterators.state_of(iterator, dataset))
-            if self._sets.rank == 0:
-                self._checkpoint.write(os.path.join(folder, _MODEL))
+            self._write_model(folder)
 
         saved = bool(self._sets.save(write, about, wait))
         self._since, self._due = 0, False
         return saved
+
+    def _write_model(self, folder: str) -> None:
+        if self._sets.rank == 0:
+            self._checkpoint.write(os.path.join(folder, _MODEL))
 
     # ---- Restoring.
 
     def _first_epoch_and_step(self) -> tuple[int, int]:
         assert self._found is not None
         about = self._found.about
+        if self._sets.is_over:
+            return self.params["epochs"], 0
         step = about["step"]
         if about["per_rank"] and about["ranks"] != self._sets.ranks:
             # The delivered elements make this many whole steps for the new number of ranks.
@@ -293,6 +308,9 @@ class _TrainFunction:
             logs = self.function(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             self._backup.after_step(ended=True)
+            raise
+        except BaseException:
+            self._backup.end()
             raise
         self._backup.after_step(ended=False)
         return logs

@@ -21,6 +21,8 @@ from .shard.summary import PartSummary, check_parts
 
 # The names of channels whose elements are one rank's batches (batch="per_rank").
 per_rank: set[str] = set()
+# The names of channels whose ranks make different numbers of steps (schedule="dynamic").
+dynamic: set[str] = set()
 # The names of channels that have filler rows and no `weigh`. Keras counts filler rows in its losses. MetricAverage
 # corrects these counts.
 filled: set[str] = set()
@@ -156,6 +158,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
     (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
+    (dynamic.add if options.schedule == "dynamic" else dynamic.discard)(channel.label)
     fills = options.remainder in ("pad", "repeat") and options.weigh is None
     (filled.add if fills else filled.discard)(channel.label)
     bindings.channel_create(

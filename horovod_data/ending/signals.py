@@ -106,13 +106,20 @@ class Held:
             self._waiting.append(number)
 
 
+def act_by_default(number: int) -> None:
+    """Does what a signal does in a process without a handler. Most signals end the process."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 class Outlasted:
     """A context in which these signals only log a line, once for each, unless the program handles or ignores them.
 
-    Outside of the main thread it does nothing.
+    Outside of the main thread it does nothing. In a forked child the signals act by default.
     """
 
     def __init__(self, numbers: list[signal.Signals]) -> None:
+        self._process = os.getpid()
         self._numbers = numbers
         self._ours: list[signal.Signals] = []
         self._logged: set[int] = set()
@@ -131,7 +138,9 @@ class Outlasted:
                 signal.signal(number, signal.SIG_DFL)
 
     def _came(self, number: int, frame: Optional[FrameType]) -> None:
-        if number not in self._logged:
+        if os.getpid() != self._process:
+            act_by_default(number)
+        elif number not in self._logged:
             self._logged.add(number)
             say(
                 explain(

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backup: loops of one's own that are broken off, or leave after a signal, go on as if nothing had been."""
 
+import multiprocessing
 import os
 import signal
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +14,16 @@ import tensorflow as tf
 from together import on_trainers, raises_everywhere, results, written
 
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Ranks that leave ignore the signals."""
+    theirs = [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGTERM)]
+    yield
+    for number, handler in theirs:
+        signal.signal(number, handler)
+
 
 STEPS, ROWS, EPOCHS = 8, 12, 3  # of an epoch; of a step; of a job
 
@@ -146,6 +159,106 @@ def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
         f"SIGUSR1 came on {on}" in text and "All ranks could save no set, so the set before counts, after step" in text
     )
     assert os.listdir(folder) == ["set-00000001"]
+
+
+def test_a_full_disk_and_torch(hvdata, comm, folder, monkeypatch, capfd):
+    """torch.save() raises another error while it handles the OSError. The job goes on."""
+
+    def save(said, file):
+        try:
+            raise OSError(28, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(save=save, Tensor=Broken))
+    seen = results(comm, lambda: job(hvdata, made(hvdata, "loader"), folder, stop=5))
+    assert [len(mine) for mine, *_ in seen] == [5] * comm.size
+    assert "No space left on device" in written(comm, capfd, "no set was saved")
+
+
+def test_one_channel_at_a_time(hvdata, comm, folder):
+    """Otherwise a step would get the rows of other data."""
+    train, valid = made(hvdata, "loader"), made(hvdata, "tf.data")
+
+    def together():
+        with hvdata.Backup(folder) as backup:
+            return list(zip(backup.steps(train), backup.steps(train)))
+
+    def one_in_another():
+        with hvdata.Backup(folder) as backup:
+            for _ in backup.steps(train):
+                list(backup.steps(valid))
+
+    def dynamic():
+        ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(9), batch="per_rank", schedule="dynamic")
+        with hvdata.Backup(folder) as backup:
+            list(backup.steps(ds))
+
+    raises_everywhere(comm, together, RuntimeError, "another steps.. of this Backup has begun.* Use one steps")
+    raises_everywhere(
+        comm, one_in_another, ValueError, "given the channel .* after .*Use steps.. for the training data"
+    )
+    raises_everywhere(comm, dynamic, ValueError, 'schedule="dynamic".*Use schedule="static"')
+
+
+def test_after_the_end_under_the_launcher(hvdata, comm, folder, monkeypatch):
+    """The sets stay. The next attempt makes no step, also after a `break`."""
+    from horovod_data.backup import together
+
+    def run():
+        weights, steps = Weights(), 0
+        with hvdata.Backup(every=3, weights=weights) as backup:
+            for _ in backup.epochs(EPOCHS):
+                for _ in backup.steps(made(hvdata, "loader")):
+                    weights.value += 1
+                    steps += 1
+                break
+        return steps, weights.value.tolist()
+
+    monkeypatch.setenv("HOROVOD_DATA_ATTEMPT", "1")
+    monkeypatch.setenv("HOROVOD_DATA_STATE", folder)
+    assert results(comm, run) == [(STEPS, [STEPS, STEPS])] * comm.size
+    monkeypatch.setattr(together, "_ended", together.collections.Counter())  # another process
+    assert results(comm, run) == [(0, [STEPS, STEPS])] * comm.size
+
+
+@pytest.mark.world(np=1)
+@pytest.mark.ranks(1)
+def test_a_child_can_be_ended(hvdata, folder):
+    """The child has the handlers of this process, but no step."""
+    from horovod_data.ending.signals import Outlasted
+
+    def status():
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,), daemon=True)
+        child.start()
+        time.sleep(0.1)
+        child.terminate()
+        child.join(20)
+        code = child.exitcode
+        child.kill()
+        return code
+
+    with hvdata.Backup(folder):
+        assert status() == -signal.SIGTERM
+    with Outlasted([signal.SIGTERM]):
+        assert status() == -signal.SIGTERM
+
+
+def test_a_rank_that_makes_no_step(hvdata, comm, folder, monkeypatch):
+    """The error of the wait is not hidden, because the other ranks go on with the exchanges."""
+    from horovod_data.backup import leaving
+
+    class Late:
+        def __init__(self, *_):
+            pass
+
+        def wait(self):
+            raise TimeoutError("after HOROVOD_DATA_TIMEOUT")
+
+    monkeypatch.setattr(leaving, "bindings", types.SimpleNamespace(Allgather=Late))
+    call = lambda: job(hvdata, made(hvdata, "loader"), folder)
+    if comm.size > 1:
+        raises_everywhere(comm, call, TimeoutError, "HOROVOD_DATA_TIMEOUT")
 
 
 def test_by_the_clock(hvdata, comm, folder):
