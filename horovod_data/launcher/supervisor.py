@@ -88,9 +88,7 @@ class _Supervisor:
                 if decision.why:
                     self._say(decision.why)
                 if decision.status == 0:
-                    with contextlib.suppress(OSError):
-                        Sets(self._job.state).clear()
-                    notes.remove_all(self._job.state)
+                    self._remove_all()
                 return decision.status
             np = min(self._policy.np, sum(host.slots for host in hosts))
             attempt += 1
@@ -107,9 +105,18 @@ class _Supervisor:
         lost = way_of(self._history, self._policy.leave_status) is Way.LOSS
         if lost and last.newest and not (self._interrupted or self._overdue):
             return self._policy.leave_status  # the next job goes on from the newest set, as after a save
-        if last.status == 0:  # the sets stay, because a signal handler of the program may have ended it early
-            notes.remove_all(self._job.state)
+        if last.status == 0:
+            self._remove_all()
         return last.status
+
+    def _remove_all(self) -> None:
+        """Removes what no later job needs. Sets of a training that is not over stay."""
+        sets = Sets(self._job.state)
+        with contextlib.suppress(OSError, ValueError):
+            found, _ = sets.newest()
+            if found is not None and found.about.get("over"):
+                sets.clear()
+        notes.remove_all(self._job.state)
 
     def _attempt(self, command: Command, attempt: int) -> Ended:
         folder = notes.folder_of(self._job.state, attempt)

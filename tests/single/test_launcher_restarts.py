@@ -315,14 +315,17 @@ def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdou
     return supervise(job, Policy(1, 1, restarts, 100.0, 75))
 
 
-SAVE = 'mkdir -p "$1/set-00000001/part-0"; echo \'{"format": 1, "parts": [{}], "about": {"step": 5}}\' >"$1/set-00000001/set.json"'
+def saves(number, **about):
+    manifest = json.dumps({"format": 1, "parts": [{}], "about": about})
+    return f"mkdir -p $1/set-0000000{number}/part-0; echo '{manifest}' >$1/set-0000000{number}/set.json; "
 
 
 def test_a_job_that_has_ended_leaves_nothing(tmp_path):
-    """A loss after the last step finds the sets. After status 0 the launcher removes them."""
+    """A loss after the last step finds the sets. After status 0 the launcher removes them, if the training is over."""
     state = tmp_path / "state"
-    assert supervised(state, f"{SAVE}; exit 1", restarts=0) == 1
-    assert sorted(os.listdir(state)) == [".run", "set-00000001"]
+    assert supervised(state, saves(1, step=5)) == 0 and os.listdir(state) == ["set-00000001"]
+    assert supervised(state, saves(2, over=True) + "exit 1", restarts=0) == 1
+    assert sorted(os.listdir(state)) == [".run", "set-00000001", "set-00000002"]
     assert supervised(state, "exit 0") == 0 and not state.exists()
 
 
