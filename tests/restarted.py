@@ -16,6 +16,7 @@ from jobs import program
 STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
 
 # Arguments: a folder, then `attempt:rank:step:SIGKILL` for each kill, with steps counted over the epochs, then seconds for each step.
+# The step `end`: when fit() has ended.
 # Every rank of an attempt writes its rows of each step to a file.
 _TRAIN = program(f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
@@ -59,6 +60,8 @@ model(np.zeros((1, 1), np.float32))
 model.compile("sgd", "mse", run_eagerly=True)
 model.optimizer.learning_rate.assign(1e-7)
 model.fit(ds, epochs={EPOCHS}, verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(save_freq={OFTEN}), noted])
+if f"{{attempt}}:{{rank}}:end:SIGKILL" in kills:
+    os.kill(os.getpid(), signal.SIGKILL)
 now(f"DONE {{rank}} of {{size}} in attempt {{attempt}}")
 """)
 

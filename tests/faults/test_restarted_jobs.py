@@ -30,6 +30,17 @@ def test_killed_ranks_in_mid_epoch(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+def test_a_rank_that_is_killed_after_the_training(tmp_path):
+    """The next attempt makes no step. The launcher removes the sets at the end of the job."""
+    words = restarted.write(tmp_path)
+    state = ["-np", "2", "--state", str(tmp_path / "state"), "--max-restarts", "3"]
+    job = run_launcher(*state, sys.executable, *words, "1:1:end:SIGKILL", "0", timeout=150)
+    assert job.returncode == 0 and job.output.count("in attempt 2") == 2, job.output
+    assert [start[:27] for _, _, start in AGAIN.findall(job.output)] == ["from epoch 2, step 0 (set-0"], job.output
+    restarted.check(tmp_path, {1: 0})
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.commit
 def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
     """With a dedicated reader. The second launcher also restarts after a kill."""
