@@ -13,7 +13,7 @@ import numpy as np
 from ..elements import columns, specs
 from ..elements.nests import leaves
 from ..errors import explained
-from ..native import bindings
+from ..native import shares
 from .options import Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Part, Reading
 from .shard.summary import PartSummary
@@ -50,7 +50,7 @@ def read_iterable(
 
     def deal(channel: int, epoch: int, number: int) -> None:
         if function is None:
-            bindings.deal(channel, epoch, anew=False, divides=divides, source=first)
+            shares.deal(channel, epoch, anew=False, divides=divides, source=first)
             return
         iterables = held.pop() if held and number == 1 else None
         held.clear()
@@ -58,7 +58,7 @@ def read_iterable(
             first.forget()
             iterables = first.of_another_epoch(function(number), number)
         try:
-            bindings.deal(channel, epoch, anew=True, divides=divides, source=iterables)
+            shares.deal(channel, epoch, anew=True, divides=divides, source=iterables)
         finally:
             iterables.forget()
 
@@ -66,7 +66,7 @@ def read_iterable(
 
 
 class Iterables:
-    """The iterators of one iterable, one at a time. bindings.deal() takes their elements from this object.
+    """The iterators of one iterable, one at a time. shares.deal() takes their elements from this object.
 
     `costs`: the function that gives the cost of each row of an element.
     """
@@ -118,7 +118,7 @@ class Iterables:
         self._source = self._iterator = self._kept = None
         self._peeked = []
 
-    # ---- What bindings.deal() calls, on the dealer's thread.
+    # ---- What shares.deal() calls, on the dealer's thread.
 
     def start(self, number: int) -> None:
         """Makes an iterator, at the first element. `number`: of the epoch over all runs, from 0."""

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from ..ending import exit_status, shutdown, signals
 from ..errors import explain, explained, here, message_of, say, start_thread
 from ..job import state
-from ..native import bindings
+from ..native import bindings, calls, shares
 from .reading import Reading
 
 _UNKNOWN, _OUT_OF_RANGE = 2, 11  # of absl::StatusCode
@@ -79,7 +79,7 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
     try:
         reading.deal(channel, epoch, number)
     except BaseException as error:
-        bindings.end_forked_child(process, error)
+        shares.end_forked_child(process, error)
         if isinstance(error, SystemExit):  # raised by a dataset function that is called for every epoch
             return _exit_job(channel, label, epoch, error)
         # The op has not begun, so only this call reports the error to the trainers.
@@ -99,7 +99,7 @@ def _code_of(error: BaseException) -> int:
             code = int(getattr(error, "error_code"))
             return _UNKNOWN if code in (0, _OUT_OF_RANGE) else code  # OUT_OF_RANGE would end an iterator
         return _UNKNOWN
-    return bindings.code_of(error)
+    return calls.code_of(error)
 
 
 def _exit_job(channel: int, label: str, epoch: int, error: SystemExit) -> None:

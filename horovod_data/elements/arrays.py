@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence
 import numpy as np
 
 from ..errors import explained
-from ..native.bindings import bytes_at
+from ..native.calls import bytes_at
 from . import dtypes, specs
 from .composites import Ragged, Sparse
 from .nests import called, filled, leaves

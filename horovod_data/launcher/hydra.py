@@ -67,6 +67,6 @@ def warning(arrangement: Arrangement) -> str:
 
 
 def lost(text: str) -> Optional[Lost]:
-    """What was lost, from the text that Hydra has written to stderr. None: it names nothing."""
+    """What was lost, from the text that Hydra has written to stdout. None: it names nothing."""
     killed = _KILLED.search(text)
     return killed and Lost(f"process {killed[1]} on {killed[2]} was killed by signal {killed[3]}", killed[2])

@@ -166,7 +166,7 @@ def job_of(
             return None
         return dataclasses.replace(found, host=given_name(found.host, [host.name for host in every]))
 
-    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost)
+    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost, "Open MPI" not in version)
 
 
 def given_name(found: str, given: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from typing import Any, Iterator, Mapping, Optional
 
 from ..job.launch_checks import place_before_mpi
@@ -28,6 +29,7 @@ _FOLLOWING = (
     "Horovod has been shut down",
     "remote process exit",  # of NCCL
 )
+_PATIENCE_SECONDS = 10.0  # so long mpirun may end the ranks of a killed launcher
 _LONGEST = 300  # characters of an error's text
 _OF_NODE = re.compile(r"\{\{[^{}]*\}\}")  # TensorFlow's name of a node of a graph
 
@@ -38,8 +40,11 @@ def folder_of(state: str, attempt: int) -> str:
 
 
 @contextlib.contextmanager
-def locked(state: str) -> Iterator[None]:
-    """Keeps other launchers from this directory.
+def locked(state: str) -> Iterator[int]:
+    """Keeps other launchers from this directory. Gives the lock's descriptor.
+
+    Processes that have inherited the descriptor hold the lock, too. So mpirun keeps other launchers away until it has
+    ended the ranks of a killed launcher.
 
     Raises:
       LaunchError: the directory can't be used, or another launcher uses it.
@@ -52,14 +57,23 @@ def locked(state: str) -> Iterator[None]:
         to_do = "Name a directory on a file system that all hosts share"
         raise LaunchError(f"--state {state}: this directory can't be used ({error.strerror})", to_do) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            to_do = "Wait for its end, or name another directory"
-            raise LaunchError(f"--state {state}: another horovod-data-run uses this directory", to_do) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not _locks(file.fileno()):
+            if time.monotonic() > end:
+                to_do = "Wait for its end, or name another directory"
+                raise LaunchError(f"--state {state}: another horovod-data-run uses this directory", to_do)
+            time.sleep(0.1)
+        yield file.fileno()
+
+
+def _locks(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def last_attempt(state: str) -> int:

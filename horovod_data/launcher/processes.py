@@ -13,7 +13,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import Iterator
+from typing import Collection, Iterator, Optional
 
 from .command import Command, not_started
 
@@ -38,8 +38,13 @@ def incoming_signals() -> Iterator[int]:
         os.close(written)
 
 
-def start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
-    """Starts mpirun in a session of its own. If stderr is DEVNULL, its stdin and stdout are, too."""
+def start(
+    command: Command, stderr: int, stdout: Optional[int] = None, kept: Collection[int] = ()
+) -> "subprocess.Popen[bytes]":
+    """Starts mpirun in a session of its own. If stderr is DEVNULL, its stdin and stdout are, too.
+
+    mpirun gets the descriptors in `kept`.
+    """
     parent = os.getpid()
 
     def prepare() -> None:
@@ -51,8 +56,9 @@ def start(command: Command, stderr: int) -> "subprocess.Popen[bytes]":
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     try:
         return subprocess.Popen(
-            command.words, env={**environ, **command.environ}, stdin=quiet, stdout=quiet, stderr=stderr,
-            start_new_session=True, preexec_fn=prepare,
+            command.words, env={**environ, **command.environ}, stdin=quiet,
+            stdout=stdout if quiet is None else quiet, stderr=stderr, start_new_session=True, preexec_fn=prepare,
+            pass_fds=kept,
         )  # fmt: skip
     except OSError as error:
         raise not_started(command, error) from error

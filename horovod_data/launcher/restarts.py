@@ -103,8 +103,10 @@ def way_of(history: Sequence[Ended], leave_status: int) -> Way:
         return Way.LOSS
     if last.status > _SIGNALS and all(failure.status != last.status for failure in own):
         return Way.LOSS
+    if own:
+        return Way.ERROR
     # If no rank has ever begun, the ranks leave no notes, or mpirun can't start them.
-    return Way.ERROR if own or not any(ended.begun for ended in history) else Way.LOSS
+    return Way.LOSS if last.lost is not None or any(ended.begun for ended in history) else Way.ERROR
 
 
 def decide(history: Sequence[Ended], policy: Policy) -> Union[Stop, Again]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts mpirun, waits for its end, and starts it again after a loss. launcher/restarts.py decides.
 
-Signals come through a pipe, so one select() waits for them and for mpirun's stderr. This process has one thread, because
+Signals come through a pipe, so one select() waits for them and for mpirun's output. This process has one thread, because
 the kernel sends PR_SET_PDEATHSIG once for each thread of a killed process (launcher/processes.py).
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import select
 import signal
 import subprocess
 import time
@@ -21,6 +20,7 @@ from ..backup.sets import Sets
 from . import notes, processes
 from .command import Command
 from .hosts import Host
+from .output import Output
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
 _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
@@ -30,7 +30,6 @@ _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun i
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
-_TAIL = 1 << 16  # bytes of mpirun's stderr, in which it names what was lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,8 @@ class Job:
     # The command for hosts, trainers and the number of the attempt, and a description of where they run.
     command: Callable[[Sequence[Host], int, int], tuple[Command, str]]
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
-    lost: Callable[[str], Optional[Lost]]  # finds in mpirun's stderr what was lost
+    lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
+    names_on_stdout: bool = False  # mpirun names it there, otherwise on stderr
 
 
 def supervise(job: Job, policy: Policy) -> int:
@@ -53,19 +53,22 @@ def supervise(job: Job, policy: Policy) -> int:
     Raises:
       LaunchError: mpirun can't be started, or the directory can't be used, or another launcher uses it.
     """
-    with notes.locked(job.state), processes.incoming_signals() as signals:
-        return _Supervisor(job, policy, signals).run()
+    with notes.locked(job.state) as lock, processes.incoming_signals() as signals:
+        supervisor = _Supervisor(job, policy, signals, lock)
+        try:
+            return supervisor.run()
+        finally:
+            supervisor.flush()
 
 
 class _Supervisor:
-    def __init__(self, job: Job, policy: Policy, signals: int) -> None:
-        self._job, self._policy, self._signals = job, policy, signals
+    def __init__(self, job: Job, policy: Policy, signals: int, lock: int) -> None:
+        self._job, self._policy, self._signals, self._lock = job, policy, signals, lock
         self._history: list[Ended] = []
         self._asked = self._interrupted = False  # by a signal: to save and leave; to end
         self._overdue = False  # the ranks had not left in time
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
-        self._pipe: Optional[int] = None  # mpirun's stderr
-        self._tail = b""  # the end of what it wrote
+        self._output = Output()
         self._suspects: set[str] = set()  # hosts that may not answer
 
     def run(self) -> int:
@@ -79,15 +82,13 @@ class _Supervisor:
                 decision, hosts = self._find_hosts(decision)
             if self._asked or self._interrupted:
                 if decision.why and not self._interrupted:
-                    _say(decision.why)
+                    self._say(decision.why)
                 return self._status_of_asked()
             if isinstance(decision, Stop):
                 if decision.why:
-                    _say(decision.why)
+                    self._say(decision.why)
                 if decision.status == 0:
-                    with contextlib.suppress(OSError):
-                        Sets(self._job.state).clear()
-                    notes.remove_all(self._job.state)
+                    self._remove_all()
                 return decision.status
             np = min(self._policy.np, sum(host.slots for host in hosts))
             attempt += 1
@@ -96,7 +97,7 @@ class _Supervisor:
             start = f"from {newest}" if newest else "from the beginning, because no set was saved"
             without = ", ".join(host.name for host in self._job.hosts if host not in hosts)
             where += f"; without {without}" if without else ""
-            _say(f"{decision.why}. Attempt {attempt} starts {start}: {where}")
+            self._say(f"{decision.why}. Attempt {attempt} starts {start}: {where}")
 
     def _status_of_asked(self) -> int:
         """The job's status after a signal to this process."""
@@ -104,17 +105,28 @@ class _Supervisor:
         lost = way_of(self._history, self._policy.leave_status) is Way.LOSS
         if lost and last.newest and not (self._interrupted or self._overdue):
             return self._policy.leave_status  # the next job goes on from the newest set, as after a save
-        if last.status == 0:  # the sets stay, because a signal handler of the program may have ended it early
-            notes.remove_all(self._job.state)
+        if last.status == 0:
+            self._remove_all()
         return last.status
+
+    def _remove_all(self) -> None:
+        """Removes what no later job needs. Sets of a training that is not over stay."""
+        sets = Sets(self._job.state)
+        with contextlib.suppress(OSError, ValueError):
+            found, _ = sets.newest()
+            if found is not None and found.about.get("over"):
+                sets.clear()
+        notes.remove_all(self._job.state)
 
     def _attempt(self, command: Command, attempt: int) -> Ended:
         folder = notes.folder_of(self._job.state, attempt)
         with contextlib.suppress(OSError):  # for example, the disk is full. Then the ranks leave no notes
             os.makedirs(folder, exist_ok=True)
-        process = processes.start(command, subprocess.PIPE)
-        assert process.stderr is not None
-        self._pipe, self._tail, self._due = process.stderr.fileno(), b"", []
+        stdout = subprocess.PIPE if self._job.names_on_stdout else None
+        process = processes.start(command, subprocess.PIPE, stdout, [self._lock])
+        pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
+        self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
+        self._due = []
         while process.poll() is None:
             now = time.monotonic()
             if self._due and self._due[0][0] <= now:
@@ -124,13 +136,14 @@ class _Supervisor:
                 continue
             self._listen(self._due[0][0] - now if self._due else 3600.0)
         end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
-        while self._pipe is not None and (left := end - time.monotonic()) > 0:
-            self._listen(left)
-        self._pipe = None
-        process.stderr.close()
+        while self._output.is_open and ((left := end - time.monotonic()) > 0 or self._is_paused()):
+            self._listen(max(left, 0.1))
+        text = self._output.stop()
+        for pipe in pipes:
+            pipe.close()
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
-        lost = self._job.lost(self._tail.decode(errors="replace"))
+        lost = self._job.lost(text)
         if lost is not None:
             self._suspects.add(lost.host)
         return Ended(status, time.monotonic(), begun, failures, lost, self._newest(), self._asked)
@@ -150,24 +163,23 @@ class _Supervisor:
     # ---- Signals.
 
     def _listen(self, seconds: float) -> None:
-        """Waits for a signal, or for output of mpirun to stderr, at most for so many seconds."""
-        pipes = [] if self._pipe is None else [self._pipe]
-        ready, _, _ = select.select([self._signals, *pipes], [], [], max(seconds, 0.0))
-        if self._signals in ready:
+        """Waits for a signal, or for output of mpirun, at most for so many seconds."""
+        if self._output.wait(self._signals, seconds):
             for number in os.read(self._signals, 64):
                 self._take(number)
-        if self._pipe in ready:
-            self._pass_on(self._pipe)
 
-    def _pass_on(self, pipe: int) -> None:
-        """Writes what mpirun and the ranks have written to stderr, and keeps the end of it."""
-        data = os.read(pipe, _TAIL)
-        if not data:
-            self._pipe = None
-        self._tail = (self._tail + data)[-_TAIL:]
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(2, data) :]
+    def _is_paused(self) -> bool:
+        """Says whether output waits for a terminal or a reader. After a signal it is given up."""
+        return self._output.waits and not (self._asked or self._interrupted)
+
+    def flush(self) -> None:
+        """Writes what is not written yet."""
+        end = time.monotonic() + 1.0
+        while self._output.waits and ((left := end - time.monotonic()) > 0 or self._is_paused()):
+            self._listen(max(left, 0.1))
+
+    def _say(self, text: str) -> None:
+        self._output.say(f"horovod-data-run: {text}.\n")
 
     def _take(self, number: int) -> None:
         """Acts on a signal to this process."""
@@ -176,7 +188,7 @@ class _Supervisor:
             self._due = [(now, _INTERRUPT), (now + _END_SECONDS, signal.SIGKILL)]
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
-            _say(f"{signal.Signals(number).name}: the ranks are to save and leave")
+            self._say(f"{signal.Signals(number).name}: the ranks are to save and leave")
             self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
@@ -201,7 +213,7 @@ class _Supervisor:
             if time.monotonic() > end:
                 return Stop(self._history[-1].status, f"{decision.why}. For {_PATIENCE_SECONDS:g} s {few}"), ()
             if not said:
-                _say(f"{decision.why}. The launcher waits, because {few}")
+                self._say(f"{decision.why}. The launcher waits, because {few}")
             said = True
             self._wait(_PROBE_PAUSE)
 
@@ -242,8 +254,3 @@ def signals_to_leave(now: float, grace: float) -> list[tuple[float, int]]:
         (end, signal.SIGTERM),
         (end + _END_SECONDS, signal.SIGKILL),
     ]
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"horovod-data-run: {text}.\n".encode(errors="replace"))

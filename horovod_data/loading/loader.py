@@ -19,7 +19,7 @@ from ..elements import arrays
 from ..ending import signals
 from ..errors import explained
 from ..job import state
-from ..native import bindings
+from ..native import bindings, calls, shares
 
 
 def loader(
@@ -162,11 +162,11 @@ class Loader:
         arrays.check_spec(spec, to)
         self.spec = spec[0] if channel.multiplies else spec
         self._writes = to == "torch" and not writable  # torch has no read-only tensors
-        self._maker = arrays.Maker(spec, to, writable, bindings.releaser())
+        self._maker = arrays.Maker(spec, to, writable, shares.releaser())
         # The last iterator. This object does not keep it, so a program that breaks off ends the epoch for its rank.
         self._last: Optional["weakref.ref[_Shares]"] = None
-        self._ended: Optional[bindings.ShareIterator] = None  # of the last epoch, if it was taken to its end
-        self._next: Optional[bindings.ShareIterator] = None  # the iterator of the next epoch, restored
+        self._ended: Optional[shares.ShareIterator] = None  # of the last epoch, if it was taken to its end
+        self._next: Optional[shares.ShareIterator] = None  # the iterator of the next epoch, restored
         self._over = False  # the epoch of the restored state was over
 
     def __iter__(self) -> Iterator[Any]:
@@ -233,14 +233,14 @@ class Loader:
         over = restored.restore(state_dict["state"])
         self._next, self._over = restored, over
 
-    def _new(self) -> bindings.ShareIterator:
-        return bindings.ShareIterator(self._channel.number, self._channel.label, self._writes)
+    def _new(self) -> shares.ShareIterator:
+        return shares.ShareIterator(self._channel.number, self._channel.label, self._writes)
 
-    def end(self, shares: bindings.ShareIterator) -> None:
+    def end(self, shares: shares.ShareIterator) -> None:
         """The epoch of the last iterator is over. Its state can still be saved."""
         self._ended = shares
 
-    def made_of(self, share: list[bindings.Column]) -> Any:
+    def made_of(self, share: list[calls.Column]) -> Any:
         """The element that the program gets."""
         element = self._maker.element(share)
         return arrays.times_weight(*element) if self._channel.multiplies else element
@@ -263,7 +263,7 @@ os.register_at_fork(after_in_child=_in_child)
 class _Shares:
     """The iterator of an epoch. Several threads may take shares from it."""
 
-    def __init__(self, of: Loader, shares: bindings.ShareIterator):
+    def __init__(self, of: Loader, shares: shares.ShareIterator):
         self._of = of
         self.shares = shares
         self._over = False

@@ -182,6 +182,27 @@ def test_a_killed_launcher_leaves_nobody(words):
         job.assert_gone(30)
 
 
+def test_a_launcher_that_follows_a_killed_one_at_once(words):
+    """Its ranks begin after those of the killed launcher have ended, which outlast SIGTERM for a second."""
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if attempt == 1:
+    with open(f"{state}/pid-{rank}", "w") as file:
+        file.write(str(os.getpid()))
+    say("UP")
+    time.sleep(1000)
+for of in 0, 1:
+    with open(f"{state}/pid-{of}") as file:
+        status = f"/proc/{file.read()}/status"
+    say("THERE" if os.path.exists(status) and "State:\\tZ" not in open(status).read() else "GONE")
+"""
+    with start_launcher(*words(program)) as job:
+        job.wait_for("UP", times=2)
+        job.send(signal.SIGKILL)
+        other = run_launcher(*words(program))
+    assert other.returncode == 0 and other.output.count("GONE") == 4, other.output
+
+
 def test_two_launchers_and_one_directory(words):
     program = words("say('UP')\ntime.sleep(100)")
     with start_launcher(*program) as job:

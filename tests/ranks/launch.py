@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ DEFAULTS = {
     "HOROVOD_CYCLE_TIME": "10",  # milliseconds; at the default of 1 Horovod's threads take a tenth of two cores
     "PYTHONFAULTHANDLER": "1",  # prints every thread's stack on a crash or on our SIGABRT
     "PYTHONUNBUFFERED": "1",
-    "SETUPTOOLS_USE_DISTUTILS": "stdlib",  # TensorFlow imports distutils, which otherwise imports all of setuptools
+    # TensorFlow imports distutils. The one of setuptools imports all of setuptools. Python 3.12 has no other one.
+    **({"SETUPTOOLS_USE_DISTUTILS": "stdlib"} if sys.version_info < (3, 12) else {}),
 }
 
 

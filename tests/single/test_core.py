@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_data.native import bindings
+from horovod_data.native import calls as c_calls
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "csrc" / "engine").glob("c_api*.cc"), reverse=True))
@@ -17,7 +17,7 @@ KINDS = {
     "const char*": "c_char_p", "const void*": "c_void_p", "hvdata_call": "c_void_p", "const char**": "LP_c_char_p",
     "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int", "size_t": "c_ulong",
     "size_t*": "LP_c_ulong", "hvdata_iterator*": "c_void_p", "hvdata_iterator**": "LP_c_void_p", "void*": "c_void_p",
-    "hvdata_column**": "LP_LP_Column", "const hvdata_input*": "LP__Input", "const void**": "LP_c_void_p",
+    "hvdata_column**": "LP_LP_Column", "const hvdata_input*": "c_void_p", "const void**": "LP_c_void_p",
     "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long", "const double*": "LP_c_double",
 }  # fmt: skip
 
@@ -30,7 +30,7 @@ def test_every_function_has_its_prototype():
     assert len(declared) > 20
     prototypes = {
         name: (result and result.__name__, [argument.__name__ for argument in arguments])
-        for name, (result, arguments) in bindings._PROTOTYPES.items()
+        for name, (result, arguments) in c_calls._PROTOTYPES.items()
     }
     assert prototypes == declared
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from horovod_data.channel import tensors as of_tensorflow
 from horovod_data.elements import arrays, columns, dtypes, nests, specs
 from horovod_data.elements.composites import Ragged, Sparse
-from horovod_data.native import bindings
+from horovod_data.native import calls
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -277,7 +277,7 @@ def test_an_error_while_an_element_is_made_releases_all_columns(monkeypatch):
 def test_texts_of_more_than_two_gib():
     data = np.zeros(2**31 + 16, "u1")
     data[-1] = 7
-    copy = bindings.bytes_at(data.ctypes.data, data.nbytes)
+    copy = calls.bytes_at(data.ctypes.data, data.nbytes)
     assert len(copy) == data.nbytes and copy[-1] == 7
     del copy
     texts = Column(dtypes.number_of("string"), 0, None, data.ctypes.data, data.nbytes, None)

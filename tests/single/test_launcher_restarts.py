@@ -7,10 +7,11 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from horovod_data.launcher import hydra, notes, open_mpi
+from horovod_data.launcher import hydra, notes, open_mpi, processes
 from horovod_data.launcher.command import Command
 from horovod_data.launcher.hosts import Host
 from horovod_data.launcher.main import given_name
@@ -60,6 +61,7 @@ def ended(status, at=0.0, begun=4, failures=(), lost=None, newest="step 5", aske
     (ended(9), Way.LOSS),  # Hydra's status after SIGKILL
     (ended(1, begun=0), Way.ERROR),  # mpirun could not start the ranks, or they are no Python programs
     (ended(137, begun=0), Way.LOSS),
+    (ended(9, begun=0, lost=KILLED), Way.LOSS),  # under Hydra
 ])  # fmt: skip
 def test_ways_to_end(last, way):
     assert way_of([last], POLICY.leave_status) is way
@@ -305,23 +307,25 @@ def test_the_note_of_a_rank_that_leaves(tmp_path, program, statuses):
 # ---- The supervisor, with a shell script instead of mpirun.
 
 
-def supervised(state, script, lost=lambda text: None, restarts=3):
+def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdout=False):
     words = ["bash", "-c", script, "bash", str(state)]
     here = (Host("localhost", 1),)
-    job = Job(
-        str(state), here, frozenset(["localhost"]), 60.0, lambda *_: (Command(words), ""), lambda _: Command([]), lost
-    )
+    command, probe = (lambda *_: (Command(words), "")), (lambda _: Command([]))
+    job = Job(str(state), here, frozenset(["localhost"]), 60.0, command, probe, lost, names_on_stdout)
     return supervise(job, Policy(1, 1, restarts, 100.0, 75))
 
 
-SAVE = 'mkdir -p "$1/set-00000001/part-0"; echo \'{"format": 1, "parts": [{}], "about": {"step": 5}}\' >"$1/set-00000001/set.json"'
+def saves(number, **about):
+    manifest = json.dumps({"format": 1, "parts": [{}], "about": about})
+    return f"mkdir -p $1/set-0000000{number}/part-0; echo '{manifest}' >$1/set-0000000{number}/set.json; "
 
 
 def test_a_job_that_has_ended_leaves_nothing(tmp_path):
-    """A loss after the last step finds the sets. After status 0 the launcher removes them."""
+    """A loss after the last step finds the sets. After status 0 the launcher removes them, if the training is over."""
     state = tmp_path / "state"
-    assert supervised(state, f"{SAVE}; exit 1", restarts=0) == 1
-    assert sorted(os.listdir(state)) == [".run", "set-00000001"]
+    assert supervised(state, saves(1, step=5)) == 0 and os.listdir(state) == ["set-00000001"]
+    assert supervised(state, saves(2, over=True) + "exit 1", restarts=0) == 1
+    assert sorted(os.listdir(state)) == [".run", "set-00000001", "set-00000002"]
     assert supervised(state, "exit 0") == 0 and not state.exists()
 
 
@@ -331,6 +335,50 @@ def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
     script = f"trap : USR1; kill -USR1 $PPID; sleep 0.5; echo '{note}' >\"$1/.run/attempt-1/rank 1 on a.json\"; exit 1"
     assert supervised(tmp_path, script) == 1
     assert "horovod-data-run: rank 1 on a failed (OSError: disk full). " in capfd.readouterr().err
+
+
+def test_what_hydra_writes_to_stdout(tmp_path, capfd):
+    """It is passed on, and names the lost process."""
+    script = f"echo AN ERROR >&2; cat <<'END'\nSAID{HYDRA}THE EXIT STRING: Killed (signal 9)\nEND\nexit 9"
+    assert supervised(tmp_path, script, hydra.lost, restarts=1, names_on_stdout=True) == 9
+    out, err = capfd.readouterr()
+    assert out == f"SAID{HYDRA}THE EXIT STRING: Killed (signal 9)\n" * 2 and err.count("AN ERROR\n") == 2
+    assert "horovod-data-run: process 46 on node3 was killed by signal 9. Attempt 2 starts" in err
+
+
+def test_output_that_nobody_reads_does_not_hold_up_a_signal(tmp_path):
+    """The ranks have filled the pipe of stderr. The signal still reaches mpirun."""
+    program = "import test_launcher_restarts as tests, sys; sys.exit(tests.supervised(sys.argv[1], sys.argv[2]))"
+    script = 'trap "touch $1/came; exit 75" USR1; touch "$1/up"; yes >&2 & wait'
+    words = [sys.executable, "-c", program, tmp_path, script]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=env) as launcher:
+        assert wait_until(lambda: (tmp_path / "up").exists())
+        time.sleep(0.5)  # the pipe is full
+        launcher.send_signal(signal.SIGUSR1)
+        assert launcher.wait(30) == 75 and (tmp_path / "came").exists()
+
+
+def test_the_lock_outlasts_a_killed_launcher(tmp_path):
+    """mpirun holds it until it has ended the ranks."""
+    with notes.locked(str(tmp_path)) as lock:
+        mpirun = processes.start(Command(["sleep", "1"]), subprocess.DEVNULL, kept=[lock])
+    assert mpirun.poll() is None
+    with notes.locked(str(tmp_path)):
+        assert mpirun.wait(1) == 0
+
+
+def _handles(process, number):
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return int(caught, 16) >> (number - 1) & 1
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 # ---- The batch script.
@@ -351,6 +399,7 @@ def test_a_cancelled_job_is_not_queued_again(tmp_path, number, queued):
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "STATE": str(tmp_path)}
     with subprocess.Popen(["bash", SCRIPT, "true"], stdout=subprocess.PIPE, env=env, text=True) as job:
         assert job.stdout is not None and job.stdout.readline() == "UP\n"
+        assert wait_until(lambda: _handles(job.pid, signal.SIGTERM))
         job.send_signal(number)
         assert (job.stdout.read() == "QUEUED requeue 7\n") == queued
     assert job.returncode == 75

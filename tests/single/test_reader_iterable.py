@@ -209,7 +209,7 @@ def test_the_source_of_an_epoch_is_freed_at_its_end(monkeypatch):
             raise KeyError
 
     alive = {}
-    monkeypatch.setattr(reader_iterable.bindings, "deal", deal)
+    monkeypatch.setattr(reader_iterable.shares, "deal", deal)
     options = Options(batch="per_rank")
     reading = reader_iterable.read_iterable(function(1), function, options, 0, 1, 1)
     reading.deal(1, 1, 1)

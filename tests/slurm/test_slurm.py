@@ -136,3 +136,16 @@ def test_a_job_that_is_queued_again(begin, slurm, tmp_path):
     again = [f"{rank} in attempt 2, restart 1, in {tmp_path}/state" for rank in range(4)]
     assert [line for line in done.lines("RUNS ") if "attempt 2" in line] == again, done
     assert not (tmp_path / "state").exists()
+
+
+def test_a_cancelled_job_is_not_queued_again(begin, slurm, tmp_path):
+    (tmp_path / "long.py").write_text(LONG)
+    job = begin(SCRIPTS / "requeue.sbatch", sys.executable, str(tmp_path / "long.py"), STATE=str(tmp_path / "state"))
+    try:
+        job.wait_for(lambda: job.output.count("in attempt 1") == 4, 60)
+        slurm.say("scancel", job.number)
+        job.wait_for(lambda: job.state not in ("RUNNING", "COMPLETING"), 60)
+        assert job.state == "CANCELLED" and slurm.field(job.number, "Restarts") == "0", slurm.logs()
+    finally:
+        done = job.finish(60)
+    assert "in attempt 2" not in done.output, done
