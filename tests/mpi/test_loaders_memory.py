@@ -16,11 +16,22 @@ from together import dealt_to_all, merged, on_trainers, raises_everywhere, resul
 pytestmark = [pytest.mark.world(np=3), pytest.mark.ranks(1, 2, 3)]
 
 
-def nothing_in_use(hvdata) -> bool:
-    """No share uses shared memory any more. A reader learns that from a message."""
+def in_use(hvdata) -> int:
     gc.collect()
+    return hvdata.stats().get("arena_bytes_in_use", 0)
+
+
+@pytest.fixture(autouse=True)
+def before(hvdata, comm):
+    """The bytes of shared memory that shares of earlier tests use, on this rank."""
+    comm.Barrier()
+    return in_use(hvdata)
+
+
+def nothing_in_use(hvdata, before: int) -> bool:
+    """No share of this test uses shared memory any more. A reader learns that from a message."""
     for _ in range(200):
-        if hvdata.stats().get("arena_bytes_in_use", 0) == 0:
+        if in_use(hvdata) <= before:
             return True
         time.sleep(0.05)
     return False
@@ -60,7 +71,7 @@ def test_a_loader_is_no_source(hvdata, comm, given):
     raises_everywhere(comm, call, ValueError, r"is what loader\(\) returned.*would wait for itself.*the original")
 
 
-def test_a_state_that_cannot_be_restored(hvdata, comm):
+def test_a_state_that_cannot_be_restored(hvdata, comm, before):
     """After it, an epoch is whole. An earlier state is forgotten."""
     n = 4 * comm.size
     loader = hvdata.loader(large(n), batch="per_rank")
@@ -76,7 +87,7 @@ def test_a_state_that_cannot_be_restored(hvdata, comm):
 
     assert all(results(comm, restore))
     assert results(comm, lambda: firsts(loader)) == want
-    assert results(comm, lambda: nothing_in_use(hvdata)) == [True] * comm.size
+    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
 
 
 # ---- Memory.
@@ -136,7 +147,7 @@ def test_filler_rows_are_a_copy(hvdata, comm):
     assert got == [[]] + [[0.0]] * (comm.size - 1)
 
 
-def test_shares_that_no_program_has_got(hvdata, comm):
+def test_shares_that_no_program_has_got(hvdata, comm, before):
     """A signal's handler may raise when the share has come. Its memory is free with the next share, or the iterator."""
     loader = hvdata.loader(large(4 * comm.size), batch="per_rank", prefetch=1)
 
@@ -145,10 +156,10 @@ def test_shares_that_no_program_has_got(hvdata, comm):
         return [len(it.shares.next()) for _ in range(3)]
 
     assert results(comm, lost) == [[1, 1, 1]] * comm.size
-    assert results(comm, lambda: nothing_in_use(hvdata)) == [True] * comm.size
+    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
 
 
-def test_threads_share_an_iterator(hvdata, comm):
+def test_threads_share_an_iterator(hvdata, comm, before):
     n = 2000
     elements = [{str(name): np.full(5, i, np.int64) for name in range(8)} for i in range(n)]
     loader = hvdata.loader(elements, batch="per_rank")
@@ -168,4 +179,4 @@ def test_threads_share_an_iterator(hvdata, comm):
         return sorted(value for part in parts for value in part)
 
     assert results(comm, taken) == dealt_to_all(comm, range(n))
-    assert results(comm, lambda: nothing_in_use(hvdata)) == [True] * comm.size
+    assert results(comm, lambda: nothing_in_use(hvdata, before)) == [True] * comm.size
