@@ -52,6 +52,8 @@ COMPARED = (
 )
 PACKAGES = ("torch", "accelerate", "grain", "mosaicml-streaming")
 Result = dict[str, Any]
+# Otherwise a shuffle buffer leaves gaps in the heaps of glibc: docs/memory.md.
+HEAPS = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 def middle(results: list[Result], way: str, what: str) -> float:
@@ -59,9 +61,11 @@ def middle(results: list[Result], way: str, what: str) -> float:
     return float(statistics.median(result[what] for result in results if result["way"] == way))
 
 
-def ranks_and_reader(module: str, arguments: argparse.Namespace, given: Result, reader: bool) -> list[Result]:
+def ranks_and_reader(
+    module: str, arguments: argparse.Namespace, given: Result, reader: bool, **env: str
+) -> list[Result]:
     """The results of a job of these ranks, with a dedicated reader or without."""
-    env = {"HOROVOD_DATA_READERS": str(int(reader))}
+    env["HOROVOD_DATA_READERS"] = str(int(reader))
     return launch.run(module, arguments.ranks + reader, arguments, given, env=env)
 
 
@@ -77,7 +81,7 @@ def pipelines(arguments: argparse.Namespace) -> Iterator[Result]:
         given = {"folder": folder, "rows": arguments.rows, "buffer": arguments.buffer, "steps": steps}
         for _ in range(arguments.rounds_of_pipeline):
             for way in PIPELINES:
-                for result in ranks_and_reader("rlds", arguments, {"way": way, **given}, way == "ours"):
+                for result in ranks_and_reader("rlds", arguments, {"way": way, **given}, way == "ours", **HEAPS):
                     yield {**result, "source": source}
 
 
@@ -214,7 +218,8 @@ def text(told: Result) -> list[str]:
                 "Times the files are read": "bytes that all processes asked the kernel for in the epoch (`/proc/PID/io`), divided by the size "
                 "of the files",
                 "GiB of the job": "the sum of all processes' memory, in which shared pages count once (`Pss`). The larger one of two "
-                "measurements, with full buffers: after the first step, and in the middle of the epoch",
+                "measurements, with full buffers: after the first step, and in the middle of the epoch. All ways run with "
+                f"`{' '.join(map('='.join, HEAPS.items()))}` ([why](memory.md#a-large-shuffle-buffer-takes-more-than-its-elements))",
             }
         ),
         *of_pipelines(told["pipeline"]),
