@@ -34,7 +34,7 @@ std::string EncodeSinkState(const SinkState& state) {
 }
 
 Outcome DecodeSinkState(std::string_view bytes, SinkState* state) {
-  const Outcome damaged(kDataLoss, "a state of this loader is damaged, or is none. Restore another one");
+  Outcome damaged(kDataLoss, "a state of this loader is damaged, or is none. Restore another one");
   if (bytes.substr(0, kFormat.size()) != kFormat) return damaged;
   wire::Reader reader(bytes.substr(kFormat.size()));
   uint64_t kind = 0;
