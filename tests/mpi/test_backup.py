@@ -70,10 +70,13 @@ def channel(hvdata, kind):
     return hvdata.distribute_dataset(lambda: pipeline(kind), batch="global", remainder="partial")
 
 
-def fit(ds, callbacks, stop=None, epochs=3, together=1, **arguments):
-    """Runs fit() until its end, or until it is broken off: the numbers, the rows, and the final variables."""
+def fit(ds, callbacks, stop=None, epochs=3, together=1, built=KERAS_3, **arguments):
+    """Runs fit() until its end, or until it is broken off: the numbers, the rows, and the final variables.
+
+    `built`: before fit(). With Keras 3 the callback needs it.
+    """
     model = Model()
-    if KERAS_3:  # the callback needs it
+    if built:
         model(np.zeros((1, 1), np.float32))
     model.compile(tf.keras.optimizers.Adam(0.01), "mse", run_eagerly=True, steps_per_execution=together)
     numbers = Numbers(model, stop)
@@ -277,7 +280,9 @@ def test_after_the_end_under_the_launcher(hvdata, comm, folder, monkeypatch):
 
     monkeypatch.setenv("HOROVOD_DATA_ATTEMPT", "1")
     monkeypatch.setenv("HOROVOD_DATA_STATE", folder)
-    job = lambda: fit(channel(hvdata, "known"), [hvdata.callbacks.BackupAndRestore(save_freq=100)], epochs=2)
+    callback = lambda: hvdata.callbacks.BackupAndRestore(save_freq=100)
+    # A model of Keras 2 gets its variables in the first step otherwise, and the next attempt makes none.
+    job = lambda: fit(channel(hvdata, "known"), [callback()], epochs=2, built=True)
     one = results(comm, job)
     raises_everywhere(comm, job, ValueError, "training 1 of the program .* has saved .* and this is training 2. Give")
     monkeypatch.setattr(together, "_ended", together.collections.Counter())  # another process
