@@ -95,9 +95,10 @@ TEST(Region, ExplainsAWriteIntoReadOnlyMemory) {
     const auto gone = AttachTo(*region, kSize / 2);
   }
   const auto attached = AttachTo(*region, kSize / 2);
-  EXPECT_EXIT(write(attached->data() + kSize / 2), testing::KilledBySignal(SIGSEGV), "^the memory is read-only\n$");
-  EXPECT_EXIT(write(attached->data() + kSize - 1), testing::KilledBySignal(SIGSEGV), "^the memory is read-only\n$");
-  EXPECT_EXIT(write(nullptr), testing::KilledBySignal(SIGSEGV), "^$");
+  // A sanitizer's handler, which comes after ours, prints more.
+  EXPECT_DEATH(write(attached->data() + kSize / 2), "^the memory is read-only\n");
+  EXPECT_DEATH(write(attached->data() + kSize - 1), "^the memory is read-only\n");
+  EXPECT_DEATH(write(nullptr), "^([^t]|t[^h]|th[^e])*$");  // without "the"
   write(attached->data() + kSize / 2 - 1);
 }
 
