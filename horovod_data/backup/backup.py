@@ -145,8 +145,9 @@ class Backup:
         Raises:
           TypeError: `data` is something else.
           RuntimeError: outside of the `with` block. Or another call of steps() has begun meanwhile.
-          ValueError: `data` has another channel than in the calls before, or one with schedule="dynamic". Or the ranks save at different steps. Or the restored position is damaged. Or the number of ranks has
-            changed, and a stage behind distribute_dataset() buffers elements.
+          ValueError: `data` has another channel than in the calls before, or one with schedule="dynamic". Or the ranks
+            save at different steps. Or the restored position is damaged. Or the number of ranks has changed, and a stage
+            behind distribute_dataset() buffers elements.
         """
         if self._sets is None or self._leaving is None:
             raise explained(

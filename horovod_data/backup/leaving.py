@@ -59,10 +59,10 @@ class Leaving:
           what: names the caller in texts.
           seconds: a set is due so long after the last one, by the clock of rank 0. None: never.
         """
+        global _unheard
         self._what, self._seconds = what, seconds
         self._job = state.current(what)
         self._rank, self._ranks = self._job.trainer, len(self._job.layout.trainers)
-        global _unheard
         self._process = os.getpid()
         self._came, _unheard = _unheard, 0  # the number of the signal
         self._term_at, self._term_time = -1, 0.0  # the step at which SIGTERM came, and when
