@@ -235,7 +235,7 @@ def folder_of_wheel(cell: Cell, mpi: str) -> Path:
     name, _, version = mpi.rpartition(" ")
     patched = ""
     if not cell.tensorflow.startswith("2.15."):
-        patches = b"".join(path.read_bytes() for path in sorted((ROOT / "packaging" / "horovod").glob("*.patch")))
+        patches = b"".join(path.read_bytes() for path in sorted((ROOT / "packaging" / "horovod").glob("[1-9]*.patch")))
         patched = (
             "-patched"
             + subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout.split()[0].decode()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,12 @@ def test_reasons_are_short_and_summaries_add_up():
     assert matrix.reason(missing, CELL) == "no wheel of TensorFlow 2.21.0 for Python 3.12"
     built = "  error: subprocess-exited\na.cc:3: fatal error: mpi.h: No such file\nb.cc:1: error: other\nERROR: Failed to build\n"
     assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
+
+
+def test_the_wheel_of_horovod_is_found_where_setup_keeps_it():
+    """Its folder's name has the checksum of the patches for TensorFlow, without those for PyTorch."""
+    (patches,) = re.findall(r"local patches=\((\S+)\)", (ROOT / "scripts" / "setup.sh").read_text())
+    command = f"cat {patches} | cksum | cut -d' ' -f1"
+    said = subprocess.run(["bash", "-c", command], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    folder = matrix.folder_of_wheel(CELL, "Open MPI 5.0.1")
+    assert folder.name == f"openmpi-5.0.1-py312-tf2.21.0-patched{said}"
