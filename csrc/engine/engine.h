@@ -6,6 +6,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "base/patience.h"
 #include "base/peers.h"
 #include "base/world.h"
+#include "cache/keeper.h"
 #include "channel/certifier.h"
 #include "channel/channels.h"
 #include "channel/step_coordinator.h"
@@ -81,6 +83,10 @@ class Engine {
   void CreateChannel(const ChannelConfig& config);
   // Ends one use of the channel. After the last use this process sends RELEASE.
   void UnuseChannel(uint32_t number);
+  // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep it.
+  std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
+  std::shared_ptr<Keeper> TakeKeeper(uint32_t kept) EXCLUDES(mu_);
+  std::map<uint32_t, std::shared_ptr<Keeper>> Keepers() EXCLUDES(mu_);
 
   void LeaveChannels();
   void Bye();
@@ -97,8 +103,9 @@ class Engine {
   void EndForFinalize(void (*on_finalize)());
 
  private:
-  Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
+  Engine(const World& world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
+  std::unique_ptr<Certifier> MakeCertifier(View view);
   Send MakeSend();
   TraceLog* trace() { return timeline_ ? timeline_->log() : nullptr; }
   void NoteUnderWay(int64_t least);
@@ -121,7 +128,15 @@ class Engine {
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
-  const World world_;
+  // The processes by their roles in each kind of channel.
+  const World& WorldOf(View view) const { return worlds_[static_cast<size_t>(view)]; }
+  Certifier& CertifierOf(View view) { return *certifiers_[static_cast<size_t>(view)]; }
+  // True if other processes need this one until they are done.
+  bool HasToServe(const Member& member) const { return member.reads() || (caches_ && member.keeper >= 0); }
+
+  const std::array<World, 3> worlds_;  // by View
+  const World& world_ = worlds_[0];
+  std::atomic<bool> caches_{false};  // there has been a channel with cache="job"
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
@@ -130,11 +145,11 @@ class Engine {
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
-  std::unique_ptr<Certifier> certifier_;
+  std::array<std::unique_ptr<Certifier>, 3> certifiers_;  // by View
   std::unique_ptr<StreamComparer> comparer_;
   std::unique_ptr<Timeline> timeline_;  // may be null
   std::unique_ptr<Post> post_;
-  Channels channels_{&world_};
+  Channels channels_;
 
   Mutex mu_;
   CondVar changed_;
@@ -143,6 +158,7 @@ class Engine {
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);  // begun at this process's BYE, if it also reads
   bool stopped_ GUARDED_BY(mu_) = false;
+  std::map<uint32_t, std::shared_ptr<Keeper>> keepers_ GUARDED_BY(mu_);  // by kept channel
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
