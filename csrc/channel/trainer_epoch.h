@@ -47,7 +47,7 @@ struct Arrival {
   uint64_t rows = 0, hash = 0;  // as reported by its reader (wire::Data)
   double cost = 0;              // weighed channels: of all rows of the step, of all trainers
   int reader = 0;
-  std::vector<Arrival> more;  // joined channels: the shares of the other sources, in the sources' order
+  std::vector<Arrival> more = {};  // joined channels: the shares of the other sources, in the sources' order
 };
 
 class TrainerEpoch {

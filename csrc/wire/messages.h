@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/outcome.h"
+#include "base/world.h"
 #include "wire/codec.h"
 #include "wire/coordinates.h"
 
