@@ -37,6 +37,8 @@ class Fingerprints {
   // The hash of a share that has arrived. `rows`: the number of its rows without padding. The share may lack all
   // components of an element, as a piece of a cached share may (rows/gather.h).
   proof::ShareHash Arrived(const Columns& share, uint64_t rows) const;
+  // The hash of a piece of a share (rows/gather.h), with its head. Its keeper and its trainer compute it in the same way.
+  proof::ShareHash HashPiece(const Columns& piece, uint64_t rows) const;
 
  private:
   std::vector<Leaf> leaves_;

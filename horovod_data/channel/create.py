@@ -13,7 +13,7 @@ from ..errors import explain, explained, say, words_of
 from ..job import state
 from ..native import bindings
 from ..observe.progress import watch
-from . import reader_thread
+from . import cached, reader_thread
 from .agreement import Said, check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, Options
 from .reading import EMPTY, INFINITE, UNKNOWN, Reading, steps_of
@@ -69,6 +69,7 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
     own work has failed. So all ranks raise the error of a failed rank.
     `ctrl_c` delivers signals while the program's own code runs. After that it defers signals.
     """
+    cached.check_layout(job, options)
     mine: dict[str, Any] = {"arguments": options.words()}
     reading: Optional[Reading] = None
     dealer: Optional[reader_thread.Dealer] = None
@@ -85,6 +86,9 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
             mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary)
+            if options.cached and reading.count == INFINITE:
+                what = 'cache="job" keeps all elements of the source, which is infinite'
+                raise explained(ValueError, what, "Leave out .repeat(): each iteration is an epoch")
             dealer = reader_thread.Dealer(reading)
     except BaseException as error:  # also Ctrl-C and sys.exit()
         failure = error
@@ -98,13 +102,19 @@ def make(job: state.Job, options: Options, call: str, read: Read, ctrl_c: signal
         number, said = _exchanged(mine, what, failure)
         check_agreement(job, what, said)
         check_errors(job, what, said, failure)
-        channel, arenas = _agreed(job, options, number, what, said, reading)
+        channel, arenas, elements = _agreed(job, options, number, what, said, reading)
         if reading is not None and reading.spec is EMPTY:
             reading.agreed(channel.spec)
-        _create(channel, arenas, reading)
+        _note(channel)
+        of_readers = channel
+        if options.cached:
+            of_readers = dataclasses.replace(channel, label=f"{channel.label} (load)")
+            channel = _create_kept(job, of_readers, channel.label, arenas, elements, reading, what)
+        else:
+            _create(channel, arenas, reading)
         watch.expect(channel.label, channel.steps)
         if dealer is not None:
-            dealer.begin(channel.number, channel.label)
+            dealer.begin(of_readers.number, of_readers.label)
         made = True
         return channel
     finally:
@@ -131,8 +141,11 @@ def _exchanged(mine: dict[str, Any], what: str, failure: Optional[BaseException]
 
 def _agreed(
     job: state.Job, options: Options, number: int, what: str, said: Said, reading: Optional[Reading]
-) -> tuple[Channel, list[int]]:
-    """Returns the channel, and the size of each reader's arena. Raises ValueError if the readers' data don't match."""
+) -> tuple[Channel, list[int], int]:
+    """Returns the channel, the size of each reader's arena, and the number of all readers' elements (as tf.data counts).
+
+    Raises ValueError if the readers' data don't match.
+    """
     by_rank = {rank: contribution for ranks, contribution in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     names = [f"reader {reader} on {job.hosts[rank]}" for reader, rank in enumerate(job.layout.readers)]
@@ -141,44 +154,95 @@ def _agreed(
         parts = [None if words["part"] is None else PartSummary(**words["part"]) for words in readers]
         check_parts(parts, fingerprints, names, what)
     spec = _spec(what, readers, reading)
-    steps = _steps(job, options, spec, [words["count"] for words in readers], [words["steps"] for words in readers])
+    counts = [words["count"] for words in readers]
+    steps = _steps(job, options, spec, counts, [words["steps"] for words in readers])
     channel = Channel(number, options.name or f"channel{number}", options, spec, steps)
     if reading is None or reading.part is None:
         _warn_of_duplicates(job.reader, fingerprints, names, channel.label)
     elif job.reader == 0:
         how = f'shard="auto": each of {len(names)} readers {reading.part.what}'
         say(explain(how, where=f"{names[0]}, channel {channel.label}"))
-    return channel, [words["arena"] for words in readers]
+    return channel, [words["arena"] for words in readers], UNKNOWN if min(counts) < 0 else sum(counts)
 
 
-def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
+def _create_kept(
+    job: state.Job,
+    load: Channel,
+    label: str,
+    arenas: list[int],
+    elements: int,
+    reading: Optional[Reading],
+    what: str,
+) -> Channel:
+    """Creates both channels of cache="job". Returns the one that the program sees, with the name `label`. Collective.
+
+    `load`: the channel from the readers to the keepers, as the ranks have agreed on it.
+    """
+    options, mine = load.options, {}
+    keeper: Optional[cached.Keeper] = None
+    failure: Optional[BaseException] = None
+    if job.comm_rank in job.layout.keepers(job.hosts):
+        try:
+            mine = cached.contribution(job)
+            keeper = cached.Keeper(load.number)
+        except Exception as error:
+            failure = error
+            mine["error"] = words_of(error)
+    made = False
+    try:
+        number, said = _exchanged(mine, what, failure)
+        check_errors(job, what, said, failure)
+        kept = dataclasses.replace(load, number=number, label=label)
+        _create(load, arenas, reading, **cached.load_fields(options))
+        limit = None if keeper is None else mine["limit"]
+        _create(kept, cached.of_keepers(job, said, "arena"), reading, **cached.kept_fields(options, limit, elements))
+        if keeper is None:
+            bindings.channel_unuse(load.number)
+        else:
+            keeper.begin(kept.number, kept.label)
+            job.keeps = True
+        made = True
+        return kept
+    finally:
+        if keeper is not None and not made:
+            keeper.dealer.cancel()
+        failure = None  # as in make()
+
+
+def _note(channel: Channel) -> None:
+    """Notes what other modules must know of a channel with this name. Call it before the channel is created."""
     options = channel.options
-    # The most bytes that a reader may send ahead for this channel: at most a quarter of the smallest arena, because all
-    # channels share a reader's arena.
-    prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
     watch.renew(channel.label)
     (per_rank.add if options.batch == "per_rank" else per_rank.discard)(channel.label)
     (dynamic.add if options.schedule == "dynamic" else dynamic.discard)(channel.label)
     fills = options.remainder in ("pad", "repeat") and options.weigh is None
     (filled.add if fills else filled.discard)(channel.label)
-    bindings.channel_create(
-        channel.label,
-        [_component(part) for part in specs.components_of_channel(channel.spec, options.has_costs)],
-        number=channel.number,
-        batch=BATCH.index(options.batch),
-        schedule=SCHEDULE.index(options.schedule),
-        remainder=REMAINDER.index(options.remainder),
-        prefetch=0 if options.prefetch == AUTO else options.prefetch,
-        prefetch_bytes=prefetch_bytes,
-        on_error_continue=options.on_reader_error == "continue",
-        weighed=options.weigh is not None,
-        has_costs=options.has_costs,
-        add_weight=options.weighs and not options.has_costs,
-        verify=options.verify,
-        divided=reading is not None and reading.part is not None,
-        is_source=reading is not None,
-        elements=UNKNOWN if reading is None else reading.count,
-    )
+
+
+def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], **fields: Any) -> None:
+    """Creates a channel of the core. `fields`: options that replace the usual ones."""
+    options = channel.options
+    # The most bytes that a reader may send ahead for this channel: at most a quarter of the smallest arena, because all
+    # channels share a reader's arena.
+    prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
+    usual = {
+        "number": channel.number,
+        "batch": BATCH.index(options.batch),
+        "schedule": SCHEDULE.index(options.schedule),
+        "remainder": REMAINDER.index(options.remainder),
+        "prefetch": 0 if options.prefetch == AUTO else options.prefetch,
+        "prefetch_bytes": prefetch_bytes,
+        "on_error_continue": options.on_reader_error == "continue",
+        "weighed": options.weigh is not None,
+        "has_costs": options.has_costs,
+        "add_weight": options.weighs and not options.has_costs,
+        "verify": options.verify,
+        "divided": reading is not None and reading.part is not None,
+        "is_source": reading is not None,
+        "elements": UNKNOWN if reading is None else reading.count,
+    }
+    components = [_component(part) for part in specs.components_of_channel(channel.spec, options.has_costs)]
+    bindings.channel_create(channel.label, components, **{**usual, **fields})
 
 
 def _component(part: specs.Component) -> bindings.Component:

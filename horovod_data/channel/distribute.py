@@ -46,6 +46,9 @@ def distribute_dataset(
     prefetch_mb: Optional[float] = None,
     shard: Optional[str] = None,
     weigh: Union[None, str, Callable[..., Any]] = None,
+    cache: Optional[str] = None,
+    shuffle: bool = False,
+    seed: int = 0,
 ) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks. Each rank gets its own elements only.
 
@@ -107,6 +110,17 @@ def distribute_dataset(
         (x, y) becomes (x, y, weight) with a float32 weight for each row. (x, y, sample_weight), where sample_weight is
         one float tensor with an axis 0, becomes (x, y, sample_weight * weight). Anything else becomes
         (element, weight).
+      cache: "job": the pipeline runs once, and its rows (elements with batch="per_rank") stay in the memory of the job's
+        hosts. Later epochs are delivered from there (docs/slow-storage.md). Epoch 1 comes in the pipeline's order. Put
+        random augmentation behind this call, because every epoch gets the same rows.
+        A host keeps at most HOROVOD_DATA_CACHE_GB, by default half of the memory that is available in this call. What
+        exceeds that goes to files in HOROVOD_DATA_CACHE_DIR. Without such a folder every rank raises an error.
+        The data must be finite. Not with schedule="dynamic", a function with a parameter `epoch`,
+        on_reader_error="continue", or a reader on each of several hosts.
+      shuffle: with cache="job". True: every epoch after the first delivers all rows in a new permutation. It depends on
+        `seed` and on the number of the epoch alone. A restored run continues the numbers. False: every epoch has the
+        order of epoch 1.
+      seed: of the permutations: a whole number of at most 64 bits.
       verify: True: every row is hashed where the pipeline yields it, and again where a rank gets it. A row that is
         lost, repeated, altered, or on the wrong rank is an error on every rank (DataLossError). At the end of an epoch,
         a log line and a record in the file HOROVOD_DATA_CERTIFICATE certify it (docs/certificate.md).
@@ -133,6 +147,7 @@ def distribute_dataset(
     Iterating raises, on every rank:
 
     - tf.errors.*: an error of the reader's pipeline, with its place (channel, epoch, step, reader and host).
+    - ResourceExhaustedError: with cache="job": the rows of a host don't fit in its memory.
     - UnavailableError: a process was lost.
     - DeadlineExceededError: nothing has come for HOROVOD_DATA_TIMEOUT seconds.
     - FailedPreconditionError: after shutdown(), or when a newer iterator of the dataset has ended this epoch.

@@ -22,9 +22,11 @@ REMAINDER = ("drop", "partial", "pad", "repeat")
 ROWS = "rows"
 ON_ERROR = ("raise", "continue")
 AUTO = "auto"
+JOB = "job"
 MIB = 1 << 20
 _MOST_PREFETCH = 2**31 - 1  # a C int
 _MOST_MB = float(1 << 20)
+_SEED_BITS = 64
 
 
 class _Marker(str):
@@ -54,6 +56,9 @@ class Options:
     prefetch_mb: Optional[float] = None
     shard: Optional[str] = None
     weigh: Any = None
+    cache: Optional[str] = None
+    shuffle: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, BATCH)
@@ -91,6 +96,35 @@ class Options:
                 f'weigh={self.weigh!r} divides the rows of a step by their cost, but schedule="dynamic" has no steps',
                 'Use schedule="static" with it',
             )
+        self._check_cache()
+
+    def _check_cache(self) -> None:
+        if self.cache is not None and not (isinstance(self.cache, str) and self.cache == JOB):
+            raise explained(ValueError, f"cache={self.cache!r} is not known", "Use None or 'job'")
+        if not isinstance(self.shuffle, bool):
+            raise explained(TypeError, f"shuffle must be True or False, not {self.shuffle!r}")
+        object.__setattr__(self, "seed", _seed(self.seed))
+        if self.cache is None:
+            if self.shuffle or self.seed:
+                given = "shuffle=True" if self.shuffle else f"seed={self.seed}"
+                what = f'{given} is about the rows that cache="job" keeps, but cache=None keeps none'
+                raise explained(ValueError, what, 'Use cache="job" with it, or Dataset.shuffle() in the pipeline')
+            return
+        if self.schedule == "dynamic":
+            what = 'cache="job" delivers the same steps in every epoch, but schedule="dynamic" has no steps'
+            raise explained(ValueError, what, 'Use schedule="static" with it')
+        if self.on_reader_error == "continue":
+            what = (
+                'cache="job" runs the pipeline once, so with on_reader_error="continue" an element that is lost once '
+                "would be lost in all epochs"
+            )
+            to_do = 'Use on_reader_error="raise" with it: after an error the next epoch runs the pipeline again'
+            raise explained(ValueError, what, to_do)
+
+    @property
+    def cached(self) -> bool:
+        """Says whether the job keeps the rows in its memory."""
+        return self.cache is not None
 
     @property
     def has_costs(self) -> bool:
@@ -145,6 +179,15 @@ def _size(given: Any) -> Optional[float]:
     if not math.isfinite(size) or size < LEAST_MB:
         raise explained(ValueError, f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more")
     return min(size, _MOST_MB)
+
+
+def _seed(given: Any) -> int:
+    """The seed as a number of 64 bits without a sign."""
+    if (seed := whole(given)) is None:
+        raise explained(TypeError, f"seed={given!r} is not a whole number")
+    if not -(1 << (_SEED_BITS - 1)) <= seed < 1 << _SEED_BITS:
+        raise explained(ValueError, f"seed has more than {_SEED_BITS} bits", "Use a number from -2**63 to 2**64 - 1")
+    return seed & ((1 << _SEED_BITS) - 1)
 
 
 def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:

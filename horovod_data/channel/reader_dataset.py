@@ -44,7 +44,7 @@ def read_dataset(
         if not private.is_eager(variant):
             return _of_graph(dataset_or_fn, _rules(options, reader, readers, group_trainers), variant.graph)
         return read_made(dataset_or_fn, None, options, reader, readers, group_trainers)
-    function, wants = with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
+    function, wants = with_context(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers), options)
     first = called(function, 1 if wants.epoch else None)
     if options.shard is UNLESS_SHARDED and wants.context:  # the function gives each reader its part
         options = dataclasses.replace(options, shard=None)

@@ -79,8 +79,12 @@ class Wants(NamedTuple):
     epoch: bool  # the epoch's number, passed by the name `epoch`; the function is then called for every epoch
 
 
-def with_context(function: Callable[..., Any], context: Any) -> tuple[Callable[..., Any], Wants]:
-    """The function with its InputContext, if it takes one, and the arguments that it takes."""
+def with_context(function: Callable[..., Any], context: Any, options: Options) -> tuple[Callable[..., Any], Wants]:
+    """The function with its InputContext, if it takes one, and the arguments that it takes.
+
+    Raises:
+      TypeError, ValueError: the function takes what it can't get.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin function without a signature
@@ -102,6 +106,10 @@ def with_context(function: Callable[..., Any], context: Any) -> tuple[Callable[.
         raise explained(TypeError, what, to_do)
     given = function.keywords if isinstance(function, functools.partial) else {}
     epoch = "epoch" in by_name and "epoch" not in given
+    if epoch and options.cached:
+        what = 'cache="job" runs the pipeline once, but the dataset function takes the number of the epoch as `epoch`'
+        to_do = "Leave out the parameter, and put what differs between epochs behind the call"
+        raise explained(ValueError, what, to_do)
     if not needed:
         return function, Wants(False, epoch)
     if needed[0].kind is needed[0].KEYWORD_ONLY or (epoch and needed[0].name in by_name):

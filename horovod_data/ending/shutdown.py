@@ -37,7 +37,7 @@ def shutdown() -> None:
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
       audit(), all ranks together first make the report of the last epoch.
-    - A reader serves until every trainer is done. If it also trains, a log line names the trainers for which it waits,
+    - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains, a log line names the trainers for which it waits,
       after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
       ranks, so that the error is seen first. This process takes no more data. Its exit, or a second call, waits.
@@ -45,12 +45,12 @@ def shutdown() -> None:
 
     Raises:
       RuntimeError: in a forked child.
-      TimeoutError: on a reader that trains: no trainer has taken a batch or ended for HOROVOD_DATA_TIMEOUT seconds.
+      TimeoutError: on a reader (or keeper of rows) that trains: no trainer has taken a batch or ended for HOROVOD_DATA_TIMEOUT seconds.
     """
     if (job := joined()) is None or known("shutdown()").ended:
         return
     error = _error_under_way()
-    if (error is None and not exit_status.failing()) or (job.reader is None and not _last_things):
+    if (error is None and not exit_status.failing()) or (not job.serves and not _last_things):
         _shut_down(exiting=not threading.main_thread().is_alive())  # called by an atexit handler of the program
     elif error is not None and not job.waits_at_exit:
         _say_during("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
@@ -84,7 +84,7 @@ def _shut_down(exiting: bool) -> None:
     watch.stop()
     if bindings.state() == bindings.State.RUNNING:
         bindings.bye()
-        if job.reader is not None:
+        if job.serves:
             if exiting and not bindings.wait_all_bye(_TOGETHER_SECONDS):
                 horovod.begin_to_end()
             if not exiting and job.trainer is not None:

@@ -32,6 +32,18 @@ class Layout:
         """The ranks of the communicator that train, by trainer index."""
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
+    def keepers(self, hosts: Sequence[str]) -> tuple[int, ...]:
+        """The processes that keep the rows of cache="job": one on each host, by their numbers.
+
+        A host's keeper is its first reader, otherwise its first trainer. Keeper 0 is on the host of reader 0. The other
+        keepers are in the order of their ranks. The C++ core has the same rule (csrc/base/world.h).
+        """
+        of_host: dict[str, int] = {}
+        for rank in (*self.readers, *self.trainers):
+            of_host.setdefault(hosts[rank], rank)
+        first, *others = of_host.values()
+        return (first, *sorted(others))
+
     def name(self, rank: int, host: str) -> str:
         """Names a process as error texts do (`where` in explained()).
 

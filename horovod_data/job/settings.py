@@ -19,6 +19,7 @@ PAYLOADS = ("auto", "message", "arena")
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
 LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; a value above a TiB means no limit
+_LEAST_GB = 0.001  # GiB
 _MOST_SECONDS = 1e8  # three years; a longer time means no limit, and a clock in nanoseconds overflows at 292 years
 
 
@@ -42,6 +43,9 @@ class Settings:
     prefetch_bytes: int = 64 << 20  # bytes sent ahead to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # verify every channel; channels made later read verify_in() again
     attempt: int = 1  # the number of this start of the job
+    cache_bytes: Optional[int] = (
+        None  # that a host keeps of a channel with cache="job"; None: half of what is available
+    )
     leave_status: int = 75  # of all ranks, after they have saved because of a signal
 
 
@@ -86,6 +90,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ),
         attempt=attempt,
+        cache_bytes=_cache_bytes_in(environ),
         leave_status=_status_in(environ, "HOROVOD_DATA_LEAVE_STATUS", 75),
     )
 
@@ -184,6 +189,28 @@ def _status_in(environ: Mapping[str, str], name: str, default: int) -> int:
         to_do = f"Set {name} to a number from 1 to 125, or unset it"
         raise explained(ValueError, f"{name}={text!r} is not an exit status", to_do)
     return int(text)
+
+
+def _cache_bytes_in(environ: Mapping[str, str]) -> Optional[int]:
+    name = "HOROVOD_DATA_CACHE_GB"
+    if not environ.get(name, "").strip():
+        return None
+    return int(min(_number_in(environ, name, 0.0, _LEAST_GB, "a size in GiB", "64"), _MOST_MB) * (1 << 30))
+
+
+def cache_folder_in(environ: Mapping[str, str]) -> str:
+    """The folder for rows that cache="job" can't keep in memory. Empty: there is none.
+
+    Raises:
+      ValueError: this process can't make files in it.
+    """
+    name = "HOROVOD_DATA_CACHE_DIR"
+    if not (folder := environ.get(name, "").strip()):
+        return ""
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        what = f"{name}={folder!r} is no folder in which this process can make files"
+        raise explained(ValueError, what, f"Make it on every host, set {name} to another folder, or unset it")
+    return folder
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:

@@ -27,6 +27,7 @@ class Job:
     environ: dict[str, str]  # the HOROVOD_DATA_* variables at the time of init()
     waits_at_exit: bool = False  # shutdown() was called while an exception was handled: the exit waits for other ranks
     ended: bool = False
+    keeps: bool = False  # this process keeps rows of a channel with cache="job"
 
     @property
     def reader(self) -> Optional[int]:
@@ -39,6 +40,11 @@ class Job:
         """This process's number among the trainers. None if it doesn't train."""
         index = self.layout.trainer_index[self.comm_rank]
         return index if index >= 0 else None
+
+    @property
+    def serves(self) -> bool:
+        """Says whether this process sends batches to trainers, until all trainers are done."""
+        return self.reader is not None or self.keeps
 
     def name(self, comm_rank: int) -> str:
         """The `where` of a process of the communicator, in texts."""

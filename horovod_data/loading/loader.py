@@ -36,6 +36,9 @@ def loader(
     prefetch_mb: Optional[float] = None,
     shard: Optional[str] = None,
     weigh: Union[None, str, Callable[..., Any]] = None,
+    cache: Optional[str] = None,
+    shuffle: bool = False,
+    seed: int = 0,
     writable: bool = False,
 ) -> Loader:
     """Deals the elements of the reader's source to all ranks, as distribute_dataset() does. Ranks need no TensorFlow.
@@ -54,7 +57,8 @@ def loader(
         num_input_pipelines, input_pipeline_id and num_replicas_in_sync. If the program has imported TensorFlow, that is
         a tf.distribute.InputContext. With a parameter named `epoch` the function is called for every epoch, with the
         epoch's number from 1. An iterator, such as a generator, can be read once: pass the function that makes it.
-      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb: as in distribute_dataset().
+      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb, cache, shuffle, seed: as in
+        distribute_dataset().
       shard: "auto": several readers divide the source. Of a Python iterable every reader reads everything, and delivers
         its part of the elements.
       weigh: as in distribute_dataset(). If the source is a Python iterable, a function gets its elements unchanged.
@@ -102,7 +106,7 @@ def _read(source: Any, options: Options, job: state.Job) -> Optional[Reading]:
     if isinstance(source, type) or callable(source) and not hasattr(source, "__iter__"):
         tf = sys.modules.get("tensorflow")
         context = InputContext if tf is None else tf.distribute.InputContext
-        made, wants = with_context(source, context(readers, job.reader, trainers))
+        made, wants = with_context(source, context(readers, job.reader, trainers), options)
         source = _called(made, 1 if wants.epoch else None)
         function = made if wants.epoch else None
     if _is_dataset(source):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed calls of the C functions in csrc/engine/c_api.cc and c_api_exchange.cc."""
+"""Typed calls of the C functions in csrc/engine/c_api.cc, c_api_cache.cc and c_api_exchange.cc."""
 
 from __future__ import annotations
 
@@ -303,6 +303,13 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
 
 # Ends one use of a channel (a number). A channel without users is released.
 channel_unuse = calls.checked("channel_unuse")
+
+
+# Keeper: keep(kept, load, epoch, number) deals an epoch of the channel `kept` from this process's memory, which the
+# channel `load` fills. It returns when all trainers have ended the epoch.
+keep = calls.checked("keep")
+# Keeper: frees the memory of a channel.
+keep_end = calls.checked("keep_end")
 
 
 def source_wait(channel: int) -> Optional[tuple[int, int]]:

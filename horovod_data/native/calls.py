@@ -84,6 +84,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
+    "keep": (c_int, [c_uint32, c_uint32, c_uint64, c_uint64]),
+    "keep_end": (c_int, [c_uint32]),
     "session": (c_uint64, []),
     "last_place": (c_char_p, []),
     "iterator_new": (c_int, [c_uint32, c_char_p, c_int, *_to(c_void_p)]),

@@ -26,6 +26,18 @@ def test_batches_travel_within_a_group():
     assert layout.group == (0, 1, 0, 1) and layout.group_trainers(2) == (0, 2)
 
 
+@pytest.mark.parametrize("hosts, arguments, keepers", [
+    ("aabb", {}, (0, 2)),
+    ("a", {}, (0,)),
+    ("aabb", {"readers": 1}, (3, 0)),  # keeper 0 is on the reader's host, and the reader is it
+    ("aabbc", {"readers": 2}, (3, 0, 4)),  # host c only reads
+    ("abc", {"readers": 2}, (1, 0, 2)),
+    ("cbabca", {}, (0, 1, 2)),
+])  # fmt: skip
+def test_a_host_has_one_keeper(hosts, arguments, keepers):
+    assert make_layout(list(hosts), **arguments).keepers(list(hosts)) == keepers
+
+
 @pytest.mark.parametrize("readers, processes", [(1, 1), (2, 2), (3, 1)])
 def test_somebody_must_train(readers, processes):
     with pytest.raises(ValueError) as error:

@@ -2,14 +2,17 @@
 """Each argument of distribute_dataset() stands in its signature, in its docstring, and in Options with its check."""
 
 import dataclasses
+import functools
 import inspect
 import re
 
+import numpy as np
 import pytest
 
 from horovod_data.channel.distribute import distribute_dataset
 from horovod_data.channel.options import Options
-from horovod_data.job.settings import read_settings
+from horovod_data.channel.reading import with_context
+from horovod_data.job.settings import cache_folder_in, read_settings
 
 
 def test_the_signature_is_that_of_options():
@@ -33,7 +36,63 @@ def test_the_environment_replaces_what_is_not_given(monkeypatch):
     assert Options("global").completed(settings).verify
 
 
-@pytest.mark.parametrize("wrong", [{"verify": 1}, {"prefetch": 1.5}, {"prefetch_mb": True}, {"name": 3}])
+def test_a_cached_channel_that_is_refused_says_what_to_do():
+    for wrong, what, to_do in (
+        ({"cache": "host"}, "cache='host' is not known", "Use None or 'job'"),
+        ({"shuffle": True}, "shuffle=True is about the rows", 'Use cache="job" with it'),
+        ({"seed": 3}, "seed=3 is about the rows", "or Dataset.shuffle()"),
+        ({"cache": "job", "schedule": "dynamic", "batch": "per_rank"}, "has no steps", 'Use schedule="static"'),
+        ({"cache": "job", "on_reader_error": "continue"}, "lost in all epochs", 'Use on_reader_error="raise"'),
+        ({"cache": "job", "seed": 1 << 64}, "more than 64 bits", "from -2**63 to 2**64 - 1"),
+        ({"cache": "job", "seed": -(1 << 63) - 1}, "more than 64 bits", "from -2**63 to 2**64 - 1"),
+    ):
+        with pytest.raises(ValueError) as error:
+            Options(**{"batch": "global", **wrong})
+        assert what in str(error.value) and to_do in str(error.value), error.value
+
+
+@pytest.mark.parametrize("seed, bits", [(0, 0), (-1, 2**64 - 1), (np.int8(-2), 2**64 - 2), (2**64 - 1, 2**64 - 1)])
+def test_the_seed_has_64_bits(seed, bits):
+    """Ranks may write one seed in two ways."""
+    assert Options("global", cache="job", shuffle=True, seed=seed).words()["seed"] == bits
+
+
+def test_the_memory_of_a_cached_channel_is_a_size_in_gib():
+    assert read_settings({}).cache_bytes is None
+    assert read_settings({"HOROVOD_DATA_CACHE_GB": "1.5"}).cache_bytes == 3 << 29
+    with pytest.raises(ValueError, match="HOROVOD_DATA_CACHE_GB='half' is not a size in GiB of 0.001 or more"):
+        read_settings({"HOROVOD_DATA_CACHE_GB": "half"})
+
+
+def test_the_folder_of_a_cached_channel_must_exist(tmp_path):
+    assert cache_folder_in({}) == ""
+    assert cache_folder_in({"HOROVOD_DATA_CACHE_DIR": str(tmp_path)}) == str(tmp_path)
+    (tmp_path / "file").touch()
+    for wrong in "file", "nothing":
+        with pytest.raises(
+            ValueError, match="is no folder in which this process can make files. Make it on every host"
+        ):
+            cache_folder_in({"HOROVOD_DATA_CACHE_DIR": str(tmp_path / wrong)})
+
+
+def test_a_function_of_the_epoch_is_not_cached():
+    with_context(lambda epoch: None, None, Options("global"))
+    with pytest.raises(ValueError, match="takes the number of the epoch as `epoch`. Leave out the parameter"):
+        with_context(lambda epoch: None, None, Options("global", cache="job"))
+    with_context(functools.partial(lambda epoch: None, epoch=1), None, Options("global", cache="job"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"verify": 1},
+        {"cache": "job", "shuffle": 1},
+        {"cache": "job", "seed": 0.5},
+        {"prefetch": 1.5},
+        {"prefetch_mb": True},
+        {"name": 3},
+    ],
+)
 def test_wrong_types(wrong):
     with pytest.raises(TypeError):
         Options("global", **wrong)
