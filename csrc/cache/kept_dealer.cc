@@ -7,7 +7,6 @@
 
 #include "base/exceptions.h"
 #include "rows/bundle.h"
-#include "rows/weights.h"
 
 namespace hvdata {
 
@@ -154,8 +153,7 @@ Outcome KeptDealer::Deal(const KeptSteps::Step& of, const std::vector<Unit>& hel
       if (owner < step.hashes.elements.size()) step.hashes.elements[owner].digest.Append(piece.hash.data);
       step.hashes.shares.push_back(piece.hash);
     }
-    if (config.weighed && !piece.columns.empty()) step.cost += SumOfCosts(piece.columns);
-    piece.columns.push_back(std::move(piece.head));
+    step.cost += piece.cost;
     const std::shared_ptr<Share> share =
         MakeShare(std::move(piece.columns), Receivers::One(world_.group_trainers[t], world_.self), post_);
     share->rows = piece.rows;

@@ -55,7 +55,7 @@ Outcome Loading::Take(const Arrival& arrival) {
   const Columns* share = nullptr;
   HVDATA_RETURN_IF_ERROR(TakeColumns(arrival.bundle, &share));
   if (fingerprints_)
-    HVDATA_RETURN_IF_ERROR(load_->Confirm(iterator_, arrival, fingerprints_->Arrived(*share, arrival.rows)));
+    HVDATA_RETURN_IF_ERROR(load_->Confirm(iterator_, arrival, fingerprints_->HashPiece(*share, arrival.rows)));
   uint64_t& turn = turns_[static_cast<size_t>(arrival.reader)];
   Loaded::Step step;
   const uint64_t number = plan::NumberOfLoadStep(turn++, arrival.reader, static_cast<int>(turns_.size()));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rows/gather.h"
+#include "rows/weights.h"
 
 namespace hvdata {
 
@@ -39,9 +40,12 @@ Outcome PieceMaker::Make(int64_t units, const std::vector<Unit>& held, const Col
                          std::vector<Piece>* pieces) const {
   for (int t = 0; t < world_.group_trainer_count(); ++t) {
     Piece piece;
-    HVDATA_RETURN_IF_ERROR(config_.whole_elements ? OfElement(t, units, held, model, &piece)
-                                                  : OfRows(t, units, held, model, &piece));
-    if (config_.verify) piece.hash = fingerprints_.Arrived(piece.columns, piece.rows);
+    Column head;
+    HVDATA_RETURN_IF_ERROR(config_.whole_elements ? OfElement(t, units, held, model, &piece, &head)
+                                                  : OfRows(t, units, held, model, &piece, &head));
+    if (config_.weighed && !piece.columns.empty()) piece.cost = SumOfCosts(piece.columns);
+    piece.columns.push_back(std::move(head));
+    if (config_.verify) piece.hash = fingerprints_.HashPiece(piece.columns, piece.rows);
     pieces->push_back(std::move(piece));
   }
   return {};
@@ -49,7 +53,7 @@ Outcome PieceMaker::Make(int64_t units, const std::vector<Unit>& held, const Col
 
 // Data rows come first, then filler rows.
 Outcome PieceMaker::OfRows(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model,
-                           Piece* piece) const {
+                           Piece* piece, Column* head) const {
   const plan::Rows part = plan::RowsOf(units, world_.group_trainer_count(), trainer, config_.remainder);
   std::vector<RowRef> rows;
   std::vector<int64_t> places;
@@ -68,7 +72,7 @@ Outcome PieceMaker::OfRows(int trainer, int64_t units, const std::vector<Unit>& 
     HVDATA_RETURN_IF_ERROR(cutter_.CutRows(*model, {0, 0, 1}, &zeros));
     for (int64_t i = 0; i < part.padding; ++i) rows.push_back({&zeros, 0}), places.push_back(part.count + i);
   }
-  piece->head = PieceHead(part.count + part.padding, part.count, places);
+  *head = PieceHead(part.count + part.padding, part.count, places);
   if (rows.empty() && model == nullptr) return {};
   HVDATA_RETURN_IF_ERROR(GatherRows(leaves_, rows, model != nullptr ? *model : *rows[0].columns, ArenaFor(trainer),
                                     &piece->columns, config_.component_names));
@@ -78,11 +82,11 @@ Outcome PieceMaker::OfRows(int trainer, int64_t units, const std::vector<Unit>& 
 
 // A share is one element. A trainer without an element gets a filler.
 Outcome PieceMaker::OfElement(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model,
-                              Piece* piece) const {
+                              Piece* piece, Column* head) const {
   const bool filler = trainer >= units;
   const auto [unit, none] = Between(held, trainer, filler ? trainer : trainer + 1);
   const bool mine = filler ? model != nullptr : unit != none;
-  piece->head = PieceHead(1, filler ? 0 : 1, mine ? std::vector<int64_t>{0} : std::vector<int64_t>());
+  *head = PieceHead(1, filler ? 0 : 1, mine ? std::vector<int64_t>{0} : std::vector<int64_t>());
   if (!mine) return {};
   if (filler) return cutter_.CutFiller(*model, trainer, &piece->columns);
   piece->rows = Count(*unit->columns);

@@ -29,10 +29,10 @@ class PieceMaker {
     int64_t row;
   };
   struct Piece {
-    Columns columns;  // without the head
-    Column head;
+    Columns columns;        // ending with the head
     uint64_t rows = 0;      // data rows of the columns
-    proof::ShareHash hash;  // of the columns, in a verified channel
+    double cost = 0;        // of these rows, in a weighed channel
+    proof::ShareHash hash;  // in a verified channel
   };
   // One piece for each trainer. `units`: of the step, on all keepers together. `held`: by position. `model`: columns
   // like those of the step, if this keeper makes the step's padding; otherwise null.
@@ -41,9 +41,10 @@ class PieceMaker {
   uint64_t Count(const Columns& element) const { return fingerprints_.Count(element.data()); }
 
  private:
-  Outcome OfRows(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model, Piece* piece) const;
-  Outcome OfElement(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model,
-                    Piece* piece) const;
+  Outcome OfRows(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model, Piece* piece,
+                 Column* head) const;
+  Outcome OfElement(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model, Piece* piece,
+                    Column* head) const;
   ArenaPtr ArenaFor(int trainer) const;
 
   const ChannelConfig& config_;

@@ -59,7 +59,7 @@ Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t print, Cut* cu
     }
     share.push_back(HeadOf(rows, print));
     if (config_.verify) {
-      cut->hashes.shares.push_back(fingerprints_.Arrived(share, data));
+      cut->hashes.shares.push_back(fingerprints_.HashPiece(share, data));
       cut->hashes.elements[0].digest.Append(cut->hashes.shares.back().data);
     }
     cut->rows.push_back(data);

@@ -202,20 +202,17 @@ std::vector<proof::Digest> Fingerprints::Rows(const Column* first, const std::ve
 }
 
 proof::ShareHash Fingerprints::HashShare(const proof::Digest& rows, const Columns& share) const {
-  const bool whole = share.size() >= width_;
-  const auto data = static_cast<int64_t>(rows.rows), all = whole ? static_cast<int64_t>(Count(share.data())) : 0;
-  proof::Digest rest;
-  if (whole) rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0];
+  const auto data = static_cast<int64_t>(rows.rows), all = static_cast<int64_t>(Count(share.data()));
+  const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0];
   const std::array<uint64_t, 6> known{rows.rows, rows.order, rows.sum, rest.rows, rest.order, rest.sum};
   proof::ShareHash made;
   made.hash = Hash(known.data(), sizeof(known), 0);
-  for (size_t i = whole ? width_ : 0; i < share.size(); ++i) made.hash = HashWhole(share[i], made.hash);  // weights
+  for (size_t i = width_; i < share.size(); ++i) made.hash = HashWhole(share[i], made.hash);  // weights
   made.data = rows;
   return made;
 }
 
 proof::ShareHash Fingerprints::Arrived(const Columns& share, uint64_t rows) const {
-  if (share.size() < width_) return HashShare({}, share);
   const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
   return HashShare(Rows(share.data(), {{0, data, 0}})[0], share);
 }

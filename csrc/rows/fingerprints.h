@@ -34,8 +34,7 @@ class Fingerprints {
 
   // The hash of a share. `rows`: the digest of its data rows, which come first. Padding and weights are hashed here.
   proof::ShareHash HashShare(const proof::Digest& rows, const Columns& share) const;
-  // The hash of a share that has arrived. `rows`: the number of its rows without padding. The share may lack all
-  // components of an element, as a piece of a cached share may (rows/gather.h).
+  // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Columns& share, uint64_t rows) const;
   // The hash of a piece of a share (rows/gather.h), with its head. Its keeper and its trainer compute it in the same way.
   proof::ShareHash HashPiece(const Columns& piece, uint64_t rows) const;
