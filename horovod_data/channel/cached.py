@@ -94,6 +94,7 @@ def kept_fields(options: Options, limit: Optional[int], elements: int) -> dict[s
     """
     return {
         "view": KEPT,
+        "whole_elements": options.batch == "per_rank",
         "divided": False,
         "is_source": limit is not None,
         "elements": elements,
