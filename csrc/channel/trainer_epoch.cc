@@ -267,7 +267,8 @@ void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
     const uint64_t limit = Limit(r);
-    if (r != taken_from && (tail_ || limit == lane.sent_limit)) continue;
+    const bool later = joined() && taken_from >= 0;  // a call for this reader follows
+    if (r != taken_from && (tail_ || later || limit == lane.sent_limit)) continue;
     lane.sent_limit = limit;
     wire::Taken taken{LaneStep(lane.taken - (lane.unacknowledged ? 1 : 0)), LaneStep(limit)};
     if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
