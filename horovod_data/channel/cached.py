@@ -23,7 +23,6 @@ from .reading import UNKNOWN, Reading
 
 LOAD, KEPT = 1, 2  # View in csrc/base/world.h
 _GIB = 1 << 30
-CURES = "Use more hosts, raise HOROVOD_DATA_CACHE_GB, or set HOROVOD_DATA_CACHE_DIR to a folder on a disk of the host"
 HALF = 1 << 32  # numbers for the core are doubles, so a seed is given in two halves
 
 
@@ -100,4 +99,7 @@ def check_size(job: state.Job, spec: Any, elements: int, said: Said) -> None:
                 f'cache="job" would keep {part / _GIB:.2f} GiB on host {job.hosts[keeper]}, '
                 f"which may keep {limit / _GIB:.2f} GiB"
             )
-            raise raised(here(), "ResourceExhaustedError", f"{what}. {CURES}")
+            cures = (
+                "Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts"
+            )
+            raise raised(here(), "ResourceExhaustedError", f"{what}. {cures}.")
