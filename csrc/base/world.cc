@@ -2,23 +2,71 @@
 #include "base/world.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace hvdata {
 
+namespace {
+
+// Chooses the keeper of each host: its first reader, which shares memory with the host's trainers anyway, else its first
+// trainer. (mail/host_links.cc chooses a porter by the same rule.) The host of reader 0 comes first, the others in the
+// order of their members.
+void ChooseKeepers(const std::vector<int>& readers, std::vector<Member>* members) {
+  std::map<std::string, size_t> chosen;  // by host
+  const auto index = [](const Member& m) { return std::pair(!m.reads(), m.reads() ? m.reader : m.trainer); };
+  for (size_t i = 0; i < members->size(); ++i) {
+    const Member& member = (*members)[i];
+    if (!member.reads() && !member.trains()) continue;
+    const auto [its, first] = chosen.emplace(member.host, i);
+    if (!first && index(member) < index((*members)[its->second])) its->second = i;
+  }
+  int count = 0;
+  const auto number = [&](const std::string& host) {
+    Member& keeper = (*members)[chosen.at(host)];
+    if (keeper.keeper < 0) keeper.keeper = count++;
+  };
+  for (Member& member : *members) member.keeper = -1;
+  if (!readers.empty()) number((*members)[static_cast<size_t>(readers[0])].host);
+  for (const Member& member : *members) {
+    if (chosen.count(member.host) > 0) number(member.host);
+  }
+}
+
+}  // namespace
+
 World World::Of(int self, std::vector<Member> members) {
+  World job;
+  job.self = self;
+  for (Member& member : members) member.rank = member.trainer;
+  std::vector<int> readers;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i].reader == 0) readers.push_back(static_cast<int>(i));
+  }
+  ChooseKeepers(readers, &members);
+  job.members = std::move(members);
+  return job.As(View::kJob);
+}
+
+World World::As(View view) const {
   World world;
+  world.view = view;
   world.self = self;
+  world.members = members;
   const auto put = [](std::vector<int>* members_of, int index, size_t member) {
     if (index < 0) return;
     members_of->resize(std::max(members_of->size(), static_cast<size_t>(index) + 1));
     (*members_of)[static_cast<size_t>(index)] = static_cast<int>(member);
   };
   for (size_t i = 0; i < members.size(); ++i) {
-    put(&world.readers, members[i].reader, i);
-    put(&world.trainers, members[i].trainer, i);
+    Member& member = world.members[i];
+    if (view == View::kLoad) member.trainer = member.keeper;
+    if (view == View::kKept) member.reader = member.keeper;
+    if (view != View::kJob) member.group = 0;
+    put(&world.readers, member.reader, i);
+    put(&world.trainers, member.trainer, i);
+    put(&world.keepers, member.keeper, i);
   }
-  world.members = std::move(members);
   const int group = world.me().group;
   world.source_indices.assign(world.members.size(), -1);
   world.group_trainer_indices = world.source_indices;
@@ -40,14 +88,32 @@ World World::Of(int self, std::vector<Member> members) {
   return world;
 }
 
+std::vector<int> World::KeeperOfRank() const {
+  std::map<std::string, int> of_host;
+  for (const int keeper : keepers) {
+    const Member& member = members[static_cast<size_t>(keeper)];
+    of_host[member.host] = member.keeper;
+  }
+  std::vector<int> keeper_of_rank;
+  for (const Member& member : members) {
+    if (member.rank < 0) continue;
+    keeper_of_rank.resize(std::max(keeper_of_rank.size(), static_cast<size_t>(member.rank) + 1));
+    keeper_of_rank[static_cast<size_t>(member.rank)] = of_host[member.host];
+  }
+  return keeper_of_rank;
+}
+
 std::string World::Name(int member) const {
   const Member& m = members[static_cast<size_t>(member)];
-  const std::string role = m.trains() ? "rank " + std::to_string(m.trainer) : "reader " + std::to_string(m.reader);
+  const bool keeps = m.keeper >= 0 && (view == View::kLoad || (view == View::kKept && m.rank < 0));
+  const std::string role = keeps         ? "keeper " + std::to_string(m.keeper)
+                           : m.rank >= 0 ? "rank " + std::to_string(m.rank)
+                                         : "reader " + std::to_string(m.reader);
   return role + " on " + m.host;
 }
 
 std::string World::ReaderName(int reader) const {
-  return "reader " + std::to_string(reader) + " on " +
+  return (view == View::kKept ? "keeper " : "reader ") + std::to_string(reader) + " on " +
          members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
 }
 

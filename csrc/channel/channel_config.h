@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "base/world.h"
 #include "plan/plan.h"
 
 namespace hvdata {
@@ -27,13 +28,21 @@ namespace hvdata {
   FIELD(bool, verify, false)                /* hash every row, and certify every epoch */                             \
   FIELD(bool, divided, false)               /* several readers divide one pipeline (shard="auto") */                  \
   FIELD(bool, is_source, false)             /* this process is a reader of the channel */                             \
-  FIELD(int64_t, elements, -2)              /* on a reader, of its dataset; -1: infinite, -2: unknown */
+  FIELD(int64_t, elements, -2)              /* on a reader, of its dataset; -1: infinite, -2: unknown */              \
+  FIELD(View, view, View::kJob)             /* cache="job": the channel is one of two */                              \
+  FIELD(bool, whole_elements, false)        /* cache="job": elements are kept whole, because batch="per_rank" */      \
+  FIELD(bool, shuffle, false)               /* kKept: each epoch but the first has an order of its own */             \
+  FIELD(uint64_t, seed_high, 0)             /* the upper 32 bits of the seed, since a double has no 64 bits */        \
+  FIELD(uint64_t, seed_low, 0)              /* the lower 32 bits */                                                   \
+  FIELD(uint64_t, cache_bytes, 0)           /* kKept: the memory that a keeper may take */
 
 struct ChannelOptions {
   HVDATA_CHANNEL_OPTIONS(HVDATA_MEMBER)
 };
 
 struct ChannelConfig : ChannelOptions {
+  // A step has a share of each source. In other channels with several sources a step has a share of one of them.
+  bool joined() const { return view == View::kKept; }
   std::string name;
   // By component.
   std::vector<std::string> component_names;  // for error texts: "['image']", ...

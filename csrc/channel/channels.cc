@@ -25,7 +25,7 @@ void Channels::Add(const ChannelConfig& config, Channel channel) {
     }
   }
   made_ = std::max(made_, config.number);
-  channels_[config.number] = std::move(channel);
+  if (channel.sink || channel.source) channels_[config.number] = std::move(channel);
 }
 
 std::vector<Channel> Channels::All() const {
@@ -57,6 +57,12 @@ std::shared_ptr<Source> Channels::FindSource(uint32_t number) const {
   MutexLock lock(&mu_);
   const auto found = channels_.find(number);
   return found == channels_.end() ? nullptr : found->second.source;
+}
+
+std::shared_ptr<Sink> Channels::FindSink(uint32_t number) const {
+  MutexLock lock(&mu_);
+  const auto found = channels_.find(number);
+  return found == channels_.end() ? nullptr : found->second.sink;
 }
 
 void Channels::EndSource(uint32_t number) {
@@ -99,17 +105,18 @@ Channel Channels::DeliverEarly(uint32_t number) {
 void Channels::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) const {
   if (wire::IsForReader(header.message)) {
     if (channel.source) channel.source->Handle(member, header);
-  } else if (const int reader = world_->SourceIndex(member);
-             channel.sink && (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))) {
-    channel.sink->Handle(reader, std::move(header), std::move(bundle));
+  } else if (channel.sink) {
+    const int reader = channel.sink->world().SourceIndex(member);
+    if (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))
+      channel.sink->Handle(reader, std::move(header), std::move(bundle));
   }
 }
 
 void Channels::OnDeparted(int member) {
-  const int trainer = world_->GroupTrainerIndex(member);
-  if (trainer < 0) return;
   for (const Channel& channel : All()) {
-    if (channel.source) channel.source->Depart(trainer);
+    if (!channel.source || channel.source->config().view == View::kLoad) continue;
+    const int trainer = channel.source->world().GroupTrainerIndex(member);
+    if (trainer >= 0) channel.source->Depart(trainer);
   }
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/world.h"
 #include "channel/channel_config.h"
 #include "channel/sink.h"
 #include "channel/source.h"
@@ -35,15 +34,15 @@ class Channels {
     std::optional<ReaderTimes> reader;
   };
 
-  explicit Channels(const World* world) : world_(world) {}
-
-  // Adds a new channel. Call DeliverEarly() next, as soon as no message is being delivered.
+  // Adds a new channel. It may have neither sink nor source, if this process has no part in it. Call
+  // DeliverEarly() next, as soon as no message is being delivered.
   void Add(const ChannelConfig& config, Channel channel) EXCLUDES(mu_);
   std::vector<Channel> All() const EXCLUDES(mu_);
 
   std::shared_ptr<Sink> Use(uint32_t number) EXCLUDES(mu_);  // null when there is no sink; otherwise pair with Unuse
   bool Unuse(uint32_t number) EXCLUDES(mu_);                 // true: that was the last use
   std::shared_ptr<Source> FindSource(uint32_t number) const EXCLUDES(mu_);
+  std::shared_ptr<Sink> FindSink(uint32_t number) const EXCLUDES(mu_);
   // Call it when the dealer of this channel has stopped for good.
   void EndSource(uint32_t number) EXCLUDES(mu_);
 
@@ -52,7 +51,7 @@ class Channels {
   void Deliver(int member, wire::Header header, BundlePtr bundle) EXCLUDES(mu_);
   // Delivers the kept messages. Returns the channel, without sink and source if it has ended.
   Channel DeliverEarly(uint32_t number) EXCLUDES(mu_);
-  // Call it when this member takes no more steps.
+  // Call it when this member takes no more steps of its program. Keepers still load.
   void OnDeparted(int member) EXCLUDES(mu_);
 
   // The accounts of channels, by name. All channels with names of their own have an account. Of the other channels only
@@ -68,8 +67,6 @@ class Channels {
 
   // Messages of an ended channel are dropped.
   void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle) const;
-
-  const World* const world_;
 
   Mutex looking_{Mutex::kBefore};  // held while Accounts() looks at all sinks and sources
   mutable Mutex mu_;

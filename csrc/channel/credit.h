@@ -47,8 +47,10 @@ class Credit {
     const auto readers = static_cast<uint64_t>(world.source_count());
     const bool is_auto = config.prefetch == 0;
     // If there are several readers, each deals its part of the steps in a window.
-    const int64_t first_limit = plan::Rotation(world.source_count())
-                                    .Ahead(world.SourceIndex(world.self), is_auto ? Window::kLeast : config.prefetch);
+    // In a joined channel each source deals all steps.
+    const int window = is_auto ? Window::kLeast : config.prefetch;
+    const int64_t first_limit =
+        config.joined() ? window : plan::Rotation(world.source_count()).Ahead(world.SourceIndex(world.self), window);
     return Credit(lanes, static_cast<uint64_t>(first_limit),
                   is_auto ? std::max<uint64_t>(config.prefetch_bytes / (lanes * readers), 1) : 0);
   }

@@ -41,7 +41,7 @@ inline bool SendsFillers(const ChannelConfig& config, const World& world) {
 // True if this reader and other readers together make the last steps of their leftovers (plan::Tail).
 inline bool SharesTail(const ChannelConfig& config, const World& world) {
   return world.source_count() > 1 && config.batch == plan::Batch::kPerRank &&
-         config.schedule == plan::Schedule::kStatic;
+         config.schedule == plan::Schedule::kStatic && !config.joined();
 }
 
 // An element that makes no full step at this reader's end. It becomes a step of one share, for the trainer that claims
@@ -177,7 +177,7 @@ class ReaderEpoch : private LaneOutput {
   DealtStep Dealt() const { return DealtStep(lanes_->dealt()); }
   Turn TurnOf(DealtStep step) const { return Turn(turn_.n + step.n); }
   bool coordinated() const { return IsCoordinated(config_, world_); }
-  bool takes_turns() const { return world_.source_count() > 1; }
+  bool takes_turns() const { return world_.source_count() > 1 && !config_.joined(); }
 
   void DealNow(Step step);
   bool StopsPulling() const;

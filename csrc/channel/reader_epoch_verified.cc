@@ -81,7 +81,7 @@ void ReaderEpoch::Settle() {
 // Ends the epoch with a finding.
 void ReaderEpoch::EndWith(const std::string& text) {
   // Sent at once, because trainers may wait for it at the end.
-  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}}, nullptr);
+  send_(world_.readers[0], wire::Report{"", {kDataLoss, text, Here()}, config_.view}, nullptr);
   Finish({kDataLoss, text});
   why_ = text;
 }
@@ -99,7 +99,7 @@ void ReaderEpoch::Report(bool over) {
   report.channel = accounted_before_ ? "" : config_.name;
   report.mode = {static_cast<uint8_t>(config_.batch), static_cast<uint8_t>(config_.schedule),
                  static_cast<uint8_t>(config_.remainder)};
-  send_(world_.readers[0], wire::Report{report.Encode()}, nullptr);
+  send_(world_.readers[0], wire::Report{report.Encode(), {}, config_.view}, nullptr);
 }
 
 }  // namespace hvdata

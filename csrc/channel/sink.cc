@@ -11,6 +11,16 @@
 
 namespace hvdata {
 
+namespace {
+
+// The most bytes of a source's shares in the window of one rank.
+uint64_t BytesOfWindow(const ChannelConfig& config, const World& world) {
+  const int shares = world.group_trainer_count() * (config.joined() ? world.source_count() : 1);
+  return std::max<uint64_t>(config.prefetch_bytes / static_cast<uint64_t>(shares), 1);
+}
+
+}  // namespace
+
 Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
            Doorbell door, TraceLog* trace)
     : config_(std::move(config)),
@@ -19,9 +29,7 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       timeout_seconds_(timeout_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      window_(config_.prefetch,
-              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->group_trainer_count()), 1),
-              config_.schedule == plan::Schedule::kDynamic),
+      window_(config_.prefetch, BytesOfWindow(config_, *world), config_.schedule == plan::Schedule::kDynamic),
       times_(world->sources.size()) {
   clock_.TraceTo(trace, config_.number, world->source_readers);
 }
@@ -112,9 +120,11 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     if (next == TrainerEpoch::Next::kShare) {
       ++iterator->taken.n;
       ++tally_.steps;
-      tally_.rows += arrival->rows;
+      uint64_t rows = arrival->rows;
+      for (const Arrival& one : arrival->more) rows += one.rows;
+      tally_.rows += rows;
       ++times_.steps;
-      times_.rows += arrival->rows;
+      times_.rows += rows;
       times_.waits += waited ? 1 : 0;
       last_reader_ = arrival->reader;
       return {};
@@ -177,7 +187,7 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  epoch_->Acknowledge({EpochStep(), arrival.position, found.data.rows, found.hash});
+  epoch_->Acknowledge(arrival.reader, {EpochStep(), arrival.position, found.data.rows, found.hash});
   if (found.hash == arrival.hash && found.data.rows == arrival.rows) return {};
   failed_epoch_ = iterator.epoch;
   return {kDataLoss,
@@ -225,7 +235,10 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
                    const std::function<std::string()>& what) {
   int asked = 0;
   reason_.clear();
-  const uint64_t interrupts = WatchInterrupts();
+  // A thread of this library waits for the shares of a load. Ctrl-C is for the program's threads.
+  const bool of_program = config_.view != View::kLoad;
+  const uint64_t interrupts = of_program ? WatchInterrupts() : 0;
+  const auto interrupted = [&] { return of_program && interrupts != Interrupts(); };
   Patience patience(stall_seconds_, timeout_seconds_);
   const auto explain = [&] {
     mu_.AssertHeld();
@@ -237,7 +250,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   const auto where = [&] { return mu_.AssertHeld(), Here(*iterator); };
   while (!ready()) {
     if (iterator->cancelled) return {kCancelled, "the iterator was cancelled while it waited " + what(), where()};
-    if (interrupts != Interrupts()) return {kCancelled, "interrupted (SIGINT) while it waited " + what(), where()};
+    if (interrupted()) return {kCancelled, "interrupted (SIGINT) while it waited " + what(), where()};
     if (!failed_.ok()) return failed_.At(where());
     if (patience.AskDue()) {
       reason_.clear();
@@ -253,7 +266,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     }
     changed_.WaitFor(lock, std::min<std::chrono::nanoseconds>(patience.Slice(), std::chrono::milliseconds(100)), [&] {
       mu_.AssertHeld();
-      return ready() || iterator->cancelled || interrupts != Interrupts() || !failed_.ok();
+      return ready() || iterator->cancelled || interrupted() || !failed_.ok();
     });
   }
   return {};

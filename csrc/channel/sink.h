@@ -51,6 +51,7 @@ class Sink {
        Doorbell door = {}, TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
+  const World& world() const { return *world_; }
   int trainers() const { return static_cast<int>(world_->trainers.size()); }
 
   // ---- The iterator.
@@ -60,6 +61,7 @@ class Sink {
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
   // Verified channels: acknowledges the share that Next() returned last. `found`: the hash and the number of rows that
   // this rank computed for it. Returns an error if the reader sent another hash or another number.
+  // A joined channel: one call for each share of the step.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found);
   // Call it when the share that Next() returned last has become tensors, or could not become tensors. From now on the
   // user's step runs.

@@ -101,7 +101,7 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   if (state.kind > SinkState::kExhausted) {
     return {kDataLoss, "a checkpoint of this channel is damaged. Restore another one", Here({})};
   }
-  if (!state.lanes.empty() && state.lanes.size() != readers) {
+  if (!config_.joined() && !state.lanes.empty() && state.lanes.size() != readers) {
     return {kInvalidArgument,
             "this iterator was saved with " + std::to_string(state.lanes.size()) + " reader(s), but this job has " +
                 std::to_string(readers) + ". Each reader reads its own data. Use " +
@@ -118,12 +118,16 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   if (Runs(*iterator)) CloseEpoch();
   IteratorRun run;
   run.restored = state;
+  // All keepers of a joined channel are at the same step, and their states are equal. So the job may have other keepers.
+  if (config_.joined() && !state.lanes.empty()) run.restored.lanes.assign(readers, state.lanes[0]);
   static_cast<IteratorRun&>(*iterator) = std::move(run);
   restored_ = iterator;
   std::vector<std::string> nothing;
   return AskReaders(
       &lock, iterator, opened_ + 1, "restore",
-      [&](int reader, int64_t request) { return RestoreMessage(state, static_cast<size_t>(reader), request); },
+      [&](int reader, int64_t request) {
+        return RestoreMessage(iterator->restored, static_cast<size_t>(reader), request);
+      },
       &nothing);
 }
 

@@ -334,7 +334,7 @@ void Source::OnDeparted(int trainer) {
   if (roster_.AllDeparted()) {
     const int first = world_->readers[0];
     if (IsCoordinated(config_, *world_)) SendTo(first, begun_, wire::Ready{Progress::kDeparted, Turn(), {}});
-    if (config_.verify) SendTo(first, begun_, wire::Report());
+    if (config_.verify) SendTo(first, begun_, wire::Report{"", {}, config_.view});
     if (config_.divided) SendTo(first, begun_, wire::Pulled{0, {}, wire::Pulled::Progress::kDeparted});
   }
   if (epoch_ && t.closed < begun_) epoch_->OnDeparted(trainer);

@@ -17,11 +17,11 @@ TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint
       epoch_(epoch),
       send_(std::move(send)),
       lanes_(static_cast<size_t>(world.source_count())),
-      rotation_(world.source_count()),
+      rotation_(config.joined() ? 1 : world.source_count()),
       tail_taken_(from.tail_taken) {
   for (size_t r = 0; r < from.lanes.size(); ++r) {
     lanes_[r].position = from.lanes[r].position;
-    rotation_.Forward(static_cast<int>(r), static_cast<int64_t>(from.lanes[r].turn.n));
+    rotation_.Forward(InTurns(static_cast<int>(r)), static_cast<int64_t>(from.lanes[r].turn.n));
   }
   for (int r = 0; r < readers(); ++r) {
     At(r).sent_limit = Limit(r);
@@ -41,7 +41,7 @@ void TrainerEpoch::Close() {
 // Retires the readers that have sent END, as Take() does. A program that counts its steps never takes the end. So
 // Close() calls this function, and then sends each reader how many of its leftovers are dropped.
 void TrainerEpoch::RetireEnded() {
-  while (!dynamic() && !tail_) {
+  while (!dynamic() && !joined() && !tail_) {
     const Lane& lane = At(rotation_.Reader());
     if (!lane.ended || !lane.outcome.ok() || !lane.queue.empty()) return;
     rotation_.Retire(rotation_.Reader());
@@ -69,14 +69,22 @@ void TrainerEpoch::SaveTo(SinkState* state) const {
 std::vector<Turn> TrainerEpoch::Turns() const {
   std::vector<Turn> turns;
   turns.reserve(lanes_.size());
-  for (int r = 0; r < readers(); ++r) turns.emplace_back(static_cast<uint64_t>(rotation_.Round(r)));
+  for (int r = 0; r < readers(); ++r) turns.emplace_back(static_cast<uint64_t>(rotation_.Round(InTurns(r))));
   return turns;
 }
 
 // ---- Which share comes next.
 
+bool TrainerEpoch::HasNext() const {
+  if (at_end_) return verdict_ || patience_.Over();
+  if (!joined()) return HasNext(NextReader());
+  const auto ready = [](const Lane& lane) { return !lane.queue.empty() || lane.ended; };
+  return std::any_of(lanes_.begin(), lanes_.end(), HasFailed) || std::all_of(lanes_.begin(), lanes_.end(), ready);
+}
+
 TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
   HandedOut();
+  if (joined()) return TakeJoined(arrival, outcome);
   for (;;) {
     if (tail_ && TailIsOver()) return TakeEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
@@ -98,6 +106,27 @@ TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
   }
 }
 
+// All sources deal the same steps. If one of them fails, the steps before are taken first.
+TrainerEpoch::Next TrainerEpoch::TakeJoined(Arrival* arrival, Outcome* outcome) {
+  if (!HasNext()) return Next::kNothing;
+  const auto failed = std::find_if(lanes_.begin(), lanes_.end(), HasFailed);
+  if (failed != lanes_.end()) return *outcome = failed->outcome, Next::kEnd;
+  *outcome = {};
+  const auto ended = std::count_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.queue.empty(); });
+  if (ended == static_cast<std::ptrdiff_t>(lanes_.size())) return TakeEnd(outcome);
+  if (ended > 0) {
+    *outcome = {kInternal, "the keepers have ended the epoch at different steps", Where(world_.Name(world_.self))};
+    return Next::kEnd;
+  }
+  TakeFrom(0, arrival);
+  arrival->more.resize(lanes_.size() - 1);
+  for (int r = 1; r < readers(); ++r) {
+    TakeFrom(r, &arrival->more[static_cast<size_t>(r) - 1]);
+    arrival->cost += arrival->more[static_cast<size_t>(r) - 1].cost;
+  }
+  return Next::kShare;
+}
+
 // All shares are taken. A verified epoch is over when all ranks have taken theirs. So this rank waits for the verdict,
 // and every rank raises an error of the epoch. A rank that never reaches its end must not delay the other ranks, so the
 // wait is short.
@@ -117,6 +146,12 @@ TrainerEpoch::Next TrainerEpoch::TakeEnd(Outcome* outcome) {
 // share, in turn; a reader that has ended; a reader that runs.
 int TrainerEpoch::NextReader() const {
   if (at_end_) return 0;
+  if (joined()) {  // the first whose share has not come
+    for (int reader = 0; reader < readers(); ++reader) {
+      if (!HasNext(reader)) return reader;
+    }
+    return 0;
+  }
   if (tail_) return TailIsOver() ? 0 : tail_->At(static_cast<int64_t>(tail_taken_.n), Me()).reader;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
   if (kept_ >= 0) return kept_;
@@ -154,7 +189,8 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   Lane& lane = At(reader);
   *arrival = std::move(lane.queue.front());
   lane.queue.pop_front();
-  ++taken_.n;
+  const bool begins = !joined() || reader == 0;  // a step of a joined channel begins with the share of reader 0
+  if (begins) ++taken_.n;
   last_ = reader;
   kept_ = -1;
   arrival->reader = reader;
@@ -165,21 +201,25 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
     Claim();
   } else {
     lane.position = arrival->position;
-    rotation_.Advance(reader);
+    if (begins) rotation_.Advance(InTurns(reader));
   }
   if (config_.verify)
-    unacknowledged_ = reader;
+    lane.unacknowledged = true;
   else if (!tail_)
     SendLimits(reader);
 }
 
 void TrainerEpoch::HandedOut() {
-  if (unacknowledged_ >= 0) SendLimits(std::exchange(unacknowledged_, -1));
+  if (!config_.verify) return;
+  for (int r = 0; r < readers(); ++r) {
+    if (std::exchange(At(r).unacknowledged, false)) SendLimits(r);
+  }
 }
 
-void TrainerEpoch::Acknowledge(wire::Received received) {
+void TrainerEpoch::Acknowledge(int reader, wire::Received received) {
   received.step = EpochStep(taken_.n - 1);
-  SendLimits(std::exchange(unacknowledged_, -1), &received);
+  At(reader).unacknowledged = false;
+  SendLimits(reader, &received);
 }
 
 void TrainerEpoch::MakeTail() {
@@ -210,9 +250,11 @@ bool TrainerEpoch::Retire(int reader) {
 // decreases when the window shrinks. Under `dynamic` the reader bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
-  if (!rotation_.Runs(reader)) return lane.taken;
+  if (!rotation_.Runs(InTurns(reader))) return lane.taken;
   if (lane.on_demand) return lane.taken + (waits_ && lane.queue.empty() ? 1 : 0);
   const int window = window_->Steps();
+  if (joined())
+    return std::max(lane.taken + static_cast<uint64_t>(window), window_->fits_itself() ? lane.sent_limit : 0);
   const int part = window / readers() + (reader < window % readers() ? 1 : 0);
   const uint64_t limit =
       lane.taken + static_cast<uint64_t>(dynamic() ? std::max(part, 1) : rotation_.Ahead(reader, window));
@@ -225,9 +267,10 @@ void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
     const uint64_t limit = Limit(r);
-    if (r != taken_from && (tail_ || limit == lane.sent_limit)) continue;
+    const bool later = joined() && taken_from >= 0;  // a call for this reader follows
+    if (r != taken_from && (tail_ || later || limit == lane.sent_limit)) continue;
     lane.sent_limit = limit;
-    wire::Taken taken{LaneStep(lane.taken - (r == unacknowledged_ ? 1 : 0)), LaneStep(limit)};
+    wire::Taken taken{LaneStep(lane.taken - (lane.unacknowledged ? 1 : 0)), LaneStep(limit)};
     if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
     send_(r, taken);
   }
@@ -288,8 +331,8 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
   Lane& lane = At(reader);
   // If only other ranks restored a checkpoint, the first share shows the step at which the lane begins.
   const auto turn = static_cast<int64_t>(data.turn.n);
-  if (!dynamic() && !tail_ && lane.taken == 0 && lane.queue.empty() && turn > rotation_.Round(reader)) {
-    rotation_.Forward(reader, turn);
+  if (!dynamic() && !tail_ && lane.taken == 0 && lane.queue.empty() && turn > rotation_.Round(InTurns(reader))) {
+    rotation_.Forward(InTurns(reader), turn);
     SendLimits(-1);
   }
   lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash, data.cost});

@@ -47,6 +47,7 @@ struct Arrival {
   uint64_t rows = 0, hash = 0;  // as reported by its reader (wire::Data)
   double cost = 0;              // weighed channels: of all rows of the step, of all trainers
   int reader = 0;
+  std::vector<Arrival> more = {};  // joined channels: the shares of the other sources, in the sources' order
 };
 
 class TrainerEpoch {
@@ -61,10 +62,11 @@ class TrainerEpoch {
   // Takes the next share, if it has come. kEnd: the epoch is over, with *outcome.
   Next Take(Arrival* arrival, Outcome* outcome);
   // True if Take() would return a share or the end.
-  bool HasNext() const { return at_end_ ? verdict_ || patience_.Over() : HasNext(NextReader()); }
+  bool HasNext() const;
   int NextReader() const;
-  // Verified channels: acknowledges the last share of Take(). In other channels Take() acknowledges it.
-  void Acknowledge(wire::Received received);
+  // Verified channels: acknowledges the share of this reader that Take() gave last. In other channels Take()
+  // acknowledges it.
+  void Acknowledge(int reader, wire::Received received);
   // Call it when the share that Take() gave last has become tensors, or could not become tensors. A verified channel
   // acknowledges the share now, if Acknowledge() has not done so, because the other trainers may wait for that.
   void HandedOut();
@@ -96,6 +98,7 @@ class TrainerEpoch {
     uint64_t taken = 0, sent_limit = 0;  // lane steps
     Position position;                   // after the last taken step
     bool on_demand = false;              // after a recall: the reader sends only shares that a trainer waits for
+    bool unacknowledged = false;         // verified channels: the last taken share
     bool ended = false;
     bool lost = false;  // the reader has failed, and the other readers continue
     Outcome outcome;
@@ -114,6 +117,12 @@ class TrainerEpoch {
   Place Where(std::string process) const { return {std::move(process), "channel " + config_.name, epoch_, taken_.n}; }
   bool HasNext(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
   bool TailIsOver() const { return tail_taken_.n >= static_cast<uint64_t>(tail_->steps()); }
+  bool joined() const { return config_.joined(); }
+  // The number of a reader in the rotation. A joined channel has one turn for all.
+  int InTurns(int reader) const { return joined() ? 0 : reader; }
+  // The reader has sent an error instead of the next step.
+  static bool HasFailed(const Lane& lane) { return lane.ended && lane.queue.empty() && !lane.outcome.ok(); }
+  Next TakeJoined(Arrival* arrival, Outcome* outcome);
   void TakeFrom(int reader, Arrival* arrival);
   bool Retire(int reader);
   void MakeTail();
@@ -137,7 +146,6 @@ class TrainerEpoch {
   TailStep tail_taken_, tail_claimed_;  // including those of an earlier run
   int last_ = -1;                       // the reader of the last taken step
   int kept_ = -1;                       // dynamic: the reader of a share that is kept, because an iterator waits for it
-  int unacknowledged_ = -1;  // verified channels: the reader of the share that is taken and not acknowledged yet
   EpochStep taken_;
   bool waits_ = false;
   bool closed_ = false;

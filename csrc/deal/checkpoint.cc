@@ -32,8 +32,8 @@ Outcome OtherElements(const std::string& how) {
                          ". Restore it into a channel of the same pipeline");
 }
 
-plan::Holding HoldingOf(const CheckpointState& state) {
-  plan::Holding holding;
+plan::Untaken HoldingOf(const CheckpointState& state) {
+  plan::Untaken holding;
   holding.pulled = state.pulled;
   for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
   return holding;
@@ -264,7 +264,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Columns& element, proof::Bo
 // Divides the elements: some are dealt again, and the input must skip the other elements.
 Outcome Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken,
                             proof::Past* past) {
-  const plan::Holding holding = HoldingOf(state);
+  const plan::Untaken holding = HoldingOf(state);
   plan::Remaining remaining = plan::Remain(holding, resumption, std::move(taken));
   std::deque<std::pair<uint64_t, Columns>> elements;
   for (auto& element : state.elements) {

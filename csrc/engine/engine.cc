@@ -139,15 +139,15 @@ void Engine::NoteEnd(EngineState state, const std::string& why) {
   process.broken = why;
 }
 
-Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
-    : world_(std::move(world)),
+Engine::Engine(const World& world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
+    : worlds_{world.As(View::kJob), world.As(View::kLoad), world.As(View::kKept)},
       settings_(settings),
       session_(RandomNumber() | 1),
       peers_(world_),
       agreements_(std::make_unique<Agreements>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       exchange_(std::make_unique<Exchange>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
-      certifier_(std::make_unique<Certifier>(&world_, MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"))),
+      certifiers_{MakeCertifier(View::kJob), MakeCertifier(View::kLoad), MakeCertifier(View::kKept)},
       comparer_(std::make_unique<StreamComparer>(&world_, MakeSend())),
       timeline_(settings.timeline
                     ? std::make_unique<Timeline>(&world_, MakeSend(), FileOfTimeline(), settings.timeline_bytes)
@@ -155,6 +155,10 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, post_.get())) {
   transport_->Begin([this] { Tick(); }, [this] { return CheckDescriptors(); });
+}
+
+std::unique_ptr<Certifier> Engine::MakeCertifier(View view) {
+  return std::make_unique<Certifier>(&WorldOf(view), MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"));
 }
 
 Post::Ways Engine::MakeWays() {
@@ -171,8 +175,9 @@ Send Engine::MakeSend() {
 // ---- Incoming messages.
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
-  if (std::holds_alternative<wire::Report>(header.message)) {
-    return certifier_->OnReport(world_.members[static_cast<size_t>(member)].reader, header);
+  if (const auto* report = std::get_if<wire::Report>(&header.message)) {
+    const World& world = WorldOf(report->view);
+    return CertifierOf(report->view).OnReport(world.members[static_cast<size_t>(member)].reader, header);
   }
   if (std::holds_alternative<wire::Pulled>(header.message))
     return comparer_->OnPulled(world_.members[static_cast<size_t>(member)].reader, header);
@@ -207,16 +212,20 @@ void Engine::NoteUnderWay(int64_t least) {
 
 void Engine::CreateChannel(const ChannelConfig& config) {
   const uint32_t number = config.number;
+  const World& world = WorldOf(config.view);
+  if (config.view != View::kJob) caches_ = true;
+  // The ranks that wait for a load have a time limit. The load itself has none.
+  const double timeout_seconds = config.view == View::kLoad ? 0 : settings_.timeout_seconds;
   Channel channel;
-  if (world_.me().trains()) {
-    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
-                                          MakeSend(), Watched(post_->Door(false, number)), trace());
+  if (world.me().trains()) {
+    channel.sink = std::make_shared<Sink>(config, &world, settings_.stall_seconds, timeout_seconds, MakeSend(),
+                                          Watched(post_->Door(false, number)), trace());
   }
   if (config.is_source) {
-    channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
+    channel.source = std::make_shared<Source>(config, &world, settings_.stall_seconds, MakeSend(),
                                               Watched(post_->Door(true, number)), trace());
   }
-  certifier_->OnChannel(config.verify);
+  CertifierOf(View::kJob).OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
   channels_.Add(config, std::move(channel));
   post_->InTurn([this, number] {
@@ -232,12 +241,13 @@ void Engine::CreateChannel(const ChannelConfig& config) {
 }
 
 void Engine::UnuseChannel(uint32_t number) {
+  const std::shared_ptr<Sink> sink = channels_.FindSink(number);
   if (!channels_.Unuse(number)) return;
   {
     MutexLock lock(&mu_);
     if (said_bye_ || stopped_) return;
   }
-  for (const int member : world_.sources) post_->Send(member, MakeHeader(number, 0, wire::Release()));
+  for (const int member : sink->world().sources) post_->Send(member, MakeHeader(number, 0, wire::Release()));
   post_->Fetch();
 }
 
@@ -246,7 +256,7 @@ void Engine::UnuseChannel(uint32_t number) {
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
-    if (account.tally.epoch == 0) continue;
+    if (account.tally.epoch == 0 || account.options.view == View::kLoad) continue;
     place += (place.empty() ? " (here: channel " : "; channel ") + name + ", epoch " +
              std::to_string(account.tally.epoch) + ", step " + std::to_string(account.tally.steps);
   }
@@ -274,7 +284,9 @@ std::string Engine::Stats() const {
 
 std::string Engine::Certificates() const {
   std::string lines;
-  for (const std::string& record : certifier_->Last()) lines += record + "\n";
+  for (const auto& certifier : certifiers_) {
+    for (const std::string& record : certifier->Last()) lines += record + "\n";
+  }
   return lines;
 }
 
@@ -296,7 +308,7 @@ void Engine::Tick() {
   for (int member : died) {
     {
       MutexLock lock(&mu_);
-      const bool serves_us = world_.members[static_cast<size_t>(member)].reads() || Porters(world_)[self] == member;
+      const bool serves_us = HasToServe(world_.members[static_cast<size_t>(member)]) || Porters(world_)[self] == member;
       if ((said_bye_ && stopped_) || (byes_.count(member) && (said_bye_ || !serves_us))) continue;
     }
     const std::string lost = world_.Name(member) + " (process " +

@@ -6,6 +6,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -97,8 +98,9 @@ class Engine {
   void EndForFinalize(void (*on_finalize)());
 
  private:
-  Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
+  Engine(const World& world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
+  std::unique_ptr<Certifier> MakeCertifier(View view);
   Send MakeSend();
   TraceLog* trace() { return timeline_ ? timeline_->log() : nullptr; }
   void NoteUnderWay(int64_t least);
@@ -121,7 +123,15 @@ class Engine {
   void OnTimes(const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
-  const World world_;
+  // The processes by their roles in each kind of channel.
+  const World& WorldOf(View view) const { return worlds_[static_cast<size_t>(view)]; }
+  Certifier& CertifierOf(View view) { return *certifiers_[static_cast<size_t>(view)]; }
+  // True if other processes need this one until they are done.
+  bool HasToServe(const Member& member) const { return member.reads() || (caches_ && member.keeper >= 0); }
+
+  const std::array<World, 3> worlds_;  // by View
+  const World& world_ = worlds_[0];
+  std::atomic<bool> caches_{false};  // there has been a channel with cache="job"
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
@@ -130,11 +140,11 @@ class Engine {
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
-  std::unique_ptr<Certifier> certifier_;
+  std::array<std::unique_ptr<Certifier>, 3> certifiers_;  // by View
   std::unique_ptr<StreamComparer> comparer_;
   std::unique_ptr<Timeline> timeline_;  // may be null
   std::unique_ptr<Post> post_;
-  Channels channels_{&world_};
+  Channels channels_;
 
   Mutex mu_;
   CondVar changed_;

@@ -28,7 +28,7 @@ constexpr auto kEnds = std::chrono::seconds(5);      // for the end of a dealer:
 
 void Engine::LeaveChannels() {
   for (const Channel& channel : channels_.All()) {
-    if (channel.sink) channel.sink->Depart(ShutDownOutcome());
+    if (channel.sink && channel.sink->config().view != View::kLoad) channel.sink->Depart(ShutDownOutcome());
   }
   post_->Fetch();
 }
@@ -40,9 +40,10 @@ void Engine::Bye() {
     serves_on_ = Patience(settings_.stall_seconds, 0);
   }
   LeaveChannels();
-  if (!world_.me().reads()) EndTimeline();  // a reader's timeline ends in Stop()
+  if (!HasToServe(world_.me())) EndTimeline();  // a reader's timeline ends in Stop()
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
+  if (caches_) members.insert(world_.keepers.begin(), world_.keepers.end());
   for (int32_t trainer : bye.sent_to) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
   if (world_.readers[0] != world_.self) SendTimes(world_.readers[0]);
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
@@ -72,7 +73,7 @@ void Engine::EndTimeline() {
 // The program has finalised MPI before the end of the job. Trainers that still need this reader's batches get an error,
 // so that they don't wait for ever.
 void Engine::LeaveReaders() {
-  if (!world_.me().reads() || WaitAllBye(kServesOn)) return;
+  if (!HasToServe(world_.me()) || WaitAllBye(kServesOn)) return;
   std::set<int> byes;
   {
     MutexLock lock(&mu_);
@@ -88,7 +89,7 @@ void Engine::LeaveReaders() {
                              std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
                                return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
                              });
-  for (int member : keeps_in_step ? world_.trainers : world_.group_trainers) {
+  for (int member : keeps_in_step || caches_ ? world_.trainers : world_.group_trainers) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
 }
@@ -137,8 +138,9 @@ void Engine::Stop() {
   }
   for (const Channel& channel : channels_.All()) {
     if (channel.source) channel.source->Shut();
+    if (channel.sink && channel.sink->config().view == View::kLoad) channel.sink->Depart(ShutDownOutcome());
   }
-  certifier_->OnEnd();
+  CertifierOf(View::kJob).OnEnd();
   AwaitDealers();
   EndTimeline();
   agreements_->Fail(ShutDownOutcome());

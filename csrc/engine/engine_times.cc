@@ -12,6 +12,7 @@
 //   reader ...                        as `trainer`. Its lists are in the order of `serves`
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <set>
 
 #include "engine/engine.h"
@@ -65,8 +66,21 @@ std::string Engine::Times(bool reset) {
             Words(static_cast<int>(options.batch), static_cast<int>(options.schedule), options.prefetch, options.number,
                   tally.epoch, tally.rows, tally.steps, tally.dropped) +
             "\n";
-    if (account.trainer) text += Line(*account.trainer);
-    if (account.reader) text += Line(*account.reader);
+    // The lists of the other channels are by reader and by rank. A keeper's are by keeper, so only their sum is told.
+    std::optional<TrainerTimes> trainer = account.trainer;
+    std::optional<ReaderTimes> reader = account.reader;
+    if (options.view == View::kLoad) trainer.reset();
+    if (trainer && options.view == View::kKept) {
+      const int64_t all = std::accumulate(trainer->waited_for.begin(), trainer->waited_for.end(), int64_t{0});
+      trainer->waited_for.assign(world_.source_readers.size(), 0);
+      trainer->waited_for[0] = all;
+    }
+    if (reader && options.view == View::kLoad) {
+      reader->without_credit.assign(world_.group_trainers.size(), 0);
+      reader->without_credit_times.assign(world_.group_trainers.size(), 0);
+    }
+    if (trainer) text += Line(*trainer);
+    if (reader) text += Line(*reader);
   }
   if (!reset || me.trainer != 0) return text;
   // The programs of dedicated readers can't reset their times, because they are inside serve().

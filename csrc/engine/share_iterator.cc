@@ -6,6 +6,7 @@
 #include "base/exceptions.h"
 #include "engine/engine.h"
 #include "rows/bundle.h"
+#include "rows/gather.h"
 #include "rows/weights.h"
 
 namespace hvdata {
@@ -64,7 +65,34 @@ Outcome ShareIterator::TakeNext(const Take& take, Arrival* arrival, bool* end, c
   return outcome;
 }
 
+// A piece of a share of a joined channel.
+Outcome ShareIterator::TakePiece(const Arrival& piece, const Columns** columns) {
+  HVDATA_RETURN_IF_ERROR(TakeColumns(piece.bundle, columns));
+  if (!sink_->config().verify) return {};
+  if (!fingerprints_) fingerprints_.emplace(sink_->config());
+  return sink_->Confirm(iterator_, piece, fingerprints_->HashPiece(**columns, piece.rows));
+}
+
+// Makes the share of a step of the pieces of all keepers.
+Outcome ShareIterator::Join(const Arrival& first, Columns* share) {
+  const ChannelConfig& config = sink_->config();
+  std::vector<const Columns*> pieces(1 + first.more.size());
+  HVDATA_RETURN_IF_ERROR(TakePiece(first, &pieces[0]));
+  for (size_t i = 1; i < pieces.size(); ++i) HVDATA_RETURN_IF_ERROR(TakePiece(first.more[i - 1], &pieces[i]));
+  std::vector<Leaf> leaves = LeavesOf(config);
+  if (config.add_weight) leaves.push_back({Leaf::kDense, config.dtypes.size(), 1});
+  uint64_t data_rows = 0;
+  return JoinPieces(leaves, pieces, share, &data_rows);
+}
+
 Outcome ShareIterator::Receive(const Arrival& arrival, const Take& take) {
+  if (sink_->config().joined()) {
+    Columns joined;
+    HVDATA_RETURN_IF_ERROR(Join(arrival, &joined));
+    HVDATA_RETURN_IF_ERROR(Check(joined));
+    if (sink_->config().weighed) joined.back() = WeightsOf(joined.back(), sink_->trainers(), arrival.cost);
+    return take(joined);
+  }
   const Columns* share = nullptr;
   HVDATA_RETURN_IF_ERROR(TakeColumns(arrival.bundle, &share));
   HVDATA_RETURN_IF_ERROR(Check(*share));

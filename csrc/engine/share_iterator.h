@@ -48,6 +48,8 @@ class ShareIterator {
   Outcome Locked(Body body);
   Outcome TakeNext(const Take& take, Arrival* arrival, bool* end, const WhileCancellable& cancellable) REQUIRES(mu_);
   Outcome Receive(const Arrival& arrival, const Take& take) REQUIRES(mu_);
+  Outcome Join(const Arrival& first, Columns* share) REQUIRES(mu_);
+  Outcome TakePiece(const Arrival& piece, const Columns** columns) REQUIRES(mu_);
   Outcome Check(const Columns& share) const;
 
   const std::shared_ptr<Sink> sink_;

@@ -31,7 +31,7 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, uint64_t posi
   plan::Resumption resumption;
   if (!plan::Resume({restored}, schedule, {"rank 0", "rank 1"}, &resumption).empty()) return;
   if (resumption.over) return;
-  plan::Holding holding;
+  plan::Untaken holding;
   holding.pulled = state.pulled;
   for (const auto& [number, element] : state.elements) holding.elements.push_back(number);
   if (!holding.Sound()) return;

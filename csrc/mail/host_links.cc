@@ -110,8 +110,8 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   Descriptor listener;
   std::shared_ptr<Arena> own;
   if (const uint32_t peers = borrowers_before(world.self, count)) {
-    // A porter that is no reader needs only rings.
-    if (region) own = Arena::Create(world.me().reads() ? arena_bytes : 0, peers, &no_memory);
+    // The system gives memory for batches only when a reader or keeper uses it.
+    if (region) own = Arena::Create(arena_bytes, peers, &no_memory);
     if (own && !(listener = Listen(name))) {
       no_memory = std::string("listening failed: ") + std::strerror(errno);
       own = nullptr;
@@ -201,7 +201,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
       Log(world.Here(),
           "can't use the shared memory of " + world.Name(m) + " (" + refused[m] + "): batches travel as messages");
   }
-  if (world.me().reads() && !links.empty()) arena = own;
+  if (!links.empty()) arena = own;
   for (int m = 0; m < count; ++m) {
     int& porter = porters[static_cast<size_t>(m)];
     const auto has = [&](int a, int b) { return all_ends[static_cast<size_t>(a)][static_cast<size_t>(b)] == 'y'; };

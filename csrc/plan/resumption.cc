@@ -99,12 +99,12 @@ std::string Resume(const std::vector<Restored>& all, Schedule schedule, const st
   return "";
 }
 
-bool Holding::Sound() const {
+bool Untaken::Sound() const {
   const bool grow = std::adjacent_find(elements.begin(), elements.end(), std::greater_equal<>()) == elements.end();
   return grow && pulled <= kMostElements && (elements.empty() || elements.back() < pulled);
 }
 
-Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken) {
+Remaining Remain(const Untaken& holding, const Resumption& resumption, std::set<uint64_t> taken) {
   Remaining remaining;
   for (const uint64_t element : holding.elements) {
     const bool was_taken = taken.erase(element) > 0;
@@ -115,7 +115,7 @@ Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<
   return remaining;
 }
 
-std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
+std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Untaken& holding,
                                       const Resumption& resumption, const Remaining& remaining) {
   const uint64_t from = std::max(resumption.first, first);
   if (from > remaining.next) return std::nullopt;

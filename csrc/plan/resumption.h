@@ -44,7 +44,7 @@ std::string Resume(const std::vector<Restored>& all, Schedule schedule, const st
                    Resumption* resumption);
 
 // The elements of a state that some trainer had not taken. The state's input has yielded `pulled` elements.
-struct Holding {
+struct Untaken {
   std::vector<uint64_t> elements;  // their numbers
   uint64_t pulled = 0;
 
@@ -59,12 +59,12 @@ struct Remaining {
   uint64_t next = 0;         // the first element to deal
 };
 // `taken`: elements that trainers have taken since the state was made.
-Remaining Remain(const Holding& holding, const Resumption& resumption, std::set<uint64_t> taken);
+Remaining Remain(const Untaken& holding, const Resumption& resumption, std::set<uint64_t> taken);
 
 // Returns the element at which a verified channel's account resumes. The account in the state covers the elements
 // before number `first`, and the next `known` elements. The result may be later than `resumption.first`, because the
 // elements between make no step. nullopt: the account and the elements contradict each other.
-std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Holding& holding,
+std::optional<uint64_t> ResumeAccount(uint64_t first, uint64_t known, const Untaken& holding,
                                       const Resumption& resumption, const Remaining& remaining);
 
 }  // namespace hvdata::plan

@@ -217,6 +217,13 @@ proof::ShareHash Fingerprints::Arrived(const Columns& share, uint64_t rows) cons
   return HashShare(Rows(share.data(), {{0, data, 0}})[0], share);
 }
 
+proof::ShareHash Fingerprints::HashPiece(const Columns& piece, uint64_t rows) const {
+  if (piece.size() > width_) return Arrived(piece, rows);
+  proof::ShareHash made;  // only the head
+  for (const Column& column : piece) made.hash = HashWhole(column, made.hash);
+  return made;
+}
+
 // ---- Prover.
 
 Prover::Rows Prover::HashElement(const Columns& element) const {

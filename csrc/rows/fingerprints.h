@@ -36,6 +36,8 @@ class Fingerprints {
   proof::ShareHash HashShare(const proof::Digest& rows, const Columns& share) const;
   // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Columns& share, uint64_t rows) const;
+  // The hash of a piece of a share (rows/gather.h), with its head. Its keeper and its trainer compute it in the same way.
+  proof::ShareHash HashPiece(const Columns& piece, uint64_t rows) const;
 
  private:
   std::vector<Leaf> leaves_;

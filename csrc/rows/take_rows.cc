@@ -16,14 +16,15 @@ using plan::Rows;
 
 namespace {
 
-// Takes the splits of one level. *rows becomes the range of rows on the next lower level, which has `below` rows.
 template <typename T>
-bool TakeSplits(const Column& whole, int64_t below, int64_t length, Rows* rows, const Column& part) {
+bool TakeSplitsOf(const Column& whole, int64_t below, int64_t length, Rows* rows, const Column& part, int64_t place) {
   const T* from = whole.as<T>() + rows->begin;
-  T* to = part.make<T>();
+  T* to = part.make<T>() + place;
+  if (place == 0) *to = 0;
+  const int64_t base = *to;
   for (int64_t i = 0; i <= rows->count; ++i) {
     if (from[i] < (i == 0 ? 0 : from[i - 1]) || static_cast<int64_t>(from[i]) > below) return false;
-    to[i] = static_cast<T>(from[i] - from[0]);
+    to[i] = static_cast<T>(base + from[i] - from[0]);
   }
   length = std::max<int64_t>(length, 0);
   for (int64_t i = 1; i <= rows->padding; ++i) to[rows->count + i] = static_cast<T>(to[rows->count] + i * length);
@@ -58,6 +59,11 @@ Column TakeRows(const Column& whole, const Rows& rows, const ArenaPtr& arena) {
   return padded;
 }
 
+bool TakeSplits(const Column& whole, int64_t below, int64_t length, Rows* rows, const Column& part, int64_t place) {
+  return whole.dtype == kInt32 ? TakeSplitsOf<int32_t>(whole, below, length, rows, part, place)
+                               : TakeSplitsOf<int64_t>(whole, below, length, rows, part, place);
+}
+
 Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths, const Rows& rows,
                        const ArenaPtr& arena, Columns* share) {
   const size_t values = share->size();
@@ -67,9 +73,7 @@ Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths
     const Column& whole = parts[level];
     const int64_t below = level + 1 < count ? parts[level + 1].count() - 1 : parts[0].dims[0];
     Column part = New(whole.dtype, {at.count + at.padding + 1}, arena);
-    const bool fits = whole.dtype == kInt32 ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
-                                            : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
-    if (!fits) return InvalidArgument("it is a ragged tensor whose row splits don't fit its values");
+    if (!TakeSplits(whole, below, lengths[level], &at, part, 0)) return InvalidArgument(kWrongSplits);
     share->push_back(std::move(part));
   }
   (*share)[values] = TakeRows(parts[0], at, arena);
@@ -147,12 +151,11 @@ SparseRows::SparseRows(const Column* parts, const ArenaPtr& arena)
 
 int64_t SparseRows::RowAt(int64_t entry) const { return indices_.as<int64_t>()[entry * indices_.dims[1]]; }
 
-// The first entry in this row or a later row.
-int64_t SparseRows::EntryOf(int64_t row) const {
-  int64_t from = 0, to = indices_.dims[0];
+int64_t EntryOf(const Column& indices, int64_t row) {
+  int64_t from = 0, to = indices.dims[0];
   while (from < to) {
     const int64_t middle = from + (to - from) / 2;
-    if (RowAt(middle) < row)
+    if (indices.as<int64_t>()[middle * indices.dims[1]] < row)
       from = middle + 1;
     else
       to = middle;
@@ -175,7 +178,8 @@ Outcome SparseRows::Check() const {
 }
 
 void SparseRows::Take(const Rows& rows, Columns* share) const {
-  const int64_t begin = EntryOf(rows.begin), end = EntryOf(rows.begin + rows.count), rank = indices_.dims[1];
+  const int64_t begin = EntryOf(indices_, rows.begin), end = EntryOf(indices_, rows.begin + rows.count),
+                rank = indices_.dims[1];
   Column indices = New(indices_.dtype, {end - begin, rank}, arena_);
   CopyItems(indices_, begin * rank, (end - begin) * rank, indices, 0);
   auto* first = indices.make<int64_t>();

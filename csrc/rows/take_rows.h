@@ -23,11 +23,22 @@ Column TakeRows(const Column& whole, const plan::Rows& rows, const ArenaPtr& are
 Outcome TakeRaggedRows(const Column* parts, size_t count, const int64_t* lengths, const plan::Rows& rows,
                        const ArenaPtr& arena, Columns* share);
 
+// An error of ragged rows.
+constexpr const char* kWrongSplits = "it is a ragged tensor whose row splits don't fit its values";
+// Takes the splits of one level. *rows becomes the range of rows on the next lower level, which has `below` rows.
+// `part`: gets the splits from item `place` on, which has the end of the rows before, or is the first. False: the splits
+// don't fit.
+bool TakeSplits(const Column& whole, int64_t below, int64_t length, plan::Rows* rows, const Column& part,
+                int64_t place);
+
 // Joins the rows of all parts, in order. There is at least one part, and all have the same type and shape of a row.
 Outcome JoinRows(const Columns& parts, Column* whole);
 
 // Appends the rows of a leaf in `more` to those in `share`. Both are shares of one element.
 Outcome AppendRows(const Leaf& leaf, const Columns& more, Columns* share);
+
+// The first entry in this row or a later row. `indices`: of a sparse leaf, sorted by row.
+int64_t EntryOf(const Column& indices, int64_t row);
 
 // Takes rows of one sparse leaf that has RowsOf(). Its entries may be in any order. Shares have them sorted by row.
 class SparseRows {
@@ -35,10 +46,12 @@ class SparseRows {
   SparseRows(const Column* parts, const ArenaPtr& arena);
   Outcome Check() const;  // every entry is in a row
   void Take(const plan::Rows& rows, Columns* share) const;
+  // The leaf's entries, sorted by row.
+  const Column& indices() const { return indices_; }
+  const Column& values() const { return values_; }
 
  private:
   int64_t RowAt(int64_t entry) const;
-  int64_t EntryOf(int64_t row) const;
 
   const ArenaPtr arena_;
   Column indices_, values_;

@@ -43,7 +43,7 @@ class ChannelsTest : public testing::Test {
   }
 
   const World world_ = MakeWorld(0, 2, 1, true);
-  Channels channels_{&world_};
+  Channels channels_;
 };
 
 // The channel is there, and DeliverEarly, which waits for its turn, has not been called yet.
@@ -135,7 +135,7 @@ TEST_F(ChannelsTest, OfChannelsWithoutANameTheLastAreKnown) {
 
 TEST(ChannelsOfATrainerTest, TheLastUseLetsTheSinkGo) {
   const World world = MakeWorld(1, 2, 1, true);
-  Channels channels(&world);
+  Channels channels;
   ChannelConfig config;
   config.number = 1;
   config.name = "train";

@@ -120,7 +120,7 @@ TEST(Remain, WhatWasTakenDoesNotComeAgain) {
 
 // A damaged checkpoint: the account covers elements that come again.
 TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
-  const Holding holding{{3, 4}, 5};
+  const Untaken holding{{3, 4}, 5};
   const Remaining remaining = Remain(holding, {}, {});
   const auto from = [&](uint64_t first, uint64_t known = 0) {
     return ResumeAccount(first, known, holding, {}, remaining);
@@ -134,22 +134,22 @@ TEST(ResumeAccount, IsRefusedBeyondTheElementsThatCome) {
 
 TEST(ResumeAccount, MayHaveGaps) {
   // dynamic: one rank keeps element 3 for minutes, and the others go on without it.
-  const Holding kept{{3}, 1000000};
+  const Untaken kept{{3}, 1000000};
   EXPECT_EQ(ResumeAccount(3, 0, kept, {}, Remain(kept, {}, {})), std::optional<uint64_t>(3));
   // Elements that made no step.
-  const Holding none{{}, 9};
+  const Untaken none{{}, 9};
   Resumption resumption;
   resumption.first = 5;
   EXPECT_EQ(ResumeAccount(9, 0, none, resumption, Remain(none, resumption, {})), std::optional<uint64_t>(9));
 }
 
-TEST(Holding, OfAReaderHasNumbersThatGrow) {
-  EXPECT_TRUE((Holding{{}, 0}.Sound()));
-  EXPECT_TRUE((Holding{{2, 3, 9}, 10}.Sound()));
-  EXPECT_FALSE((Holding{{2, 3, 9}, 9}.Sound()));
-  EXPECT_FALSE((Holding{{3, 2}, 9}.Sound()));
-  EXPECT_FALSE((Holding{{3, 3}, 9}.Sound()));
-  EXPECT_FALSE((Holding{{}, kAllTaken.n}.Sound()));
+TEST(Untaken, OfAReaderHasNumbersThatGrow) {
+  EXPECT_TRUE((Untaken{{}, 0}.Sound()));
+  EXPECT_TRUE((Untaken{{2, 3, 9}, 10}.Sound()));
+  EXPECT_FALSE((Untaken{{2, 3, 9}, 9}.Sound()));
+  EXPECT_FALSE((Untaken{{3, 2}, 9}.Sound()));
+  EXPECT_FALSE((Untaken{{3, 3}, 9}.Sound()));
+  EXPECT_FALSE((Untaken{{}, kAllTaken.n}.Sound()));
 }
 
 // Whatever the numbers say: what is accepted can be dealt in order, and booked behind what the account covers.
@@ -158,7 +158,7 @@ TEST(ResumeAccount, AnyNumbersThatAreAcceptedCanBeDealt) {
   for (unsigned seed = 0; seed < 20000; ++seed) {
     std::mt19937_64 random(seed);
     const auto any = [&]() -> uint64_t { return random() % 8 == 0 ? ~0ull - random() % 4 : random() % 12; };
-    Holding holding;
+    Untaken holding;
     for (uint64_t i = random() % 4; i > 0; --i) holding.elements.push_back(any());
     if (random() % 2 == 0) std::sort(holding.elements.begin(), holding.elements.end());
     holding.pulled = any();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/outcome.h"
+#include "base/world.h"
 #include "wire/codec.h"
 #include "wire/coordinates.h"
 
@@ -206,7 +207,8 @@ struct Alike {  // reader 0 -> every reader: all have had the same elements; or 
 struct Report {
   std::string words = {};  // the result (proof/report.h)
   Outcome outcome = {};
-  HVDATA_MESSAGE("REPORT", F(words) F(outcome))
+  View view = View::kJob;  // of the channel
+  HVDATA_MESSAGE("REPORT", F(words) F(outcome) F(view))
 };
 struct Verified {  // OK: all readers have reported, and every row came once. Otherwise the first finding.
   Outcome outcome;
