@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Optional
 
 from ..elements import specs
 from ..errors import explained, here
-from ..job import cgroups, state
-from ..job.settings import cache_folder_in
+from ..job import state
+from ..job.settings import cache_bytes_in, cache_folder_in
 from ..native import bindings
 from . import reader_thread
 from .agreement import Said, raised
@@ -74,10 +74,11 @@ class Keeper:
 def contribution(job: state.Job) -> dict[str, Any]:
     """What this keeper contributes to the second agreement: the bytes that it may keep in memory, its folder for more,
     and the size of its arena."""
-    limit = job.settings.cache_bytes
-    if limit is None:
-        limit = cgroups.memory_bytes()[1] // 2
-    return {"limit": limit, "folder": cache_folder_in(os.environ), "arena": job.settings.arena_bytes}
+    return {
+        "limit": cache_bytes_in(os.environ),
+        "folder": cache_folder_in(os.environ),
+        "arena": job.settings.arena_bytes,
+    }
 
 
 def check_size(job: state.Job, spec: Any, elements: int, said: Said) -> None:
