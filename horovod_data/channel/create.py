@@ -245,7 +245,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], par
         is_source=part.limit is not None if keeps else reading is not None,
         elements=part.elements if keeps else UNKNOWN if reading is None else reading.count,
         view=part.view,
-        whole_elements=loads and options.batch == "per_rank",
+        whole_elements=options.cached and options.batch == "per_rank",
         shuffle=options.shuffle,
         seed_low=options.seed % cached.HALF,
         seed_high=options.seed // cached.HALF,
