@@ -11,12 +11,6 @@
 
 using namespace hvdata;  // NOLINT: this file is the C interface of that namespace
 
-namespace {
-
-thread_local std::string last_stats;
-
-}  // namespace
-
 // All other symbols of this library are hidden.
 #pragma GCC visibility push(default)
 
@@ -42,21 +36,6 @@ int hvdata_keep_end(uint32_t kept) {
   return WithEngine([&](Engine& engine) {
     if (const std::shared_ptr<Keeper> keeper = engine.TakeKeeper(kept)) keeper->End();
   });
-}
-
-// The memory of this process's kept channels, one line each: CHANNEL BYTES LIMIT UNITS STEPS LOADED. LOADED is 1 if the
-// load has ended.
-const char* hvdata_cache_stats(void) {
-  last_stats.clear();
-  (void)WithEngine([](Engine& engine) {
-    for (const auto& [number, keeper] : engine.Keepers()) {
-      const Keeper::Account account = keeper->Read();
-      last_stats += std::to_string(number) + " " + std::to_string(account.bytes) + " " + std::to_string(account.limit) +
-                    " " + std::to_string(account.units) + " " + std::to_string(account.steps) +
-                    (account.loaded ? " 1\n" : " 0\n");
-    }
-  });
-  return last_stats.c_str();
 }
 
 }  // extern "C"
