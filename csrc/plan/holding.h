@@ -17,7 +17,7 @@ namespace hvdata::plan {
 // no network again. The last trainer's keeper also holds the rows that kDrop leaves out. Hosts without trainers hold
 // some of each trainer's last rows: each of them holds as much as an average host with trainers, rounded down.
 //
-// Not safe for threads: lock it, if one thread calls Add() while others read.
+// Not safe for threads: take a lock if one thread calls Add() while others read.
 class Holding {
  public:
   // `keeper_of_rank`: by trainer. `keepers`: their number. Keepers without a trainer are those of hosts that only read.
