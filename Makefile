@@ -24,7 +24,7 @@ comma := ,
 MINUTES ?= 10
 # How many workers of pytest run the commit tier (tests/ranks/workers.py). Everything runs in one process, because some tests measure.
 WORKERS ?= 2
-FUZZ := header envelope components states words shared_memory checkpoint columns tensors
+FUZZ := header envelope components states words shared_memory checkpoint columns pieces tensors
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -33,6 +35,11 @@ inline size_t Processors() {
 
 inline void CopyPastCaches(char* to, const char* from, size_t bytes) {
 #ifdef __SSE2__
+  if (const size_t skew = reinterpret_cast<uintptr_t>(to) % kLine; skew > 0) {
+    const size_t head = std::min(bytes, kLine - skew);
+    std::memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+  }
   for (; bytes >= kLine; bytes -= kLine, from += kLine, to += kLine) {
     for (size_t at = 0; at < kLine; at += sizeof(__m128i)) {
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + at),
@@ -44,25 +51,30 @@ inline void CopyPastCaches(char* to, const char* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-// `to` is aligned to 64 bytes. One thread can't use all of the memory bandwidth. So other threads help with kPastCaches
-// bytes or more, if the process may use several processors.
-inline void CopyOut(char* to, const char* from, size_t bytes) {
-  if (bytes < kPastCaches) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
+// Calls copy(begin, end) for the parts of a copy of kPastCaches bytes or more. One thread can't use all of the memory
+// bandwidth. So other threads help, if the process may use several processors. `copy` must not throw.
+template <typename Copy>
+void CopyInParts(size_t bytes, const Copy& copy) {
   const size_t parts = std::max<size_t>(std::min({bytes / kLeastPart, Processors(), kMostParts}), 1);
   const size_t part = bytes / parts / kLine * kLine;
   std::vector<std::thread> helpers;
   helpers.reserve(parts);
   size_t begin = 0;
   try {
-    for (; helpers.size() + 1 < parts; begin += part)
-      helpers.emplace_back(CopyPastCaches, to + begin, from + begin, part);
+    for (; helpers.size() + 1 < parts; begin += part) helpers.emplace_back(std::cref(copy), begin, begin + part);
   } catch (const std::exception&) {  // no more threads or no memory: this thread copies the rest
   }
-  CopyPastCaches(to + begin, from + begin, bytes - begin);
+  copy(begin, bytes);
   for (std::thread& helper : helpers) helper.join();
+}
+
+// Several threads do a large copy.
+inline void CopyOut(char* to, const char* from, size_t bytes) {
+  if (bytes < kPastCaches) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  CopyInParts(bytes, [=](size_t begin, size_t end) { CopyPastCaches(to + begin, from + begin, end - begin); });
 }
 
 }  // namespace hvdata

@@ -82,7 +82,7 @@ Outcome ShareIterator::Join(const Arrival& first, Columns* share) {
   std::vector<Leaf> leaves = LeavesOf(config);
   if (config.add_weight) leaves.push_back({Leaf::kDense, config.dtypes.size(), 1});
   uint64_t data_rows = 0;
-  return JoinPieces(leaves, pieces, share, &data_rows);
+  return JoinPieces(leaves, pieces, share, &data_rows, config.component_names);
 }
 
 Outcome ShareIterator::Receive(const Arrival& arrival, const Take& take) {

@@ -63,7 +63,8 @@ Holding::Holding(std::vector<int> keeper_of_rank, int keepers, Remainder remaind
   }
 }
 
-void Holding::Add(int64_t rows) {
+void Holding::Add(int64_t rows, uint64_t number) {
+  numbers_.push_back(number);
   if (runs_.empty() || runs_.back().rows != rows) runs_.push_back({steps_, units_, rows});
   ++steps_;
   units_ += static_cast<uint64_t>(rows);
@@ -97,7 +98,7 @@ int Holding::HolderOfElement(uint64_t element) const {
 }
 
 Holding::Place Holding::Find(uint64_t unit) const {
-  if (whole_elements_) return {HolderOfElement(unit), unit, 0};
+  if (whole_elements_) return {HolderOfElement(numbers_[unit]), unit, 0};
   // Runs without rows have the same first unit as the next run. The last of these runs has the unit.
   const Run& run = *std::prev(std::upper_bound(runs_.begin(), runs_.end(), unit,
                                                [](uint64_t wanted, const Run& r) { return wanted < r.unit; }));
@@ -123,13 +124,13 @@ Holding::Place Holding::Find(uint64_t unit) const {
   const auto others = static_cast<int64_t>(without_trainers_.size());
   const Parts parts(spared.Begin(static_cast<int64_t>(keeper_of_rank_.size())), others, Remainder::kPartial);
   const int64_t spare = spared.Begin(trainer) + index - held, part = parts.PartOf(spare);
-  place.keeper = without_trainers_[(static_cast<uint64_t>(part) + place.step) % without_trainers_.size()];
+  place.keeper = without_trainers_[(static_cast<uint64_t>(part) + numbers_[place.step]) % without_trainers_.size()];
   place.index = spare - parts.Begin(part);
   return place;
 }
 
-std::vector<int64_t> Holding::RowsFor(uint64_t step, int64_t rows, int keeper) const {
-  if (whole_elements_) return HolderOfElement(step) == keeper ? std::vector<int64_t>{0} : std::vector<int64_t>{};
+std::vector<int64_t> Holding::RowsFor(uint64_t number, int64_t rows, int keeper) const {
+  if (whole_elements_) return HolderOfElement(number) == keeper ? std::vector<int64_t>{0} : std::vector<int64_t>{};
   std::vector<int64_t> its;
   const auto add = [&its](int64_t first, int64_t count) {
     its.resize(its.size() + static_cast<size_t>(count));
@@ -144,8 +145,8 @@ std::vector<int64_t> Holding::RowsFor(uint64_t step, int64_t rows, int keeper) c
   if (other == without_trainers_.end()) return its;
   // Part p of the spared rows goes to the host that is p-th, counted from another host in each step.
   const uint64_t others = without_trainers_.size();
-  const uint64_t number = static_cast<uint64_t>(other - without_trainers_.begin());
-  const auto part = static_cast<int64_t>((number + others - step % others) % others);
+  const auto place = static_cast<uint64_t>(other - without_trainers_.begin());
+  const auto part = static_cast<int64_t>((place + others - number % others) % others);
   const Parts parts(spared.Begin(trainers), static_cast<int64_t>(others), Remainder::kPartial);
   const int64_t begin = parts.Begin(part), end = begin + parts.Size(part);
   for (int64_t t = 0; t < trainers; ++t) {

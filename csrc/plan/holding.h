@@ -17,14 +17,15 @@ namespace hvdata::plan {
 // no network again. The last trainer's keeper also holds the rows that kDrop leaves out. Hosts without trainers hold
 // some of each trainer's last rows: each of them holds as much as an average host with trainers, rounded down.
 //
-// Not safe for threads: lock it, if one thread calls Add() while others read.
+// Not safe for threads: take a lock if one thread calls Add() while others read.
 class Holding {
  public:
   // `keeper_of_rank`: by trainer. `keepers`: their number. Keepers without a trainer are those of hosts that only read.
   Holding(std::vector<int> keeper_of_rank, int keepers, Remainder remainder, bool whole_elements);
 
-  // Adds the next load step. `rows`: of the whole step, on all keepers together; 1 if units are whole elements.
-  void Add(int64_t rows);
+  // Adds the next load step. `rows`: of the whole step, on all keepers together; 1 if units are whole elements. `number`:
+  // see NumberOfLoadStep().
+  void Add(int64_t rows, uint64_t number);
 
   uint64_t steps() const { return steps_; }
   uint64_t units() const { return units_; }
@@ -42,7 +43,8 @@ class Holding {
   Place Find(uint64_t unit) const;
 
   // The rows of a load step of `rows` rows that this keeper holds, in ascending order. The step need not be added.
-  std::vector<int64_t> RowsFor(uint64_t step, int64_t rows, int keeper) const;
+  // `number`: as in Add().
+  std::vector<int64_t> RowsFor(uint64_t number, int64_t rows, int keeper) const;
 
  private:
   struct Run {  // load steps that have equally many rows
@@ -61,7 +63,15 @@ class Holding {
   std::vector<size_t> ordinal_;             // by trainer: its index in trainers_
   std::vector<int> without_trainers_;       // keepers
   std::vector<Run> runs_;
+  std::vector<uint64_t> numbers_;  // by step
   uint64_t steps_ = 0, units_ = 0;
 };
+
+// The number by which a reader and all keepers choose the holders of a load step's units. It is the step's own number
+// until one of several readers ends. A reader does not know which load steps the other readers deal after that. `turn`:
+// how many load steps the reader has dealt before.
+inline uint64_t NumberOfLoadStep(uint64_t turn, int reader, int readers) {
+  return turn * static_cast<uint64_t>(readers) + static_cast<uint64_t>(reader);
+}
 
 }  // namespace hvdata::plan

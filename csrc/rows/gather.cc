@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "arena/copy.h"
 #include "rows/receive_memory.h"
 #include "rows/take_rows.h"
 #include "wire/header.h"
@@ -70,6 +71,40 @@ std::vector<int64_t> InnerShape(const Leaf& leaf, const Column* parts) {
   return {parts[0].dims.begin() + 1, parts[0].dims.end()};
 }
 
+bool SameInnerShape(const Leaf& leaf, const Column* a, const Column* b) {
+  if (leaf.kind != Leaf::kSparse)
+    return std::equal(a[0].dims.begin() + 1, a[0].dims.end(), b[0].dims.begin() + 1, b[0].dims.end());
+  const auto *sizes = a[2].as<int64_t>(), *others = b[2].as<int64_t>();
+  return std::equal(sizes + 1, sizes + a[2].count(), others + 1, others + b[2].count());
+}
+
+// Copies of fewer bytes can't bypass the caches well.
+constexpr size_t kLeastPastCaches = 4 << 10;
+
+// Copies the runs' bytes one after the other. A row has `bytes` bytes.
+void CopyRuns(size_t part, const std::vector<Run>& runs, size_t bytes, const Column& to) {
+  std::vector<size_t> begins;  // by run, in `to`
+  size_t total = 0;
+  for (const Run& run : runs) {
+    begins.push_back(total);
+    total += static_cast<size_t>(run.count) * bytes;
+  }
+  begins.push_back(total);
+  CopyInParts(total, [&](size_t at, size_t end) {
+    size_t i = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), at) - begins.begin()) - 1;
+    for (; at < end; ++i) {
+      const char* const from = (*runs[i].columns)[part].memory.data + static_cast<size_t>(runs[i].begin) * bytes;
+      const size_t count = std::min(begins[i + 1], end) - at;
+      char* const place = to.make<char>() + at;
+      if (count < kLeastPastCaches)
+        std::memcpy(place, from + (at - begins[i]), count);
+      else
+        CopyPastCaches(place, from + (at - begins[i]), count);
+      at += count;
+    }
+  });
+}
+
 class Gatherer {
  public:
   // `arena`: as for New(); nothing: makes received columns (rows/receive_memory.h).
@@ -82,14 +117,15 @@ class Gatherer {
   std::string Add(const Leaf& leaf, Columns* gathered) const {
     const Column* like = &model_[leaf.first];
     if (std::string wrong = WrongLeaf(leaf, model_, like); !wrong.empty()) return wrong;
-    const std::vector<int64_t> shape = InnerShape(leaf, like);
     const Columns* checked = &model_;
     for (const Run& run : runs_) {
       const Column* parts = &(*run.columns)[leaf.first];
       if (run.columns != checked) {
         if (std::string wrong = WrongLeaf(leaf, *run.columns, like); !wrong.empty()) return wrong;
-        if (std::vector<int64_t> its = InnerShape(leaf, parts); its != shape)
-          return "they have the shapes " + ShapeText(shape) + " and " + ShapeText(its);
+        if (!SameInnerShape(leaf, parts, like))
+          return "they have the shapes " + ShapeText(InnerShape(leaf, like)) + " and " +
+                 ShapeText(InnerShape(leaf, parts)) +
+                 ". Give all rows one shape, make it a ragged tensor, or use batch=\"per_rank\"";
         checked = run.columns;
       }
       const int64_t rows = *RowsOf(leaf, run.columns->data());
@@ -131,10 +167,14 @@ class Gatherer {
     Column column;
     if (!Make(like, rows, &column)) return kTooMany;
     const int64_t items = rows > 0 ? column.count() / rows : 0;
-    int64_t place = 0;
-    for (const Run& run : runs) {
-      CopyItems((*run.columns)[part], run.begin * items, run.count * items, column, place);
-      place += run.count * items;
+    if (column.memory.size >= kPastCaches) {
+      CopyRuns(part, runs, static_cast<size_t>(items) * ItemBytes(column.dtype), column);
+    } else {
+      int64_t place = 0;
+      for (const Run& run : runs) {
+        CopyItems((*run.columns)[part], run.begin * items, run.count * items, column, place);
+        place += run.count * items;
+      }
     }
     if (column.texts()) KeepTexts(part, runs, &column);
     gathered->push_back(std::move(column));
@@ -199,9 +239,8 @@ class Gatherer {
     int64_t place = 0;  // of the run's first row
     for (size_t i = 0; i < runs_.size(); place += runs_[i++].count) {
       for (int64_t k = 0; k < entries[i].count; ++k, row += like[0].dims[1]) {
-        *row -= runs_[i].begin;
-        if (*row < 0 || *row >= runs_[i].count) return kUnsorted;
-        *row += place;
+        if (*row < runs_[i].begin || *row - runs_[i].begin >= runs_[i].count) return kUnsorted;
+        *row += place - runs_[i].begin;
       }
     }
     if (std::string wrong = AddItems(leaf.first + 1, entries, count, like[1], gathered); !wrong.empty()) return wrong;

@@ -33,9 +33,9 @@ Outcome GatherRows(const std::vector<Leaf>& leaves, const std::vector<RowRef>& r
 // filler rows. `data`: those without. `places`: for each row of the piece, its row in the share.
 Column PieceHead(int64_t all, int64_t data, const std::vector<int64_t>& places);
 
-// Makes one trainer's share of one piece from each keeper. A piece has the components of its rows, and a head. A piece
-// without rows may have the head alone, but one piece always has components. A piece with all rows in order becomes the
-// share without a copy. `*data_rows`: rows of the share without filler rows. An error if the pieces, which come from
+// Joins the pieces of all keepers into one trainer's share. A piece has the components of its rows, and a head. A piece
+// without rows may have the head alone, but at least one piece has components. A piece with all rows in order becomes
+// the share without a copy. `*data_rows`: rows of the share without filler rows. An error if the pieces, which come from
 // other processes, are not one share.
 Outcome JoinPieces(const std::vector<Leaf>& leaves, const std::vector<const Columns*>& pieces, Columns* share,
                    uint64_t* data_rows, const std::vector<std::string>& names = {});

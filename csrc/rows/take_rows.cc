@@ -21,10 +21,10 @@ bool TakeSplitsOf(const Column& whole, int64_t below, int64_t length, Rows* rows
   const T* from = whole.as<T>() + rows->begin;
   T* to = part.make<T>() + place;
   if (place == 0) *to = 0;
-  const int64_t base = *to;
+  const auto base = static_cast<uint64_t>(*to);
   for (int64_t i = 0; i <= rows->count; ++i) {
     if (from[i] < (i == 0 ? 0 : from[i - 1]) || static_cast<int64_t>(from[i]) > below) return false;
-    to[i] = static_cast<T>(base + from[i] - from[0]);
+    to[i] = static_cast<T>(base + static_cast<uint64_t>(from[i] - from[0]));  // GatherRows() checks if it fits
   }
   length = std::max<int64_t>(length, 0);
   for (int64_t i = 1; i <= rows->padding; ++i) to[rows->count + i] = static_cast<T>(to[rows->count] + i * length);
