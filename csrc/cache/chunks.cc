@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "base/descriptors.h"
 #include "rows/column.h"
@@ -90,17 +89,6 @@ Outcome Chunks::Full(const std::string& why) const {
   std::snprintf(text, sizeof text, "%.1f MiB of its limit of %.1f MiB", static_cast<double>(in_memory_) / (1 << 20),
                 static_cast<double>(limit_) / (1 << 20));
   return {kResourceExhausted, "the cache of this host is full: it has " + std::string(text) + " in memory, and " + why};
-}
-
-uint64_t HalfOfAvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  uint64_t kib = 0;
-  while (file >> name >> kib) {
-    if (name == "MemAvailable:") return kib * 1024 / 2;
-    std::getline(file, unit);
-  }
-  return 1 << 30;  // the system does not tell
 }
 
 }  // namespace hvdata

@@ -40,7 +40,4 @@ class Chunks {
   uint64_t in_memory_ = 0, in_files_ = 0;  // bytes of all blocks
 };
 
-// The limit of a keeper if its program gave none: half of the memory that the system has available.
-uint64_t HalfOfAvailableMemory();
-
 }  // namespace hvdata

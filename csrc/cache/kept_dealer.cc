@@ -70,7 +70,8 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
     source_->clock.TurnTo(ReaderDoes::kPulls);
-    source_->Epoch()->PullsFrom("cache: " + loading_->Explain());
+    const std::string why = "cache: " + loading_->Explain();  // before Epoch() locks
+    source_->Epoch()->PullsFrom(why);
     loading_->WaitFor(kSlice, [&](const Loaded& loaded) {
       return whole() ? !restored_->loaded && loaded.steps() >= restored_->steps
                      : steps_.Has(next_, loaded.holding(), false);

@@ -36,7 +36,7 @@ Loaded::Loaded(const ChannelConfig& config, const World& world)
       leaves_(LeavesOf(config)),
       keeper_(world.me().keeper),
       holding_(world.KeeperOfRank(), world.keeper_count(), config.remainder, config.whole_elements),
-      store_(config.cache_bytes > 0 ? config.cache_bytes : HalfOfAvailableMemory(), CacheDirectory()) {}
+      store_(config.cache_bytes, CacheDirectory()) {}
 
 // The share may come from another process.
 Outcome Loaded::CheckComponents(const Columns& share, size_t components) const {
