@@ -7,7 +7,6 @@
 //   sources READER...                 the readers that this process gets batches from
 //   serves RANK...                    the ranks that this process deals to
 //   channel NAME BATCH SCHEDULE PREFETCH NUMBER EPOCH ROWS STEPS DROPPED
-//   cache BYTES LIMIT UNITS STEPS ELEMENTS LOADED   of a kept channel: of this process's memory, then of all keepers' load
 //   trainer ...                       of this channel; see Line(). Times are nanoseconds. Its list is in the order of
 //                                     `sources`
 //   reader ...                        as `trainer`. Its lists are in the order of `serves`
@@ -64,7 +63,6 @@ std::string Engine::Times(bool reset) {
   std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
   text += "sources" + List(world_.source_readers) + "\nserves" + List(world_.group_trainer_ranks) + "\n";
   const auto keepers = Keepers();
-  const std::map<uint32_t, std::shared_ptr<Keeper>> keepers = Keepers();
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     const ChannelOptions& options = account.options;
     const Sink::Tally& tally = account.tally;
@@ -84,12 +82,6 @@ std::string Engine::Times(bool reset) {
     if (reader && options.view == View::kLoad) {
       reader->without_credit.assign(world_.group_trainers.size(), 0);
       reader->without_credit_times.assign(world_.group_trainers.size(), 0);
-    }
-    if (options.view == View::kKept) {
-      const auto keeper = keepers.find(options.number);
-      const Keeper::Account kept = keeper == keepers.end() ? Keeper::Account() : keeper->second->Read();
-      text +=
-          "cache" + Words(kept.bytes, kept.limit, kept.units, kept.steps, options.elements, kept.loaded ? 1 : 0) + "\n";
     }
     if (trainer) text += Line(*trainer);
     if (reader) text += Line(*reader);
