@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cache="job": every epoch against the oracle, on pipelines that run once."""
 
+import gc
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -192,6 +194,29 @@ def test_a_loader(hvdata, comm, batch):
     assert starts(comm, source) == 1
 
 
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_the_state_of_a_loader(hvdata, comm, epoch):
+    """Another loader stands for another run."""
+
+    def made(source):
+        return hvdata.loader(lambda: [*source()], batch="global", cache="job", shuffle=True, seed=SEED)
+
+    source = Numbers([12] * 9)
+    loader = made(source)
+    for _ in range(1, epoch):
+        on_trainers(hvdata, comm, lambda: list(loader))
+    it = iter(loader)
+    got = results(comm, lambda: [next(it).tolist() for _ in range(4)])
+    states = [loader.state_dict()]  # each rank keeps its own
+    other = made(source)
+    other.load_state_dict(states[0])
+    after = results(comm, lambda: [share.tolist() for share in other])
+    want = [[ids for ids, _ in mine] for mine in wanted(source.batches, comm.size, epoch)]
+    assert [a + b for a, b in zip(got, after)] == want
+    got = results(comm, lambda: [share.tolist() for share in other])
+    assert got == [[ids for ids, _ in mine] for mine in wanted(source.batches, comm.size, epoch + 1)]
+
+
 @pytest.mark.parametrize("weigh", ["rows", "costs"])
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_weights(hvdata, comm, weigh, batch):
@@ -336,6 +361,20 @@ def test_stats_and_the_report_know_the_memory(hvdata, comm):
     assert 96 * 256 < sum(one["counted/cache_bytes"] for one in keepers) < 96 * 4096
     assert all(one["counted/cache_limit"] > 1 << 20 for one in keepers)
     comm.barrier()
+
+
+@pytest.mark.readers(0, 1)
+def test_the_memory_is_freed_with_the_channel(hvdata, comm):
+    ds = cached(hvdata, Numbers([12] * 8), name="freed")
+    epoch_of(hvdata, comm, ds)
+    assert sum(comm.allgather(hvdata.stats()["freed/cache_bytes"])) > 0
+    del ds
+    gc.collect()
+    for _ in range(200):
+        if not (kept := sum(comm.allgather(hvdata.stats().get("freed/cache_bytes", 0)))):
+            break
+        time.sleep(0.05)
+    assert kept == 0
 
 
 # ---- Checkpoints.
