@@ -19,7 +19,7 @@ SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # The rooms of csrc/ that need no TensorFlow. Of these only transport needs MPI.
-ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,rows,deal,transport
+ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,rows,deal,cache,transport
 comma := ,
 MINUTES ?= 10
 # How many workers of pytest run the commit tier (tests/ranks/workers.py). Everything runs in one process, because some tests measure.

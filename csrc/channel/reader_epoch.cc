@@ -194,6 +194,7 @@ std::pair<int, LaneStep> ReaderEpoch::WaitsForCreditOf() const {
 
 void ReaderEpoch::Pull() {
   pulling_ = true;
+  pulls_from_.clear();
   pulls_since_ = std::chrono::steady_clock::now();
 }
 
@@ -243,7 +244,9 @@ void ReaderEpoch::Finish(Outcome outcome, bool of_pipeline) {
   if (outcome.ok() && CountsSteps()) history_->last_steps = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   SendPulled(wire::Pulled::Progress::kClosed);
-  if (!outcome.ok()) why_ = outcome.message, outcome.place = Here();
+  // A keeper passes on a reader's error, with its place.
+  if (!outcome.ok())
+    why_ = outcome.message, outcome.place = config_.joined() && outcome.place.known() ? outcome.place : Here();
   const bool all_have_left = lanes_->AllClosed();
   if (!outcome.ok() && all_have_left) Log(outcome.Text());
   Outcome lost;
@@ -361,6 +364,7 @@ void ReaderEpoch::LogStall(double seconds) const {
 
 std::string ReaderEpoch::Explain(int trainer) const {
   const std::string me = Me(), dealt = std::to_string(Now().n);
+  if (pulling_ && !pulls_from_.empty()) return me + " waits for step " + dealt + ": " + pulls_from_;
   if (pulling_) {
     const auto waited = std::chrono::steady_clock::now() - pulls_since_;
     return "the pipeline of " + me + " has not produced step " + dealt + " for " +

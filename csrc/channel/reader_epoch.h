@@ -85,6 +85,8 @@ class ReaderEpoch : private LaneOutput {
   void LogStall(double seconds) const;
   // Call it before the dealer pulls the next step.
   void Pull();
+  // Call it while the dealer pulls: explains why the step does not come, instead of the dealer's pipeline.
+  void PullsFrom(std::string why) { pulls_from_ = std::move(why); }
   void Deal(Step step);
   // Adds `count` rows or elements that remainder="drop" has dropped: 0 for a batch without rows. `stepless`: elements
   // that made no step.
@@ -210,6 +212,7 @@ class ReaderEpoch : private LaneOutput {
   bool started_ = false;  // the lanes are open
   bool pulling_ = false;  // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point pulls_since_;
+  std::string pulls_from_;
   uint64_t wanted_ = 1;            // how many steps the dealer wants credit for
   std::optional<Step> held_back_;  // pulled before it had credit
   Turn turn_;                      // the first step of the lanes

@@ -191,13 +191,7 @@ Outcome Checkpoint::ReadStates(const std::map<int, wire::Restore>& restored, pla
   std::vector<plan::Restored> all;
   bool found = false;
   for (const auto& [trainer, of_trainer] : restored) {
-    plan::Restored one;
-    one.trainer = trainer;
-    one.epoch = of_trainer.saved_epoch;
-    one.position = of_trainer.position;
-    one.turn = of_trainer.turn;
-    one.tail_taken = of_trainer.tail_taken;
-    one.has_state = !of_trainer.state.empty();
+    plan::Restored one = plan::RestoredOf(trainer, of_trainer);
     if (one.has_state) {
       State its;
       if (!State::Decode(of_trainer.state, &its)) return Damaged("a reader's state is unreadable");

@@ -2,6 +2,7 @@
 #include "deal/dealer.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/exceptions.h"
 #include "base/world.h"
 #include "deal/checkpoint.h"
+#include "deal/load_cutter.h"
 #include "rows/bundle.h"
 #include "rows/cut.h"
 #include "rows/fingerprints.h"
@@ -25,7 +27,9 @@ class Dealer {
         post_(post),
         checkpoint_(checkpoint),
         cutter_(source->config(), source->world().group_trainer_ranks, post->arena()),
-        prover_(source->config(), source->world().group_trainer_count()) {}
+        prover_(source->config(), source->world().group_trainer_count()) {
+    if (source->config().view == View::kLoad) load_cutter_.emplace(source->config(), source->world(), post->arena());
+  }
 
   void Run() {
     for (;;) {
@@ -80,6 +84,7 @@ class Dealer {
     const ChannelConfig& config = source_->config();
     const World& world = source_->world();
     const auto traced = input_->pipeline()->Traced("HorovodDataDealElement", config.name, input_->position());
+    if (load_cutter_) return DealLoadStep(end);
     const bool dynamic = config.schedule == plan::Schedule::kDynamic;
     const bool cuts = !dynamic && config.batch != plan::Batch::kPerRank;
     const auto wanted = static_cast<size_t>(dynamic || cuts ? 1 : world.group_trainer_count());
@@ -107,6 +112,29 @@ class Dealer {
     }
     if (source_->sends_fillers()) checkpoint_->model = cutter_.ModelOf(shares[0]);
     source_->Deal(MakeStep(first, std::move(group), std::move(shares), hashed, dynamic));
+    return {};
+  }
+
+  // Deals one element to the keepers. A load is never saved, so the step keeps no element for a checkpoint.
+  Outcome DealLoadStep(bool* end) {
+    Columns element;
+    HVDATA_RETURN_IF_ERROR(Pull(&element, end));
+    if (*end) return {};
+    const World& world = source_->world();
+    LoadCutter::Cut cut;
+    Step step;
+    step.first = input_->position() - 1;
+    HVDATA_RETURN_IF_ERROR(load_cutter_->Make(std::move(element), step.first, input_->fingerprint(), &cut));
+    step.elements.resize(1);
+    step.hashes = std::move(cut.hashes);
+    for (size_t k = 0; k < cut.shares.size(); ++k) {
+      const std::shared_ptr<Share> share =
+          MakeShare(std::move(cut.shares[k]), Receivers::One(world.group_trainers[k], world.self), post_);
+      share->rows = cut.rows[k];
+      if (k < step.hashes.shares.size()) share->hash = step.hashes.shares[k].hash;
+      step.shares.push_back(share);
+    }
+    source_->Deal(std::move(step));
     return {};
   }
 
@@ -159,9 +187,7 @@ class Dealer {
     const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());
     for (size_t t = 0; t < shares.size(); ++t) {
       Receivers receivers{world.me().trains(), true};
-      if (!anybody)
-        receivers = {world.group_trainers[t] == world.self, world.group_trainers[t] != world.self,
-                     world.group_trainers[t]};
+      if (!anybody) receivers = Receivers::One(world.group_trainers[t], world.self);
       const std::shared_ptr<Share> share = MakeShare(std::move(shares[t]), receivers, post_);
       share->rows = rows[t];
       if (t < step.hashes.shares.size()) share->hash = step.hashes.shares[t].hash;
@@ -178,6 +204,7 @@ class Dealer {
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
   const Prover prover_;
+  std::optional<LoadCutter> load_cutter_;  // load channels
 };
 
 }  // namespace

@@ -72,6 +72,17 @@ std::vector<Position> Positions(const std::vector<Restored>& all, size_t trainer
 
 }  // namespace
 
+Restored RestoredOf(int trainer, const wire::Restore& restore) {
+  Restored one;
+  one.trainer = trainer;
+  one.epoch = restore.saved_epoch;
+  one.position = restore.position;
+  one.turn = restore.turn;
+  one.tail_taken = restore.tail_taken;
+  one.has_state = !restore.state.empty();
+  return one;
+}
+
 std::string Resume(const std::vector<Restored>& all, Schedule schedule, const std::vector<std::string>& names,
                    Resumption* resumption) {
   const bool dynamic = schedule == Schedule::kDynamic;

@@ -10,6 +10,7 @@
 
 #include "plan/plan.h"
 #include "wire/coordinates.h"
+#include "wire/messages.h"
 
 namespace hvdata::plan {
 
@@ -27,6 +28,9 @@ struct Restored {
   uint64_t trainers = 0;                // of the run that saved it
   uint64_t first = 0;                   // the first element that the state holds, or that its input yields next
 };
+
+// The fields that the trainer itself sent.
+Restored RestoredOf(int trainer, const wire::Restore& restore);
 
 struct Resumption {
   bool over = false;  // all elements of the epoch have been taken

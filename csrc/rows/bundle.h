@@ -32,6 +32,9 @@ struct Receivers {
   static constexpr int kAnybody = -1;
   bool here = false, there = false;
   int member = kAnybody;  // `there`: that trainer
+
+  // A single trainer. `self`: the member of this process.
+  static Receivers One(int member, int self) { return {member == self, member != self, member}; }
 };
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post);
 

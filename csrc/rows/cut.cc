@@ -143,6 +143,18 @@ Outcome Cutter::CutOne(const Columns& element, Columns* share) const {
   return AddWeight(false, share);
 }
 
+Outcome Cutter::CutRows(const Columns& element, const plan::Rows& rows, Columns* share) const {
+  std::vector<Columns> shares(1);
+  for (const Leaf& leaf : leaves_) HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, {rows}, &shares));
+  *share = std::move(shares[0]);
+  return {};
+}
+
+void Cutter::Weigh(int64_t data, int64_t fillers, Columns* share) const {
+  if (fillers > 0) ClearCosts(data, share);
+  if (config_.add_weight) share->push_back(Weights(data, fillers));
+}
+
 Outcome Cutter::CutGroup(const std::vector<Columns>& elements, std::vector<Columns>* shares, int64_t* dropped) const {
   const auto count = static_cast<int64_t>(elements.size());
   if (count < trainers_ && !plan::TailMakesStep(count, config_.remainder)) {

@@ -36,6 +36,17 @@ class Cutter {
   // Makes a share of one per-rank batch.
   Outcome CutOne(const Columns& element, Columns* share) const;
 
+  // ---- For a cached channel (cache/).
+
+  // Checks that all components of an element have the same number of rows.
+  Outcome OneAxis(const Columns& element, int64_t* rows) const;
+  // Appends these rows of each component to `share`, and padding after them. No weights.
+  Outcome CutRows(const Columns& element, const plan::Rows& rows, Columns* share) const;
+  // Makes the costs of the last `fillers` rows 0, and appends the weights of all rows, as far as the channel has these.
+  void Weigh(int64_t data, int64_t fillers, Columns* share) const;
+
+  // ---- Fillers.
+
   // CutEmpty needs to know this of each component of a share, except the weight.
   struct Part {
     int32_t dtype = kFloat;
@@ -54,7 +65,6 @@ class Cutter {
  private:
   Outcome CutGlobal(const Columns& element, std::vector<Columns>* shares, int64_t* dropped) const;
   Outcome CutGroup(const std::vector<Columns>& elements, std::vector<Columns>* shares, int64_t* dropped) const;
-  Outcome OneAxis(const Columns& element, int64_t* rows) const;
   Outcome CutLeaf(const Leaf& leaf, const Columns& element, const std::vector<plan::Rows>& parts,
                   std::vector<Columns>* shares) const;
   Outcome AddWeight(bool padding, Columns* share) const;

@@ -103,13 +103,7 @@ class JobDealer {
     std::set<uint64_t> taken;
     bool found = false;
     for (const auto& [trainer, hand] : handed) {
-      plan::Restored one;
-      one.trainer = trainer;
-      one.epoch = hand.saved_epoch;
-      one.position = hand.position;
-      one.turn = hand.turn;
-      one.tail_taken = hand.tail_taken;
-      one.has_state = !hand.state.empty();
+      plan::Restored one = plan::RestoredOf(trainer, hand);
       if (one.has_state) {
         State state = State::Of(hand.state);
         one.trainers = names.size();

@@ -19,7 +19,8 @@ BELOW = {
     "meeting": {"base", "wire", "mail"},
     "rows": {"base", "plan", "wire", "arena", "proof", "mail", "channel"},
     "deal": {"base", "plan", "wire", "proof", "mail", "channel", "rows"},
-    "engine": {"base", "wire", "arena", "mail", "timeline", "channel", "meeting", "rows", "deal", "transport"},
+    "cache": {"base", "plan", "wire", "proof", "mail", "channel", "rows"},
+    "engine": {"base", "wire", "arena", "mail", "timeline", "channel", "meeting", "rows", "deal", "cache", "transport"},
     "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "meeting", "rows", "deal", "engine"},
 }
 AROUND = {"tests", "fuzz"}  # use any of them

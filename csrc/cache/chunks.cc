@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/chunks.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/descriptors.h"
+#include "rows/column.h"
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kChunk = 64 << 20;
+constexpr uint64_t kHugePage = 2 << 20;
+
+uint64_t RoundedUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+// Maps `size` bytes of a file, or of memory if `fd` is negative. A forked child does not get them: it would keep the
+// memory of a store that its parent has freed. Null: errno has the reason.
+std::shared_ptr<char> Map(uint64_t size, int fd) {
+  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, size, MADV_DONTFORK);
+  if (fd < 0) madvise(memory, size, MADV_HUGEPAGE);
+  return {static_cast<char*>(memory), [size](char* mapped) { munmap(mapped, size); }};
+}
+
+// Opens a file without a name. So it ends with the process, however that ends.
+int OpenUnnamed(const std::string& directory) {
+  const int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
+  std::string name = directory + "/horovod_data-XXXXXX";
+  const int named = mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) unlink(name.c_str());
+  return named;
+}
+
+// Null: errno has the reason.
+std::shared_ptr<char> MapFile(const std::string& directory, uint64_t size) {
+  const Descriptor fd(OpenUnnamed(directory));
+  if (!fd) return nullptr;
+  // The whole file gets its room now. Otherwise a full disk would kill the process at a write.
+  errno = posix_fallocate(fd.get(), 0, static_cast<off_t>(size));
+  return errno != 0 ? nullptr : Map(size, fd.get());
+}
+
+}  // namespace
+
+bool Chunks::Take(Chunk* chunk, uint64_t bytes, Block* block) {
+  if (chunk->memory == nullptr || chunk->size - chunk->used < bytes) return false;
+  *block = {chunk->memory.get() + chunk->used, bytes, chunk->memory};
+  chunk->used += RoundedUp(bytes, kAlignment);
+  return true;
+}
+
+// Untouched pages of a chunk take no memory. So only the blocks count towards the limit.
+Outcome Chunks::Allocate(uint64_t bytes, Block* block) {
+  *block = {};
+  if (bytes == 0) return {};
+  const uint64_t takes = RoundedUp(bytes, kAlignment);
+  const uint64_t size = std::max(kChunk, RoundedUp(takes, kHugePage));
+  if (takes <= limit_ - in_memory_) {
+    if (!Take(&memory_, bytes, block)) {
+      Chunk chunk{Map(size, -1), size, 0};
+      if (Take(&chunk, bytes, block)) memory_ = std::move(chunk);
+    }
+    if (block->data != nullptr) return in_memory_ += takes, Outcome();
+  }
+  if (directory_.empty()) return Full("HOROVOD_DATA_CACHE_DIR is not set");
+  if (!Take(&file_, bytes, block)) {
+    Chunk chunk{MapFile(directory_, size), size, 0};
+    if (!Take(&chunk, bytes, block)) return Full(directory_ + " has no room: " + std::strerror(errno));
+    file_ = std::move(chunk);
+  }
+  in_files_ += takes;
+  return {};
+}
+
+Outcome Chunks::Full(const std::string& why) const {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f MiB of its limit of %.1f MiB", static_cast<double>(in_memory_) / (1 << 20),
+                static_cast<double>(limit_) / (1 << 20));
+  return {kResourceExhausted, "the cache of this host is full: it has " + std::string(text) + " in memory, and " + why};
+}
+
+}  // namespace hvdata

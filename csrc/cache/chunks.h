@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a store. It is taken in chunks of 64 MiB, and freed when the last block in a chunk is free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/outcome.h"
+#include "mail/share.h"
+
+namespace hvdata {
+
+// Not thread-safe. The blocks may outlive this object.
+class Chunks {
+ public:
+  // `limit`: the most bytes of memory. After them the blocks lie in files in `directory`. Empty: there is none.
+  Chunks(uint64_t limit, std::string directory) : limit_(limit), directory_(std::move(directory)) {}
+
+  // Gives a block whose memory begins at a multiple of 64 bytes. ResourceExhausted: there is no room.
+  Outcome Allocate(uint64_t bytes, Block* block);
+
+  uint64_t limit() const { return limit_; }
+  uint64_t in_memory() const { return in_memory_; }
+  uint64_t in_files() const { return in_files_; }
+
+ private:
+  // A piece of address space that fills up.
+  struct Chunk {
+    std::shared_ptr<char> memory;
+    uint64_t size = 0, used = 0;
+  };
+
+  static bool Take(Chunk* chunk, uint64_t bytes, Block* block);
+  Outcome Full(const std::string& why) const;
+
+  const uint64_t limit_;
+  const std::string directory_;
+  Chunk memory_, file_;
+  uint64_t in_memory_ = 0, in_files_ = 0;  // bytes of all blocks
+};
+
+}  // namespace hvdata

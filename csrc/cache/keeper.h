@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A keeper has its host's part of a cached channel in memory, and deals it in every epoch. A cached channel is two
+// channels. In the load channel, readers deal one epoch of their pipelines to the keepers. In the kept channel, keepers
+// deal to the trainers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/mutex.h"
+#include "cache/loading.h"
+#include "channel/sink.h"
+#include "channel/source.h"
+#include "mail/post.h"
+
+namespace hvdata {
+
+class Keeper {
+ public:
+  Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* post);
+
+  // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. Starts the
+  // load, unless it is there.
+  void Deal(uint64_t epoch, uint64_t number);
+  // Ends the load, and frees the memory. Any thread may call it when Deal has returned.
+  void End();
+
+  struct Account {
+    uint64_t bytes = 0, limit = 0;  // of this keeper
+    uint64_t steps = 0, units = 0;  // loaded on all keepers
+    bool loaded = false;            // these are all
+  };
+  // Any thread may call it.
+  Account Read() const;
+
+ private:
+  std::shared_ptr<Loading> Current() const;
+  std::shared_ptr<Loading> Anew();
+
+  const std::shared_ptr<Sink> load_;
+  const std::shared_ptr<Source> kept_;
+  Post* const post_;
+  uint64_t needed_ = 0;  // load steps of this load, to go on with the earlier epochs
+
+  mutable Mutex mu_;
+  std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch
+};
+
+}  // namespace hvdata

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/kept_state.h"
+
+#include "wire/codec.h"
+
+namespace hvdata {
+
+namespace {
+constexpr std::string_view kFormat = "horovod_data kept state 1";
+}  // namespace
+
+template <typename Codec, typename S>
+void KeptState::Fields(Codec* codec, S& s) {
+  codec->Text("mode", s.mode), codec->Int("number", s.number), codec->Int("trainers", s.trainers);
+  codec->Int("steps", s.steps), codec->Int("print", s.print), codec->Flag("loaded", s.loaded);
+}
+
+std::string KeptState::Encode() const {
+  std::string text(kFormat);
+  wire::Writer writer(&text);
+  Fields(&writer, *this);
+  return text;
+}
+
+bool KeptState::Decode(std::string_view bytes, KeptState* state) {
+  if (bytes.substr(0, kFormat.size()) != kFormat) return false;
+  wire::Reader reader(bytes.substr(kFormat.size()));
+  Fields(&reader, *state);
+  return reader.ok() && reader.rest().empty();
+}
+
+}  // namespace hvdata

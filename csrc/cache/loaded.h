@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The load steps that one keeper has: who holds their units, its own units, and what the readers' pipelines yielded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/outcome.h"
+#include "base/world.h"
+#include "cache/store.h"
+#include "channel/channel_config.h"
+#include "plan/holding.h"
+#include "rows/leaves.h"
+
+namespace hvdata {
+
+// One thread loads: it calls Check() and Append(). Lock all calls, except Check().
+class Loaded {
+ public:
+  // `config`: of the kept channel.
+  Loaded(const ChannelConfig& config, const World& world);
+
+  // A load step that has come.
+  struct Step {
+    uint64_t number = 0;  // as its reader numbered it, to choose the holders of its units
+    int64_t rows = 0;     // of the whole step; 1 if elements are kept whole
+    uint64_t print = 0;   // what the reader's pipeline has yielded up to this step
+    Columns units;        // copies, in the store
+  };
+  // Checks a share of the load channel, and copies its units into the store. `number`: as in Step.
+  Outcome Check(const Columns& share, uint64_t number, Step* step);
+  void Append(Step step);
+
+  const plan::Holding& holding() const { return holding_; }
+  const Store& store() const { return store_; }
+  uint64_t steps() const { return holding_.steps(); }
+  uint64_t units() const { return holding_.units(); }
+  // A hash of what the pipelines yielded for the first `steps` load steps. It is the same on all keepers.
+  uint64_t PrintOf(uint64_t steps) const { return steps == 0 ? 0 : prints_[steps - 1]; }
+
+ private:
+  Outcome CheckComponents(const Columns& share, size_t components) const;
+  Outcome CheckShapes(const Columns& units);
+
+  const ChannelConfig& config_;
+  const std::vector<Leaf> leaves_;
+  const int keeper_;
+  plan::Holding holding_;
+  Store store_;
+  std::vector<uint64_t> prints_;            // by load step
+  std::vector<std::vector<int64_t>> like_;  // by leaf: the shape of a row, if rows of different elements are joined
+};
+
+}  // namespace hvdata

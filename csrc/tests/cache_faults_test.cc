@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs with cache="job" whose load or epochs don't go as planned: errors, a full store, and ranks that leave early.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cache_job.h"
+#include "captured_lines.h"
+
+namespace hvdata {
+namespace {
+
+CacheJob::Options Faulty(plan::Batch batch = plan::Batch::kGlobal) {
+  CacheJob::Options options;
+  options.members = {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"b", 0, 0, -1, 2}, {"c", 0, 0, -1, 3}};
+  options.elements.rows = {std::vector<int64_t>(12, 8)};
+  options.batch = batch;
+  return options;
+}
+
+std::vector<std::vector<Shared>> Oracle(const CacheJob& job, uint64_t number) {
+  const CacheJob::Options& options = job.options();
+  const CacheOracle oracle(options.elements, options.batch, options.remainder, options.shuffle, options.seed);
+  return oracle.Epoch(4, number);
+}
+
+void ExpectWholeEpoch(CacheJob* job, uint64_t number) {
+  const auto all = RunEpoch(job);
+  for (size_t t = 0; t < all.size(); ++t) {
+    EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
+    EXPECT_EQ(all[t]->shares, Oracle(*job, number)[t]) << "epoch " << number << ", rank " << t;
+  }
+}
+
+// The first `steps` shares of an epoch.
+std::vector<Shared> Front(const CacheJob& job, uint64_t number, size_t trainer, size_t steps) {
+  auto shares = Oracle(job, number)[trainer];
+  shares.resize(std::min(shares.size(), steps));
+  return shares;
+}
+
+class CacheFaults : public testing::TestWithParam<plan::Batch> {};
+
+TEST_P(CacheFaults, AfterAnErrorOfThePipelineTheNextEpochLoadsAnew) {
+  CacheJob::Options options = Faulty(GetParam());
+  options.elements.fails_at = 9;
+  CacheJob job(options);
+  const auto all = RunEpoch(&job);
+  const size_t steps = GetParam() == plan::Batch::kGlobal ? 9 : 9 / 4;
+  for (size_t t = 0; t < all.size(); ++t) {
+    EXPECT_EQ(all[t]->shares, Front(job, 1, t, steps));
+    EXPECT_EQ(all[t]->outcome.code, kDataLoss);
+    EXPECT_EQ(all[t]->outcome.Text(), "[reader 0 on a, channel train (load), epoch 1, step 9] the pipeline has failed");
+  }
+  ExpectWholeEpoch(&job, 2);
+  ExpectWholeEpoch(&job, 3);
+  EXPECT_EQ(job.pulled(), 9u + 12);
+}
+
+TEST_P(CacheFaults, AnErrorBehindALeftEpochIsMetOnce) {
+  CacheJob::Options options = Faulty(GetParam());
+  options.elements.fails_at = 9;
+  CacheJob job(options);
+  RunEpoch(&job, 1);
+  uint64_t failed = 0;
+  for (uint64_t number = 2; number <= 4; ++number) {
+    const auto all = RunEpoch(&job);
+    for (size_t t = 0; t < all.size(); ++t) {
+      if (all[t]->end)
+        EXPECT_EQ(all[t]->shares, Oracle(job, number)[t]);
+      else
+        EXPECT_EQ(all[t]->outcome.message, "the pipeline has failed") << all[t]->outcome.Text();
+      EXPECT_EQ(all[t]->end, all[0]->end);
+    }
+    failed += all[0]->end ? 0 : 1;
+  }
+  EXPECT_LE(failed, 1u);
+}
+
+TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
+  for (const bool all : {false, true}) {
+    CacheJob job(Faulty(GetParam()));
+    {
+      std::vector<std::thread> threads;
+      for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+          CacheIteration mine(&job, t);
+          mine.Take(all || t == 2 ? 1 : ~0ull);
+          if (all || t == 2) return;
+          EXPECT_EQ(mine.shares, Oracle(job, 1)[static_cast<size_t>(t)]);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    ExpectWholeEpoch(&job, 2);
+    EXPECT_EQ(job.pulled(), 12u);
+  }
+}
+
+TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
+  unsetenv("HOROVOD_DATA_CACHE_DIR");
+  CacheJob::Options options = Faulty(GetParam());
+  options.cache_bytes = 6000;
+  CacheJob job(options);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (const auto& of_rank : RunEpoch(&job)) {
+      EXPECT_EQ(of_rank->outcome.code, kResourceExhausted);
+      EXPECT_NE(of_rank->outcome.Text().find("the cache of this host is full"), std::string::npos);
+      EXPECT_NE(of_rank->outcome.Text().find("[keeper "), std::string::npos) << of_rank->outcome.Text();
+      EXPECT_NE(of_rank->outcome.Text().find("Raise HOROVOD_DATA_CACHE_GB"), std::string::npos);
+      EXPECT_TRUE(epoch == 0 || of_rank->shares.empty());
+    }
+  }
+}
+
+TEST_P(CacheFaults, WhatDoesNotFitLiesInAFolder) {
+  setenv("HOROVOD_DATA_CACHE_DIR", "/tmp", 1);
+  CacheJob::Options options = Faulty(GetParam());
+  options.cache_bytes = 6000;
+  CacheJob job(options);
+  for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
+  unsetenv("HOROVOD_DATA_CACHE_DIR");
+}
+
+INSTANTIATE_TEST_SUITE_P(Batches, CacheFaults, testing::Values(plan::Batch::kGlobal, plan::Batch::kPerRank));
+
+TEST(CacheLoad, ShuffledRowsNeedOneShape) {
+  CacheJob::Options options = Faulty();
+  options.elements.odd_element = 5;
+  CacheJob job(options);
+  for (const auto& of_rank : RunEpoch(&job)) {
+    EXPECT_EQ(of_rank->shares.size(), 5u);
+    EXPECT_EQ(
+        of_rank->outcome.message,
+        "shuffle=True joins rows of different elements, so all need one shape, but the rows of ids have shape [2] "
+        "in the first element and [3] in element 5. Make it a ragged tensor, pad it, or use batch=\"per_rank\" or "
+        "shuffle=False");
+  }
+}
+
+TEST(CacheLoad, InLoadOrderRowsMayDiffer) {
+  CacheJob::Options options = Faulty();
+  options.elements.odd_element = 5;
+  options.shuffle = false;
+  CacheJob job(options);
+  for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
+}
+
+// The second epoch waits for the rest of the load, and says so.
+TEST(CacheLoad, AWaitingRankLearnsHowMuchIsLoaded) {
+  std::promise<void> go_on;
+  const std::shared_future<void> may_go_on(go_on.get_future());
+  CacheJob::Options options = Faulty();
+  options.elements.before = [&](uint64_t element) {
+    if (element == 6) may_go_on.wait();
+  };
+  options.stall = 0.3;
+  CacheJob job(options);
+  RunEpoch(&job, 1);
+  CaptureLines();
+  std::thread epoch([&] { ExpectWholeEpoch(&job, 2); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  go_on.set_value();
+  epoch.join();
+  const std::string lines = CapturedLines();
+  EXPECT_NE(lines.find("waits for step 0: cache: 6 steps, 0.0 MiB loaded; next comes the share of reader 0 on a"),
+            std::string::npos)
+      << lines;
+}
+
+}  // namespace
+}  // namespace hvdata

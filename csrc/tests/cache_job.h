@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole job with cache="job" in one process. Readers run the dealer of deal/, keepers that of cache/. A thread for each
+// member delivers what was sent to it: in order from each sender and channel, at random among these.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/keeper.h"
+#include "cache_elements.h"
+#include "channel/certifier.h"
+#include "channel/sink.h"
+#include "channel/source.h"
+#include "deal/dealer.h"
+#include "rows/bundle.h"
+#include "rows/gather.h"
+
+namespace hvdata {
+
+class CacheJob {
+ public:
+  struct Options {
+    std::vector<Member> members;  // hosts and roles
+    plan::Batch batch = plan::Batch::kGlobal;
+    plan::Remainder remainder = plan::Remainder::kPartial;
+    bool shuffle = true;
+    uint64_t seed = 7;
+    bool verify = false;
+    uint64_t cache_bytes = 64 << 20;
+    CacheElements elements;
+    unsigned random = 0;  // of the deliveries
+    double stall = 15;
+  };
+
+  explicit CacheJob(Options options) : options_(std::move(options)) {
+    for (size_t m = 0; m < options_.members.size(); ++m)
+      nodes_.push_back(std::make_unique<Node>(static_cast<int>(m), options_.members));
+    for (auto& node : nodes_) Make(node.get());
+    for (auto& node : nodes_) {
+      node->network = std::thread([this, its = node.get()] { DeliverAll(its); });
+      if (node->load_source) node->reader = std::thread([this, its = node.get()] { DealLoads(its); });
+      if (node->kept_source) node->dealer = std::thread([this, its = node.get()] { DealEpochs(its); });
+    }
+  }
+
+  ~CacheJob() {
+    for (auto& node : nodes_) {
+      if (node->kept_sink) Leave(node.get(), kKept);
+    }
+    for (auto& node : nodes_) {
+      if (!node->dealer.joinable()) continue;
+      node->dealer.join();
+      node->keeper->End();
+      Leave(node.get(), kLoad);
+    }
+    for (auto& node : nodes_) {
+      if (node->reader.joinable()) node->reader.join();
+    }
+    for (auto& node : nodes_) {
+      {
+        const std::lock_guard lock(node->mu);
+        node->stop = true;
+        node->changed.notify_all();
+      }
+      node->network.join();
+    }
+  }
+
+  int trainers() const { return nodes_[0]->world.trainer_count(); }
+  const Options& options() const { return options_; }
+  Sink& sink(int trainer) { return *NodeOf(trainer).kept_sink; }
+  Keeper& keeper(int number) {
+    return *nodes_[static_cast<size_t>(nodes_[0]->world.keepers[static_cast<size_t>(number)])]->keeper;
+  }
+  // How many elements all pipelines have yielded.
+  uint64_t pulled() const { return pulled_; }
+  // What the reader of the load, or the keeper, has certified last.
+  std::string Certificate(View view) const {
+    const auto& certifier = nodes_[0]->certifiers[view == View::kLoad ? 0 : 1];
+    const auto records = certifier->Last();
+    return records.empty() ? "" : records.front();
+  }
+
+  // Joins the pieces of a share, as engine/share_iterator.cc does.
+  Outcome Join(const SinkIterator& iterator, int trainer, const Arrival& arrival, Shared* shared) {
+    Sink& its = sink(trainer);
+    const Fingerprints fingerprints(its.config());
+    std::vector<const Columns*> pieces;
+    const auto take = [&](const Arrival& one) {
+      const Columns* columns = nullptr;
+      HVDATA_RETURN_IF_ERROR(TakeColumns(one.bundle, &columns));
+      pieces.push_back(columns);
+      if (!its.config().verify) return Outcome();
+      return its.Confirm(iterator, one, fingerprints.HashPiece(*columns, one.rows));
+    };
+    HVDATA_RETURN_IF_ERROR(take(arrival));
+    for (const Arrival& one : arrival.more) HVDATA_RETURN_IF_ERROR(take(one));
+    std::vector<Leaf> leaves = LeavesOf(its.config());
+    leaves.push_back({Leaf::kDense, its.config().dtypes.size(), 1});
+    Columns share;
+    uint64_t rows = 0;
+    HVDATA_RETURN_IF_ERROR(JoinPieces(leaves, pieces, &share, &rows));
+    *shared = SharedOf(share);
+    return {};
+  }
+
+ private:
+  enum Channel : uint32_t { kLoad = 1, kKept = 2 };
+  struct Item {
+    wire::Header header;
+    BundlePtr bundle;
+  };
+  struct Node {
+    Node(int self, const std::vector<Member>& members)
+        : world(World::Of(self, members)),
+          load_world(world.As(View::kLoad)),
+          kept_world(world.As(View::kKept)),
+          post(&world,
+               std::make_unique<HostLinks>(world, Payload::kMessage, 0,
+                                           [](const std::string& mine) { return std::vector{mine}; }),
+               {}) {}
+
+    const World world, load_world, kept_world;
+    Post post;
+    std::shared_ptr<Source> load_source, kept_source;
+    std::shared_ptr<Sink> load_sink, kept_sink;
+    std::unique_ptr<Keeper> keeper;
+    std::array<std::unique_ptr<Certifier>, 2> certifiers;  // on the first reader, and on the first keeper
+    std::thread network, reader, dealer;
+    std::mutex mu;
+    std::condition_variable changed;
+    std::map<std::pair<int, uint32_t>, std::deque<Item>> inbox;  // by sender and channel; none is empty
+    bool stop = false;
+  };
+
+  Node& NodeOf(int trainer) {
+    return *nodes_[static_cast<size_t>(nodes_[0]->world.trainers[static_cast<size_t>(trainer)])];
+  }
+
+  ChannelConfig ConfigOf(Channel channel) const {
+    ChannelConfig config = options_.elements.Config();
+    config.number = channel;
+    config.name = channel == kLoad ? "train (load)" : "train";
+    config.view = channel == kLoad ? View::kLoad : View::kKept;
+    config.batch = channel == kLoad ? plan::Batch::kGlobal : options_.batch;
+    config.whole_elements = options_.batch == plan::Batch::kPerRank;
+    config.remainder = options_.remainder;
+    config.verify = options_.verify;
+    if (channel == kLoad) return config;
+    config.add_weight = true;
+    config.shuffle = options_.shuffle;
+    config.seed_high = options_.seed >> 32;
+    config.seed_low = options_.seed & ~0u;
+    config.cache_bytes = options_.cache_bytes;
+    return config;
+  }
+
+  void Make(Node* node) {
+    const auto send = [this, node](int member, wire::Header header, const Share* share) {
+      Send(node, member, std::move(header), share);
+    };
+    const World& world = node->world;
+    if (world.me().reads()) node->load_source = std::make_shared<Source>(ConfigOf(kLoad), &node->load_world, 60, send);
+    if (world.me().trains())
+      node->kept_sink = std::make_shared<Sink>(ConfigOf(kKept), &node->kept_world, options_.stall, 20, send);
+    if (world.me().keeper >= 0) {
+      node->load_sink = std::make_shared<Sink>(ConfigOf(kLoad), &node->load_world, 15, 0, send);
+      node->kept_source = std::make_shared<Source>(ConfigOf(kKept), &node->kept_world, 60, send);
+      node->keeper = std::make_unique<Keeper>(node->load_sink, node->kept_source, &node->post);
+    }
+    if (node->load_world.readers[0] == world.self)
+      node->certifiers[0] = std::make_unique<Certifier>(&node->load_world, send, "");
+    if (node->kept_world.readers[0] == world.self)
+      node->certifiers[1] = std::make_unique<Certifier>(&node->kept_world, send, "");
+  }
+
+  void Leave(Node* node, Channel channel) {
+    const World& world = channel == kLoad ? node->load_world : node->kept_world;
+    for (const int reader : world.sources) Send(node, reader, MakeHeader(channel, 0, wire::Release()), nullptr);
+  }
+
+  // A share for another process, as it comes there.
+  static BundlePtr Landed(const Share& share) {
+    std::vector<wire::Component> components = share.components;
+    for (wire::Component& component : components) component.where = wire::Where::kMessage;
+    const Destination destination = LandShare(components, std::vector<Block>(components.size()));
+    for (size_t i = 0; i < share.blocks.size(); ++i) {
+      if (share.blocks[i].size > 0) std::memcpy(destination.places[i], share.blocks[i].data, share.blocks[i].size);
+    }
+    return destination.owner;
+  }
+
+  void Send(Node* from, int to, wire::Header header, const Share* share) {
+    BundlePtr bundle;
+    if (share != nullptr) bundle = to == from->world.self ? share->bundle : Landed(*share);
+    Node& node = *nodes_[static_cast<size_t>(to)];
+    const std::lock_guard lock(node.mu);
+    const std::pair key{from->world.self, header.channel};
+    node.inbox[key].push_back({std::move(header), std::move(bundle)});
+    node.changed.notify_all();
+  }
+
+  void DeliverAll(Node* node) {
+    std::mt19937 random(options_.random * 31 + static_cast<unsigned>(node->world.self));
+    for (;;) {
+      Item item;
+      int from = 0;
+      {
+        std::unique_lock lock(node->mu);
+        node->changed.wait(lock, [&] { return node->stop || !node->inbox.empty(); });
+        if (node->inbox.empty()) return;
+        const auto pick = std::next(node->inbox.begin(), static_cast<int>(random() % node->inbox.size()));
+        from = pick->first.first;
+        item = std::move(pick->second.front());
+        pick->second.pop_front();
+        if (pick->second.empty()) node->inbox.erase(pick);
+      }
+      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+      Dispatch(node, from, std::move(item.header), std::move(item.bundle));
+    }
+  }
+
+  static void Dispatch(Node* node, int from, wire::Header header, BundlePtr bundle) {
+    const bool load = header.channel == kLoad;
+    const World& world = load ? node->load_world : node->kept_world;
+    if (std::holds_alternative<wire::Report>(header.message))
+      return node->certifiers[load ? 0 : 1]->OnReport(world.members[static_cast<size_t>(from)].reader, header);
+    if (wire::IsForReader(header.message)) return (load ? node->load_source : node->kept_source)->Handle(from, header);
+    const std::shared_ptr<Sink>& sink = load ? node->load_sink : node->kept_sink;
+    if (sink) sink->Handle(world.SourceIndex(from), std::move(header), std::move(bundle));
+  }
+
+  void DealLoads(Node* node) {
+    uint64_t number = 0;
+    bool anew = true;
+    for (int64_t next = 0; (next = node->load_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
+      if (next == 0) continue;
+      const auto make = [&] {
+        return std::make_unique<ElementsPipeline>(options_.elements, node->world.me().reader, &pulled_);
+      };
+      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), std::exchange(anew, false),
+                {});
+    }
+  }
+
+  static void DealEpochs(Node* node) {
+    uint64_t number = 0;
+    for (int64_t next = 0; (next = node->kept_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
+      if (next > 0) node->keeper->Deal(static_cast<uint64_t>(next), number);
+    }
+  }
+
+  const Options options_;
+  std::atomic<uint64_t> pulled_{0};
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+// One iteration over a trainer's part of the channel.
+class CacheIteration {
+ public:
+  CacheIteration(CacheJob* job, int trainer) : job_(job), trainer_(trainer) {}
+  ~CacheIteration() { job_->sink(trainer_).Drop(&iterator); }
+
+  // Takes up to `most` shares. True when more may come.
+  bool Take(uint64_t most = ~0ull) {
+    for (uint64_t i = 0; i < most; ++i) {
+      Arrival arrival;
+      outcome = job_->sink(trainer_).Next(&iterator, &arrival, &end);
+      if (!outcome.ok() || end) return false;
+      shares.emplace_back();
+      outcome = job_->Join(iterator, trainer_, arrival, &shares.back());
+      job_->sink(trainer_).HandedOut(iterator);
+      if (!outcome.ok()) return false;
+    }
+    return true;
+  }
+
+  SinkIterator iterator;
+  std::vector<Shared> shares;
+  Outcome outcome;
+  bool end = false;
+
+ private:
+  CacheJob* const job_;
+  const int trainer_;
+};
+
+// One epoch of all trainers: each takes up to `most` shares. `begin`: called before, on the trainer's thread.
+inline std::vector<std::unique_ptr<CacheIteration>> RunEpoch(
+    CacheJob* job, uint64_t most = ~0ull, const std::function<void(int trainer, CacheIteration*)>& begin = nullptr) {
+  std::vector<std::unique_ptr<CacheIteration>> all;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < job->trainers(); ++t) all.push_back(std::make_unique<CacheIteration>(job, t));
+  for (int t = 0; t < job->trainers(); ++t) {
+    threads.emplace_back([&, t] {
+      CacheIteration* const mine = all[static_cast<size_t>(t)].get();
+      if (begin) begin(t, mine);
+      mine->Take(most);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return all;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saved epochs of jobs with cache="job" go on in other jobs, also with another number of ranks and hosts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/kept_state.h"
+#include "cache_job.h"
+
+namespace hvdata {
+namespace {
+
+std::vector<Member> FourRanks() {
+  return {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"b", 0, 0, -1, 2}, {"c", 0, 0, -1, 3}};
+}
+std::vector<Member> ThreeRanks() { return {{"a", 0, 0, 0, 0}, {"b", 0, 0, -1, 1}, {"b", 0, 0, -1, 2}}; }
+
+CacheJob::Options Saving(plan::Batch batch) {
+  CacheJob::Options options;
+  options.members = FourRanks();
+  options.elements.rows = {{8, 6, 8, 7, 8, 8, 8, 5, 8, 8, 8, 8}};
+  options.batch = batch;
+  return options;
+}
+
+CacheOracle OracleOf(const CacheJob& job) {
+  const CacheJob::Options& options = job.options();
+  return {options.elements, options.batch, options.remainder, options.shuffle, options.seed};
+}
+
+// Runs `epochs` epochs, and then `steps` steps of the next one. Returns each rank's state.
+std::vector<SinkState> SavedAfter(CacheJob* job, uint64_t epochs, uint64_t steps) {
+  for (uint64_t i = 0; i < epochs; ++i) RunEpoch(job);
+  const auto all = RunEpoch(job, steps);
+  std::vector<SinkState> states(all.size());
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < all.size(); ++t) {
+    threads.emplace_back([&, t] {
+      const Outcome outcome = job->sink(static_cast<int>(t)).Save(&all[t]->iterator, &states[t]);
+      EXPECT_TRUE(outcome.ok()) << outcome.Text();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return states;
+}
+
+// As many states as the job has ranks.
+auto RunRestored(CacheJob* job, const std::vector<SinkState>& states, uint64_t most = ~0ull) {
+  return RunEpoch(job, most, [&](int t, CacheIteration* mine) {
+    const Outcome outcome = job->sink(t).Restore(&mine->iterator, states[static_cast<size_t>(t) % states.size()]);
+    EXPECT_TRUE(outcome.ok()) << outcome.Text();
+  });
+}
+
+// All rows of the shares, in any order, without filler rows.
+Shared RowsOf(const std::vector<std::vector<Shared>>& shares, size_t from) {
+  Shared rows;
+  for (const auto& of_rank : shares) {
+    for (size_t s = from; s < of_rank.size(); ++s) {
+      std::copy_if(of_rank[s].begin(), of_rank[s].end(), std::back_inserter(rows),
+                   [](auto& row) { return !row.second; });
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+struct Where {
+  plan::Batch batch;
+  uint64_t epochs, steps;
+};
+
+class CacheResume : public testing::TestWithParam<Where> {};
+
+TEST_P(CacheResume, TheEpochGoesOn) {
+  const auto [batch, epochs, steps] = GetParam();
+  std::vector<SinkState> states;
+  {
+    CacheJob job(Saving(batch));
+    states = SavedAfter(&job, epochs, steps);
+    EXPECT_EQ(states[0].lanes.size(), 1u);
+    if (steps > 0) {
+      EXPECT_LT(states[0].lanes[0].reader_state.size(), 300u);
+    }
+  }
+  CacheJob job(Saving(batch));
+  const auto all = RunRestored(&job, states);
+  const auto expected = OracleOf(job).Epoch(4, epochs + 1);
+  for (size_t t = 0; t < all.size(); ++t) {
+    EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
+    EXPECT_EQ(all[t]->shares,
+              std::vector<Shared>(expected[t].begin() + static_cast<std::ptrdiff_t>(steps), expected[t].end()));
+  }
+  const auto next = RunEpoch(&job);
+  for (size_t t = 0; t < next.size(); ++t) EXPECT_EQ(next[t]->shares, OracleOf(job).Epoch(4, epochs + 2)[t]);
+  EXPECT_EQ(job.pulled(), 12u) << "the load runs once";
+}
+
+TEST_P(CacheResume, WithOtherRanksAndHostsEveryRowComesOnce) {
+  const auto [batch, epochs, steps] = GetParam();
+  std::vector<SinkState> states;
+  {
+    CacheJob job(Saving(batch));
+    states = SavedAfter(&job, epochs, steps);
+  }
+  CacheJob::Options options = Saving(batch);
+  options.members = ThreeRanks();
+  std::vector<SinkState> again;
+  std::vector<std::vector<Shared>> taken;
+  {
+    CacheJob job(options);
+    const auto all = RunRestored(&job, states, 1);  // one more step, and saves again
+    again.resize(all.size());
+    for (size_t t = 0; t < all.size(); ++t) {
+      EXPECT_TRUE(job.sink(static_cast<int>(t)).Save(&all[t]->iterator, &again[t]).ok());
+      taken.push_back(all[t]->shares);
+    }
+  }
+  CacheJob job(Saving(batch));
+  for (const auto& of_rank : RunRestored(&job, again)) {
+    EXPECT_TRUE(of_rank->end) << of_rank->outcome.Text();
+    taken.push_back(of_rank->shares);
+  }
+  EXPECT_EQ(RowsOf(taken, 0), RowsOf(OracleOf(job).Epoch(4, epochs + 1), steps));
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CacheResume,
+                         testing::Values(Where{plan::Batch::kGlobal, 0, 0}, Where{plan::Batch::kGlobal, 0, 3},
+                                         Where{plan::Batch::kGlobal, 2, 5}, Where{plan::Batch::kPerRank, 0, 1},
+                                         Where{plan::Batch::kPerRank, 2, 1}));
+
+TEST(CacheState, AVerifiedEpochGoesOn) {
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.verify = true;
+  std::vector<SinkState> states;
+  {
+    CacheJob job(options);
+    states = SavedAfter(&job, 1, 4);
+  }
+  CacheJob job(options);
+  const auto all = RunRestored(&job, states);
+  for (size_t t = 0; t < all.size(); ++t) EXPECT_EQ(all[t]->shares.size(), 8u) << all[t]->outcome.Text();
+}
+
+TEST(CacheState, AnotherOrderIsRefusedBeforeARow) {
+  for (const uint64_t epochs : {0, 2}) {
+    std::vector<SinkState> states;
+    {
+      CacheJob job(Saving(plan::Batch::kGlobal));
+      states = SavedAfter(&job, epochs, 3);
+    }
+    CacheJob::Options options = Saving(plan::Batch::kGlobal);
+    options.elements.reorders = true;
+    CacheJob job(options);
+    for (const auto& of_rank : RunRestored(&job, states)) {
+      EXPECT_TRUE(of_rank->shares.empty());
+      EXPECT_EQ(of_rank->outcome.code, kDataLoss);
+      EXPECT_NE(of_rank->outcome.message.find("Give every shuffle a seed"), std::string::npos)
+          << of_rank->outcome.Text();
+    }
+  }
+}
+
+TEST(CacheState, MoreElementsAreAnotherOrder) {
+  std::vector<SinkState> states;
+  {
+    CacheJob job(Saving(plan::Batch::kGlobal));
+    states = SavedAfter(&job, 2, 3);
+  }
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.elements.rows[0].push_back(8);
+  CacheJob job(options);
+  for (const auto& of_rank : RunRestored(&job, states)) EXPECT_EQ(of_rank->outcome.code, kDataLoss);
+}
+
+TEST(CacheState, AnotherSeedIsRefused) {
+  std::vector<SinkState> states;
+  {
+    CacheJob job(Saving(plan::Batch::kGlobal));
+    states = SavedAfter(&job, 1, 3);
+  }
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.seed = 8;
+  CacheJob job(options);
+  for (const auto& of_rank : RunRestored(&job, states)) {
+    EXPECT_EQ(of_rank->outcome.message,
+              "a checkpoint of a cached channel with batch=\"global\", shuffle=True, seed=7 was restored into one with "
+              "batch=\"global\", shuffle=True, seed=8");
+  }
+}
+
+// A rank saves while the epoch waits for the load.
+TEST(CacheState, ARankMaySaveDuringTheLoad) {
+  std::promise<void> go_on;
+  const std::shared_future<void> may_go_on(go_on.get_future());
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.elements.before = [&](uint64_t element) {
+    if (element == 6) may_go_on.wait();
+  };
+  CacheJob job(options);
+  const auto states = SavedAfter(&job, 0, 6);
+  KeptState state;
+  ASSERT_TRUE(KeptState::Decode(states[0].lanes[0].reader_state, &state));
+  EXPECT_EQ(state.steps, 6u);
+  EXPECT_FALSE(state.loaded);
+  go_on.set_value();
+}
+
+TEST(KeptState, OtherBytesAreNone) {
+  const KeptState whole{"mode", 3, 4, 5, 6, true};
+  const std::string bytes = whole.Encode();
+  KeptState state;
+  ASSERT_TRUE(KeptState::Decode(bytes, &state));
+  EXPECT_EQ(state.mode, "mode");
+  EXPECT_EQ(state.print, 6u);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(KeptState::Decode(std::string_view(bytes).substr(0, size), &state)) << size;
+  }
+  EXPECT_FALSE(KeptState::Decode(bytes + "x", &state));
+}
+
+}  // namespace
+}  // namespace hvdata
