@@ -254,7 +254,7 @@ def cached_epoch(elements: Sequence[Element], batch: str, epoch: int, seed: int 
 
     The rows of all elements are permuted, and make elements of the same sizes. With batch="per_rank" the elements are.
     """
-    if epoch == 1 or seed is None:
+    if epoch == 1 or seed is None or not elements:
         return list(elements)
     if batch == "per_rank":
         return [elements[permuted(i, len(elements), seed, epoch)] for i in range(len(elements))]

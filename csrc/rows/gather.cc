@@ -185,6 +185,7 @@ class Gatherer {
   static void KeepTexts(size_t part, const std::vector<Run>& runs, Column* column) {
     using Owners = std::vector<std::shared_ptr<const void>>;
     std::vector<const Columns*> elements;
+    elements.reserve(runs.size());
     for (const Run& run : runs) elements.push_back(run.columns);
     std::sort(elements.begin(), elements.end());
     elements.erase(std::unique(elements.begin(), elements.end()), elements.end());

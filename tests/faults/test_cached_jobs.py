@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs with cache="job" on two hosts: a restore with another number of ranks, and the ends of processes that keep
+rows."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from jobs import SOON, program, run_program, start_job
+from oracle import cached_epoch, deliver
+from ranks.worlds import CAN_NAME_HOSTS
+
+pytestmark = [
+    pytest.mark.limit(200),
+    pytest.mark.skipif(not CAN_NAME_HOSTS, reason="only root can give a process a host name of its own"),
+]
+TWO_HOSTS = {"HVDATA_TEST_HOSTS": "2"}
+ROWS, BATCH, SEED = 144, 12, 5
+
+SOURCE = """
+def source():
+    def rows():
+        say("STARTED")
+        for first in range(0, 144, 12):
+            yield np.arange(first, first + 12)
+    return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))
+
+ds = train(source, batch=batch, cache="job", shuffle=True, seed=5)
+hvdata.serve()
+"""
+
+RESUMED = (
+    """
+what, folder, batch, epoch = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+"""
+    + SOURCE
+    + """
+def meet():
+    hvdata.scatter(tf.range(size) if rank == 0 else None, dtype=tf.int32)
+
+if what == "save":
+    for _ in range(epoch - 1):
+        for x in ds: pass
+it = iter(ds)
+checkpoint = tf.train.Checkpoint(iterator=it)
+if what == "save":
+    got = [next(it).numpy().tolist() for _ in range(2)]
+    meet()
+    if rank == 0: checkpoint.write(folder + "/state")
+    meet()
+    say("SIZE", os.path.getsize(folder + "/state.data-00000-of-00001") if rank == 0 else 0)
+else:
+    if rank == 0: checkpoint.read(folder + "/state").assert_consumed()
+    meet()
+    got = [x.numpy().tolist() for x in it]
+    say("NEXT " + json.dumps([x.numpy().tolist() for x in ds]))
+say("GOT " + json.dumps(got))
+"""
+)
+
+
+def lines(job, word):
+    return [json.loads(line) for out in job.stdout for line in re.findall(f"^{word} (.*)", out, re.MULTILINE)]
+
+
+def in_order(shares):
+    """Rank 0's share of step 0, rank 1's share of step 0, ... then step 1."""
+    return [row for step in zip(*shares) for share in step for row in share]
+
+
+def whole(epoch, batch):
+    elements = [np.arange(first, first + BATCH) for first in range(0, ROWS, BATCH)]
+    return [int(row) for element in cached_epoch(elements, batch, epoch, SEED) for row in element]
+
+
+@pytest.mark.commit("global-3")
+@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
+def test_another_number_of_ranks_goes_on(tmp_path, batch, epoch):
+    """The same order goes on. The job loads once more. The state has no rows."""
+    saved, restored = (
+        run_program(RESUMED, ranks, what, str(tmp_path), batch, str(epoch), env=TWO_HOSTS)
+        for what, ranks in (("save", 4), ("restore", 3))
+    )
+    assert in_order(lines(saved, "GOT")) + in_order(lines(restored, "GOT")) == whole(epoch, batch), restored.describe()
+    assert in_order(lines(restored, "NEXT")) == whole(epoch + 1, batch), restored.describe()
+    for job in saved, restored:
+        assert [out.count("STARTED") for out in job.stdout] == [1] + [0] * (len(job.stdout) - 1), job.describe()
+    (size,) = filter(None, lines(saved, "SIZE"))
+    assert size < 2048, size
+
+
+ENDS = (
+    """
+batch = "global"
+"""
+    + SOURCE
+    + """
+for epoch in 1, 2, 3:
+    if epoch > 1 and rank == first: break
+    got = []
+    for x in ds:
+        got.append(x.numpy().tolist())
+        if epoch > 1: time.sleep(0.02)
+    say(f"EPOCH{epoch} " + json.dumps(got))
+say("DONE")
+"""
+)
+
+
+@pytest.mark.commit
+@pytest.mark.parametrize("first, readers", [(0, 1), (1, 0)])
+def test_a_keeper_is_done_first(first, readers):
+    """Its host's rows still come. With a dedicated reader on the other host, rank 0 only trains and keeps."""
+    job = run_program(f"first = {first}\n" + ENDS, 3, readers=readers, env=TWO_HOSTS)
+    elements = [np.arange(at, at + BATCH) for at in range(0, ROWS, BATCH)]
+    for epoch in 1, 2, 3:
+        want = [
+            [share.tolist() for share in mine]
+            for mine in deliver(cached_epoch(elements, "global", epoch, SEED), 3, "global")
+        ]
+        stays = [rank for rank in range(3) if epoch == 1 or rank != first]
+        assert lines(job, f"EPOCH{epoch}") == [want[rank] for rank in stays], job.describe()
+
+
+KILLED = (
+    """
+batch = "global"
+"""
+    + SOURCE
+    + """
+for epoch in range(1000):
+    for x in ds: time.sleep(0.01)
+    if epoch == 1: say("RUNNING")
+"""
+)
+
+
+@pytest.mark.parametrize("keeper", [0, 1])
+def test_a_killed_keeper_ends_the_job(keeper):
+    with start_job(program(KILLED), 3, env=TWO_HOSTS) as job:
+        job.wait_for("RUNNING", rank=2)
+        job.kill_rank(keeper)
+        assert job.finish(SOON) != 0, job.describe()
+        assert "has died" in "".join(job.stderr), job.describe()
