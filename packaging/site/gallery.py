@@ -196,10 +196,6 @@ TAIL = """
 TensorBoard shows the waits of four ranks ([more](monitoring.md#tensorboard)):
 
 ![TensorBoard: queue, rows/s, steps/s, untaken and wait share of four ranks](report_tensorboard.png)
-
-A benchmark with MLPerf Storage's profiles shows the part of the time in which four accelerators compute ([more](benchmark_storage.md)):
-
-![The plot of benchmarks/storage.py](benchmark_storage.png)
 """
 
 
