@@ -67,23 +67,21 @@ def main() -> None:
     model, rate = network(), 0.01
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.build([None, SIDE, SIDE, 3])
-    # Variables of Keras 3 hold those of TensorFlow, which are what Horovod takes.
-    plain = [getattr(variable, "_value", variable) for variable in model.variables]
-    hvd.broadcast_variables(plain, root_rank=0)
+    # TensorFlow's variables, which are inside those of Keras 3.
+    weights = [v if isinstance(v, tf.Variable) else v.value for v in model.trainable_variables]
+    hvd.broadcast_variables(weights, root_rank=0)
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(y, model(x, training=True))
-        for variable, gradient in zip(
-            model.trainable_variables, hvd.DistributedGradientTape(tape).gradient(value, model.trainable_variables)
-        ):
-            variable.assign_sub(rate * gradient)
+        for weight, gradient in zip(weights, hvd.DistributedGradientTape(tape).gradient(value, weights)):
+            weight.assign_sub(rate * gradient)
         return value
 
     steps = {name: lambda batches=batches: step(*next(batches)).numpy() for name, batches in ways.items()}
     seconds = in_turns(job, given["rounds"], given["steps"], steps)
-    told = job.comm.allgather(float(tf.add_n([tf.reduce_sum(weights) for weights in model.trainable_variables])))
+    told = job.comm.allgather(float(tf.add_n([tf.reduce_sum(weight) for weight in weights])))
     assert max(told) - min(told) < 1e-3 * max(1.0, abs(told[0])), f"the ranks' weights are not the same: {told}"
     ways.clear()
     steps.clear()
