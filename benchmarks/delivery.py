@@ -13,35 +13,36 @@ takes names of rivals.py. Needs Horovod and mpi4py. Writes delivery.json and .md
 from __future__ import annotations
 
 import sys
-from statistics import median
 
 import launch
 import rivals
-from page import Result, defined, named, prose, rate, rates, size_name, spread, table, write
+from page import Result, prose, rate, rates, size_name, spread, table, write
 
 OURS = rivals.ours_per_rank.name
 
 
-def cell(group: list[Result]) -> list[str]:
-    """The part of the page about the ways with the same ranks, bytes and cycle time."""
-    first, ours = group[0], named(group, OURS)
-    good = [r for r in group if not r["error"]]
-    columns = {
-        "": lambda r: r["name"],
-        "steps/s": lambda r: spread(rates(r)),
-        "GB/s": lambda r: f"{rate(r) * r['ranks'] * r['bytes'] / 1e9:.3g}" if r["moves"] else "",
-        "per_rank / this way": lambda r: f"{rate(ours) / rate(r):.2f}x" if ours and r is not ours else "",
-        "switches": lambda r: f"{median(r['switches']) / r['cpu_steps']:.2f}",
-    }
-    cycle = f"Horovod's cycle time {first['cycle_time']:g} ms" if first["cycle_time"] else "without Horovod"
-    lines = ["", f"**{first['ranks']} ranks, {size_name(first['bytes'])} per rank, {cycle}**", *table(good, columns)]
-    lines += [f"{r['name']} failed: {' '.join(r['error'].split())[:120]}" for r in group if r["error"]]
-    best = max((r for r in good if r["kind"] == "rival" and r["moves"]), key=rate, default=None)
-    if ours and best:
-        lines.append(
-            f"The best rival is {best['name']}; horovod_data makes {rate(ours) / rate(best):.2f} times its steps."
-        )
-    return lines
+def part(group: list[Result]) -> list[str]:
+    """The part of the page about the ways with the same ranks and bytes, with columns for each cycle time."""
+    by_cycle: dict[float, dict[str, Result]] = {}
+    for result in group:
+        by_cycle.setdefault(result["cycle_time"], {})[result["name"]] = result
+
+    def steps(cycle: float, name: str) -> str:
+        result = by_cycle[cycle].get(name)
+        return "" if result is None else "failed" if result["error"] else spread(rates(result))
+
+    def times(cycle: float, name: str) -> str:
+        ours, result = by_cycle[cycle].get(OURS), by_cycle[cycle].get(name)
+        compared = ours and result and result is not ours and not ours["error"] and not result["error"]
+        return f"{rate(ours) / rate(result):.2f}x" if compared else ""
+
+    columns = {"": str}
+    for cycle in by_cycle:
+        shown = f"cycle {cycle:g} ms" if cycle else "without Horovod"
+        columns[f"steps/s, {shown}"] = lambda name, cycle=cycle: steps(cycle, name)
+        columns[f"per_rank / this way, {shown}"] = lambda name, cycle=cycle: times(cycle, name)
+    title = f"**{group[0]['ranks']} ranks, {size_name(group[0]['bytes'])} per rank**"
+    return ["", title, *table(dict.fromkeys(r["name"] for r in group), columns)]
 
 
 def main() -> int:
@@ -67,23 +68,19 @@ def main() -> int:
             Figures are medians of {arguments.rounds} rounds, in brackets the slowest and the fastest round. A round takes about
             {arguments.seconds:.2g} s, and has at least 12 times as many steps as may be sent ahead. All ways run in turns in one job.
             Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default. With 0.1 ms its operations are faster here, but its threads
-            take processor time from every way."""),
-        *defined(
-            {
-                "A step": "every rank has its batch (float32, ready-made on the reader), in eager iteration",
-                "GB/s": "received by all ranks together",
-                "Switches": "context switches of all ranks together, per step",
-            }
-        ),
+            take processor time from every way. Some ways also ran in a job without Horovod."""),
+        "",
+        "In a step every rank gets its batch (float32, ready-made on the reader), in eager iteration. *per_rank / this way* is the "
+        f"speed of {OURS} over that of the row.",
+        "",
         "The ways:",
         "",
         *[f"- **{way.name}**: {way.about}" for key, way in rivals.ALL.items() if key in (arguments.only or rivals.ALL)],
     ]
-    groups: dict[tuple[int, float, int], list[Result]] = {}
-    for r in results:
-        groups.setdefault((r["ranks"], r["cycle_time"], r["bytes"]), []).append(r)
-    for group in groups.values():
-        text += cell(group)
+    for ranks in arguments.ranks:
+        for size in arguments.bytes:
+            group = [r for r in results if (r["ranks"], r["bytes"]) == (ranks, size)]
+            text += part(group) if group else []
     return write("delivery", arguments, text, results=results)
 
 

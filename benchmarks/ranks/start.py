@@ -91,9 +91,3 @@ def cpu_seconds() -> float:
     """User and system time of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def switches() -> int:
-    """Context switches of all threads of this process, voluntary and involuntary."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_nvcsw + usage.ru_nivcsw

@@ -26,7 +26,7 @@ def parts(page: str) -> set[str]:
         found |= {cell.strip() for cell in line.split("|")}
     found = {
         re.sub(
-            r"^\d+ ranks, ((a core each|not pinned): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$",
+            r"^\d+ ranks, ((a core each|not pinned): )?|, \d+ [KM]iB$|: (\d+ of )?at most \d+$|, (cycle [\d.]+ ms|without Horovod)$",
             "",
             part,
         )
