@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import launch
 import numpy as np
 import tensorflow as tf
-from page import Result, defined, prose, table, write
+from page import Result, defined, table, write
 
 import horovod_data as hvdata
 
@@ -98,10 +98,8 @@ def main() -> int:
     settings = {"ranks": [4, 8], "sigmas": [1.0, 0.6], "rows": 50_000, "tokens": 16384, "window": 10_000}
     arguments = launch.parsed(__doc__, {"rows": 6000, "tokens": 4096, "window": 3000}, **settings)
     text = [
-        prose(
-            f"The data has {arguments.rows:,} rows of tokens of log-normal lengths, with a median of {MEDIAN} and at most {LONGEST}. "
-            f"The window has {arguments.window:,} rows. A step has as many consecutive batches as there are ranks."
-        ),
+        f"The data has {arguments.rows:,} rows of tokens of log-normal lengths, with a median of {MEDIAN} and at most {LONGEST}. "
+        f"The window has {arguments.window:,} rows. A step has as many consecutive batches as there are ranks.",
         *defined(
             {
                 "max_cost, buckets by length": f"a batch has at most {arguments.tokens:,} tokens with padding. Buckets are those of "

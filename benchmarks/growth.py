@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 
 import launch
-from page import Result, prose, rate, size_name, table, write
+from page import Result, rate, size_name, table, write
 
 WAYS = ["ours_per_rank", "ours_global", "alltoall", "broadcast"]
 SIZES = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
@@ -60,12 +60,10 @@ def main() -> int:
         by_ranks += launch.run("delivery", ranks, arguments, {**given, "bytes": [arguments.size]})
     by_bytes = launch.run("delivery", arguments.at, arguments, given)
     text = [
-        prose(
-            "The table has microseconds of the whole job for one rank's batch: the time of a step, divided by the number of ranks. These "
-            f"are medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s (24 steps at least), in turns. Elements are "
-            "ready-made. Horovod has its default cycle time. "
-            f"All ranks are on {len(os.sched_getaffinity(0))} cores."
-        ),
+        "The table has microseconds of the whole job for one rank's batch: the time of a step, divided by the number of ranks. These "
+        f"are medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s (24 steps at least), in turns. Elements are "
+        "ready-made. Horovod has its default cycle time. "
+        f"All ranks are on {len(os.sched_getaffinity(0))} cores.",
         *["", f"**By ranks, {size_name(arguments.size)} per rank**", *part(by_ranks, "ranks", str)],
         *["", f"**By bytes of one rank's batch, {arguments.at} ranks**", *part(by_bytes, "bytes", size_name)],
     ]

@@ -16,7 +16,7 @@ import sys
 from statistics import median
 
 import launch
-from page import Result, defined, prose, ratio, size_name, spread, table, write
+from page import Result, defined, ratio, size_name, spread, table, write
 
 sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
@@ -73,12 +73,10 @@ def main() -> int:
                 found = launch.run("hosts", len(places), arguments, given, env=bed.environment, mpirun=mpirun)
                 groups += [found] if found else []
     text = [
-        prose(
-            "Hosts are network namespaces of one machine, with one rank each if the table does not say otherwise, and links of "
-            f"{arguments.rate}. Rank 0 reads. The job is an epoch of ready-made batches of the given size per rank. The given number of "
-            f"bytes must leave the reader's host: the shares of ranks on other hosts. Figures are medians of {arguments.rounds} rounds, in "
-            "turns."
-        ),
+        "Hosts are network namespaces of one machine, with one rank each if the table does not say otherwise, and links of "
+        f"{arguments.rate}. Rank 0 reads. The job is an epoch of ready-made batches of the given size per rank. The given number of "
+        f"bytes must leave the reader's host: the shares of ranks on other hosts. Figures are medians of {arguments.rounds} rounds, in "
+        "turns.",
         *defined(
             {
                 "Plain MPI": "`Isend` of these bytes in messages of 4 MiB",

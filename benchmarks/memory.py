@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 import launch
-from page import Result, defined, prose, size_name, table, write
+from page import Result, defined, size_name, table, write
 
 PIPELINES = {
     "batch": "it ends with `batch`, which makes its elements in shared memory",
@@ -95,11 +95,9 @@ def main() -> int:
             results += group
             rows += [summed(group, prefetch, arguments.ranks, step)] if group else []
     text = [
-        prose(
-            f"Global batches have {size_name(step)} ({arguments.rows} rows). {arguments.ranks} ranks train, and rank 0 reads. First ranks "
-            "take steps as they come, so they wait and the default window widens. Then each rank keeps each share for 20 ms, or 80 ms with "
-            "*messages*, so the reader is always ahead. Figures are peaks in MiB, beyond the memory of the same job with rows of 64 bytes."
-        ),
+        f"Global batches have {size_name(step)} ({arguments.rows} rows). {arguments.ranks} ranks train, and rank 0 reads. First ranks "
+        "take steps as they come, so they wait and the default window widens. Then each rank keeps each share for 20 ms, or 80 ms with "
+        "*messages*, so the reader is always ahead. Figures are peaks in MiB, beyond the memory of the same job with rows of 64 bytes.",
         "",
         "The pipelines have no prefetch of their own:",
         *defined({name: PIPELINES[name] for name in arguments.pipelines}),

@@ -68,7 +68,7 @@ def prose(text: str) -> str:
 
 def defined(terms: dict[str, str]) -> list[str]:
     """The lines of a Markdown list that says what each term of a table means, between blank lines."""
-    return ["", *[f"- *{term}*: {prose(meaning)}" for term, meaning in terms.items()], ""]
+    return ["", *[f"- *{term}*: {meaning}" for term, meaning in terms.items()], ""]
 
 
 def table(results: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> list[str]:

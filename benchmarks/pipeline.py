@@ -16,7 +16,7 @@ from collections.abc import Callable
 from statistics import median
 
 import launch
-from page import Result, defined, prose, ratio, size_name, spread, table, write
+from page import Result, defined, ratio, size_name, spread, table, write
 
 
 def rates(result: Result) -> list[float]:
@@ -65,12 +65,10 @@ def main() -> int:
         arguments.parallel, f"{arguments.parallel} at a time"
     )
     text = [
-        prose(
-            f"The pipeline reads TFRecord files: `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`. Elements have "
-            f"{arguments.rows} rows of {size_name(arguments.row_bytes)}, and the files have {arguments.batches} elements. "
-            f"{arguments.ranks} ranks train, and rank 0 reads. Figures are medians of {arguments.rounds} rounds of about "
-            f"{arguments.seconds:.2g} s, in brackets the slowest and the fastest round. All rows run in turns in one job."
-        ),
+        f"The pipeline reads TFRecord files: `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`. Elements have "
+        f"{arguments.rows} rows of {size_name(arguments.row_bytes)}, and the files have {arguments.batches} elements. "
+        f"{arguments.ranks} ranks train, and rank 0 reads. Figures are medians of {arguments.rounds} rounds of about "
+        f"{arguments.seconds:.2g} s, in brackets the slowest and the fastest round. All rows run in turns in one job.",
         *defined(
             {
                 "Of alone": "the speed divided by that of the pipeline alone; the median of the rounds' ratios",

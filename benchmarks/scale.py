@@ -25,7 +25,7 @@ from statistics import fmean, median
 from typing import Any
 
 import launch
-from page import Result, defined, prose, size_name, table, write
+from page import Result, defined, size_name, table, write
 
 from horovod_data.plan import Job, Prediction, Readers, predict
 
@@ -252,12 +252,10 @@ def main() -> int:
     batch = arguments.rows * arguments.row_bytes
     rows = sum(r["rows"] for r in results)
     text = [
-        prose(
-            "One dedicated reader with a made-up source is on the host of some trainers. All other trainers are on simulated hosts, and "
-            f"get batches by TCP. Batches have {size_name(batch)} per rank in {arguments.rows} rows, with `prefetch={arguments.prefetch}`. "
-            f"All processes are on {len(os.sched_getaffinity(0))} cores, without TensorFlow. {rows:,.0f} rows were handed out, and "
-            f"{sum(r['wrong'] for r in results):,.0f} of them were wrong, by their hashes."
-        ),
+        "One dedicated reader with a made-up source is on the host of some trainers. All other trainers are on simulated hosts, and "
+        f"get batches by TCP. Batches have {size_name(batch)} per rank in {arguments.rows} rows, with `prefetch={arguments.prefetch}`. "
+        f"All processes are on {len(os.sched_getaffinity(0))} cores, without TensorFlow. {rows:,.0f} rows were handed out, and "
+        f"{sum(r['wrong'] for r in results):,.0f} of them were wrong, by their hashes.",
         "",
         *defined(
             {

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import launch
-from page import Result, prose, size_name, table, write
+from page import Result, size_name, table, write
 
 from horovod_data.plan import Job, Readers, predict
 
@@ -106,10 +106,8 @@ def main() -> int:
                 where = {"env": {**env, **bed.environment}, "mpirun": mpirun}
                 over += measure(2 * hosts, name, {"hosts": hosts}, arguments.hosts_pace, way, **where)
     text = [
-        prose(
-            f"*Batches/s* are batches of {size_name(arguments.bytes)} that all trainers together get in a second: medians of "
-            f"{arguments.rounds} rounds of {arguments.steps} steps. *Planned* is the rate that [the model](planning.md) predicts."
-        ),
+        f"*Batches/s* are batches of {size_name(arguments.bytes)} that all trainers together get in a second: medians of "
+        f"{arguments.rounds} rounds of {arguments.steps} steps. *Planned* is the rate that [the model](planning.md) predicts.",
         "",
         f"- On one host there are {arguments.trainers} trainers. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for a batch.",
         f"- Over hosts each host has 2 trainers and a link of {gbit:g} Gbit/s. Readers also train. A pipeline sleeps "

@@ -104,12 +104,10 @@ def main() -> int:
     results = launch.run("storage", arguments.ranks, arguments)
     about = {way["name"]: way["about"] for result in results for way in result["ways"]}
     text = [
-        prose(
-            "The table has the accelerator utilisation of MLPerf Storage's training profiles for H100, as DLIO computes it. A step of "
-            f"training is a sleep, and then a barrier of all {arguments.ranks} ranks on this one machine. Each round "
-            f"of a way is an epoch of its own pipeline. Figures are medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s, in "
-            "brackets the worst and the best round. All ways run in turns in one job. Slow ways have fewer rounds, two at least."
-        ),
+        "The table has the accelerator utilisation of MLPerf Storage's training profiles for H100, as DLIO computes it. A step of "
+        f"training is a sleep, and then a barrier of all {arguments.ranks} ranks on this one machine. Each round "
+        f"of a way is an epoch of its own pipeline. Figures are medians of {arguments.rounds} rounds of about {arguments.seconds:.2g} s, in "
+        "brackets the worst and the best round. All ways run in turns in one job. Slow ways have fewer rounds, two at least.",
         *defined(
             {
                 "Utilisation": "the time of sleep over all time, without the first step of each epoch. The figure is the mean over all "

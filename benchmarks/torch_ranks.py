@@ -23,7 +23,7 @@ from statistics import median
 
 import launch
 import machine
-from page import Result, defined, named, prose, rate, rates, size_name, spread, table, write
+from page import Result, defined, named, rate, rates, size_name, spread, table, write
 from ranks.broadcasts import NAME as BROADCAST
 
 EPISODE = 50  # frames
@@ -153,11 +153,9 @@ def main() -> int:
         "",
         "**An RLDS-like pipeline**",
         "",
-        prose(
-            f"The files have {arguments.frames:,} JPEG frames of {arguments.side} x {arguments.side} pixels, in episodes of "
-            f"{EPISODE} frames. The pipeline reads and parses episodes, decodes frames, and shuffles decoded frames in a buffer of "
-            f"{arguments.buffer:,}, which takes {buffer:.2f} GiB. A rank's batch has {arguments.rows} frames. Nothing trains."
-        ),
+        f"The files have {arguments.frames:,} JPEG frames of {arguments.side} x {arguments.side} pixels, in episodes of "
+        f"{EPISODE} frames. The pipeline reads and parses episodes, decodes frames, and shuffles decoded frames in a buffer of "
+        f"{arguments.buffer:,}, which takes {buffer:.2f} GiB. A rank's batch has {arguments.rows} frames. Nothing trains.",
         *defined(
             {
                 PIPELINES[
@@ -184,10 +182,8 @@ def main() -> int:
         *of_starts(told["start"]),
         "**Ready-made batches**",
         "",
-        prose(
-            "Batches are float32 arrays of 32 rows. Rank 0 reads and trains. A Python source gives the same array again and again, and the reader copies "
-            "it once. `tf.data` has the array in shared memory, and copies nothing."
-        ),
+        "Batches are float32 arrays of 32 rows. Rank 0 reads and trains. A Python source gives the same array again and again, and the reader copies "
+        "it once. `tf.data` has the array in shared memory, and copies nothing.",
         *defined(
             {
                 "broadcast + slice": f"rank 0 sends the batches of all ranks to each rank: {BROADCAST}",

@@ -13,7 +13,7 @@ import os
 import sys
 
 import launch
-from page import Result, defined, prose, ratio, spread, table, write
+from page import Result, defined, ratio, spread, table, write
 
 OURS = "horovod_data, global"
 
@@ -24,12 +24,10 @@ def main() -> int:
     settings = {"rounds": 9, "ranks": [min(4, max(2, cores))], "batch": 64, "steps": 200}
     arguments = launch.parsed(__doc__, {"ranks": [2], "batch": 8, "steps": 3}, limit=600.0, **settings)
     text = [
-        prose(
-            "A convolutional network with two layers learns synthetic images of 32 x 32 x 3 bytes, on one thread. A rank gets "
-            f"{arguments.batch} images in a step. Gradients go through Horovod's allreduce. The table has images per second of all ranks "
-            f"together: medians of {arguments.rounds} rounds of {arguments.steps} steps, in turns, in brackets the slowest and the fastest "
-            f"round. Processes are on {cores} cores, not bound."
-        ),
+        "A convolutional network with two layers learns synthetic images of 32 x 32 x 3 bytes, on one thread. A rank gets "
+        f"{arguments.batch} images in a step. Gradients go through Horovod's allreduce. The table has images per second of all ranks "
+        f"together: medians of {arguments.rounds} rounds of {arguments.steps} steps, in turns, in brackets the slowest and the fastest "
+        f"round. Processes are on {cores} cores, not bound.",
         *defined(
             {
                 "horovod_data, global": "rank 0 reads all images from its memory, makes global batches, and also trains",
