@@ -158,6 +158,7 @@ python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2
 
 pythons() { # the versions of Python for which TensorFlow has wheels; nothing if only pip knows them
   case $TENSORFLOW in
+    site) echo 3.11 3.12 3.13 3.14 ;; # the stage docs: no TensorFlow
     *==2.15.*) echo 3.11 3.10 3.9 ;;
     *==2.21.*) echo 3.11 3.12 3.13 3.10 ;;
   esac
@@ -360,20 +361,14 @@ returnn() { # tests/integrations train with it
 }
 
 docs() ( # builds the site, in its own environment, because the site needs other packages than the library
-  VENV=$PWD/.venv-docs TENSORFLOW=
+  VENV=$PWD/.venv-docs TENSORFLOW=site
   local packages=(
     mkdocs-material==9.8.2      # the pages as a site, with a search that needs no server
     mkdocstrings-python==2.0.11 # the reference, from the docstrings, without importing the package
     ruff==0.17.6                # breaks the signatures there into lines
   )
   done_before docs "${packages[*]}" && return
-  local name
-  [ -n "${PYTHON:-}" ] || for name in /usr/bin/python3 python3 python3.11 python3.12 python3.13; do
-    case $(python_version "$name") in '' | 3.9 | 3.10) ;; *) PYTHON=$name; break ;; esac
-  done
-  case $(python_version "$(find_python)") in
-    3.9 | 3.10) say "no site, then: what makes it needs Python 3.11 or newer"; return ;;
-  esac
+  (find_python) >/dev/null 2>&1 || { say "no site, then: what makes it needs Python 3.11 or newer"; return; }
   make_venv
   say "installing what makes the site into $VENV"
   pip install "${packages[@]}"
