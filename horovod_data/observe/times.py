@@ -104,7 +104,6 @@ class Channel:
 
     name: str
     dynamic: bool
-    prefetch: int
     trainers: tuple[Trainer, ...]
     readers: tuple[Reader, ...]
 
@@ -188,8 +187,7 @@ def channels(processes: Iterable[Process]) -> list[Channel]:
         ranks = sorted((one[name] for one in as_trainers if name in one), key=lambda one: one.rank)
         reading = sorted((one[name] for one in as_readers if name in one), key=lambda one: one.reader)
         if any(one.steps for one in ranks):
-            prefetch = option["prefetch"] or max(one.window for one in ranks)
-            made.append(Channel(name, option["schedule"] == 1, prefetch, tuple(ranks), tuple(reading)))
+            made.append(Channel(name, option["schedule"] == 1, tuple(ranks), tuple(reading)))
     return made
 
 

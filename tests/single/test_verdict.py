@@ -26,8 +26,8 @@ def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"
     return times.Reader(number, host, number == 0, steps, steps, *spent, 0.0, of, dict.fromkeys(of, steps))
 
 
-def judged(trainers, readers, dynamic=False, prefetch=2):
-    return verdict.judge(times.Channel("train", dynamic, prefetch, tuple(trainers), tuple(readers)))
+def judged(trainers, readers, dynamic=False):
+    return verdict.judge(times.Channel("train", dynamic, tuple(trainers), tuple(readers)))
 
 
 def others(rank, wait, step, slow):
@@ -173,7 +173,7 @@ def test_readers_of_hosts(slow):
 def times_of(rank):
     """What a rank of a job of 100 tells. Rank 0 reads."""
     trained = times.Trainer(rank, f"node{rank}", 100, 100, rank * 0.01, 0.0, 1.0, 3, 150, {0: 0.0})
-    channel = {"options": {"batch": 1, "schedule": 0, "prefetch": 2}, "trainer": trained}
+    channel = {"options": {"schedule": 0}, "trainer": trained}
     if rank == 0:
         channel["reader"] = times.Reader(0, "node0", True, 10**4, 100, 1.0, 0.0, 1.0, 0.0, {0: 1.0}, {0: 7}, 3)
     return {"rank": rank, "reader": 0 if rank == 0 else -1, "ranks": 100, "channels": {"train": channel}}

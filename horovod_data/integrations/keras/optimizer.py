@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import horovod.tensorflow as hvd
@@ -24,22 +24,6 @@ _COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 # Numbers optimizers by their first use, because the ranks use them in the same order. They may make others in between.
 _used = itertools.count()
 _Base: Any = object
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The arguments of DistributedOptimizer(), as a saved model has them."""
-
-    name: Optional[str] = None
-    device_dense: str = ""
-    device_sparse: str = ""
-    compression: str = "none"
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    op: str = "average"
-    backward_passes_per_step: int = 1
-    average_aggregated_gradients: bool = False
-    groups: Optional[int] = None
 
 
 def DistributedOptimizer(
@@ -105,7 +89,7 @@ def DistributedOptimizer(
         to_do = "Use hvd.DistributedGradientTape in a train_step"
         raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
     groups = num_groups or None if groups is None else groups
-    options = _Options(
+    options = SimpleNamespace(  # as a saved model has them
         name=name,
         device_dense=device_dense,
         device_sparse=device_sparse,
@@ -186,11 +170,11 @@ class _Averaging(_Base):
     """Stands before the class of an optimizer, in a class that has both as its bases."""
 
     _plain: Any  # the class of the optimizer
-    _options: _Options
+    _options: SimpleNamespace  # the arguments of DistributedOptimizer()
     _prefix: str
 
     @classmethod
-    def made_of(cls, optimizer: Any, options: _Options) -> Any:
+    def made_of(cls, optimizer: Any, options: SimpleNamespace) -> Any:
         with _without_functions(optimizer) as functions:
             made = super().from_config(optimizer.get_config())
         for part, function in zip(_parts(made), functions):
@@ -204,7 +188,7 @@ class _Averaging(_Base):
     def get_config(self) -> dict[str, Any]:
         plain = self._plain.__new__(self._plain)  # from_config() can't make each learning rate again
         vars(plain).update(vars(self))
-        return {"optimizer": keras.saving.serialize_keras_object(plain), **dataclasses.asdict(self._options)}
+        return {"optimizer": keras.saving.serialize_keras_object(plain), **vars(self._options)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -274,7 +258,7 @@ class _Averaging(_Base):
         return [averaged.get(name) for name in names]
 
 
-def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[str, Any]]:
+def _averaged_dense(grads: dict[str, Any], options: SimpleNamespace) -> Iterator[tuple[str, Any]]:
     how: dict[str, Any] = {
         "op": _OPS[options.op],
         "compression": _COMPRESSIONS[options.compression],
@@ -299,7 +283,7 @@ def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[
             yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
 
 
-def _averaged_slices(grad: Any, name: str, options: _Options) -> Any:
+def _averaged_slices(grad: Any, name: str, options: SimpleNamespace) -> Any:
     """The rows of all ranks. Two of them may have the same index: they stand for their sum."""
     with tf.device(options.device_sparse):
         values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)
