@@ -42,9 +42,7 @@ def predict(
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares
     are those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
 
-    With several readers, the order is the order of the steps, because readers take turns. If the readers divide
-    elements and batch="global", this is the order of the dataset. With batch="per_rank" each step has elements of one
-    reader. If each reader has files of its own, the readers' elements alternate.
+    With several readers, the order is the order of the steps, because readers take turns (docs/predictions.md).
 
     Args:
       model_or_fn: a Keras model (anything with `predict_on_batch`), or a function. It is not called for shares without

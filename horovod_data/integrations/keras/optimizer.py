@@ -48,9 +48,7 @@ def DistributedOptimizer(
     built, the result also has copies of its variables. A saved model keeps the optimizer: import this module before
     `keras.models.load_model`.
 
-    Gradient clipping, weight decay, averages of weights and gradient accumulation of Keras work as in one process. With
-    `gradient_accumulation_steps` each step is averaged. With loss scaling (`mixed_float16`, LossScaleOptimizer) all
-    ranks skip the same steps.
+    Gradient clipping, weight decay, averages of weights and loss scaling work as in one process (docs/frameworks.md).
 
     Local. Its steps are collective: all ranks must apply gradients for the same variables in the same order.
 
