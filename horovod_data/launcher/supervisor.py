@@ -18,8 +18,9 @@ from typing import Callable, Optional, Sequence
 
 from ..backup.sets import Sets
 from . import notes, processes
+from .alive import Watch
 from .command import Command
-from .hosts import Host
+from .hosts import Host, given_name
 from .output import Output
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
@@ -45,6 +46,7 @@ class Job:
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
     lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
     names_on_stdout: bool = False  # mpirun names it there, otherwise on stderr
+    limit: float = 0.0  # a rank is lost that gives no sign of life for so many seconds. 0: never
 
 
 def supervise(job: Job, policy: Policy) -> int:
@@ -127,14 +129,17 @@ class _Supervisor:
         pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
         self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
         self._due = []
+        watch, silent = Watch(folder, self._job.limit), None
         while process.poll() is None:
             now = time.monotonic()
+            if silent is None and (silent := watch.silent()) is not None:
+                self._due = [(now, signal.SIGTERM), (now + _END_SECONDS, signal.SIGKILL)]
             if self._due and self._due[0][0] <= now:
                 number = self._due.pop(0)[1]
-                self._overdue = self._overdue or number == signal.SIGTERM
+                self._overdue = self._overdue or (number == signal.SIGTERM and silent is None)
                 process.send_signal(number)
                 continue
-            self._listen(self._due[0][0] - now if self._due else 3600.0)
+            self._listen(min(self._due[0][0] - now if self._due else 3600.0, watch.pause))
         end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
         while self._output.is_open and ((left := end - time.monotonic()) > 0 or self._is_paused()):
             self._listen(max(left, 0.1))
@@ -144,6 +149,9 @@ class _Supervisor:
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
         lost = self._job.lost(text)
+        if silent is not None:  # mpirun has only done what it was told
+            host = given_name(silent.partition(" on ")[2], [host.name for host in self._job.hosts])
+            lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
             self._suspects.add(lost.host)
         return Ended(status, time.monotonic(), begun, failures, lost, self._newest(), self._asked)
