@@ -20,7 +20,8 @@ RATE = 3e-7  # of the training
 # Arguments: a folder, then `attempt:rank:step:SIGKILL` for each kill, with steps counted over the epochs, then seconds for each step.
 # The step `end`: when fit() has ended. At a kill the last set is whole.
 # Every rank of an attempt writes its rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
-_TRAIN = program(f"""
+_TRAIN = program(
+    f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
 attempt = os.environ["HOROVOD_DATA_ATTEMPT"]
 make = lambda: (tf.data.Dataset.range(480).shuffle(480, seed=5, reshuffle_each_iteration=False)
@@ -36,6 +37,11 @@ from horovod_data.backup import together
 comm = MPI.COMM_WORLD.Split(0 if hvdata.is_trainer() else MPI.UNDEFINED)
 hvdata.serve()
 rows = open(f"{{folder}}/rows.{{attempt}}.{{rank}}", "w", buffering=1)
+if rank == 0:
+    ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    with open(f"{{folder}}/times.{{attempt}}", "w") as file:
+        file.write(json.dumps([began, imported, joined]))
 
 class Model(tf.keras.Model):
     def __init__(self):
@@ -65,6 +71,8 @@ class Noted(tf.keras.callbacks.Callback):
         for name in "SIGKILL", "SIGSTOP":
             if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}:{{name}}" in kills:
                 together.wait()
+                with open(f"{{folder}}/killed.{{attempt}}", "w") as file:
+                    file.write(str(time.time()))
                 os.kill(os.getpid(), getattr(signal, name))
 
 model, noted = Model(), Noted()
@@ -78,7 +86,9 @@ if rank == 0:
 if f"{{attempt}}:{{rank}}:end:SIGKILL" in kills:
     os.kill(os.getpid(), signal.SIGKILL)
 now(f"DONE {{rank}} of {{size}} in attempt {{attempt}}")
-""")
+""",
+    init="imported = time.time()\nhvdata.init()\njoined = time.time()\nrank, size = hvdata.rank(), hvdata.size()\n",
+)
 
 
 def write(folder: Path) -> list[str]:
