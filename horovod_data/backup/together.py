@@ -43,7 +43,10 @@ class _Writing:
         self._work: Optional[Callable[[], bool]] = work
         self._error: Optional[BaseException] = None
         self._thread = threading.Thread(target=self._run, name="horovod_data backup", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left, so the training waits
+            self._run()
 
     def _run(self) -> None:
         work, self._work = self._work, None
@@ -54,7 +57,8 @@ class _Writing:
             self._error = error
 
     def join(self, seconds: Optional[float] = None) -> None:
-        self._thread.join(seconds)
+        if self._thread.ident is not None:  # otherwise it could not be started
+            self._thread.join(seconds)
 
     def take_error(self) -> Optional[BaseException]:
         error, self._error = self._error, None
@@ -202,7 +206,7 @@ class JobSets:
         """Waits until the last set was saved. Raises the errors of save().
 
         Returns:
-          Whether the set was saved, the same on every rank. Except: rank 0 alone knows that the last rename has failed.
+          Whether the set was saved, the same on every rank.
         """
         wait()
         writing, self._writing = self._writing, None

@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Optional, Sequence
+from typing import Callable, Collection, Optional, Sequence
 
 from ..backup.sets import Sets
 from . import notes, processes
@@ -29,6 +29,7 @@ _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
+_LATE_SECONDS = 4.0  # a host that was just lost has this time after the others, if the job can go on without it
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
 
@@ -231,17 +232,29 @@ class _Supervisor:
         others = [host for host in self._job.hosts if host.name not in own]
         alone = [[host] for host in others if host.name in self._suspects]
         together = [host for host in others if host.name not in self._suspects]
-        answer = self._probe([*alone, together])
+        trusted = sum(host.slots for host in self._job.hosts if host.name not in self._suspects)
+        late = self._suspects if trusted >= self._policy.min_np else set()
+        answer = self._probe([*alone, together], late)
         if together and not {host.name for host in together} <= answer:
             answer |= self._probe([[host] for host in together])
         self._suspects = {host.name for host in others} - answer
         return own | answer
 
-    def _probe(self, groups: Sequence[Sequence[Host]]) -> set[str]:
-        """Starts a process on the hosts of each group. The names in the groups in which all have started."""
+    def _probe(self, groups: Sequence[Sequence[Host]], late: Collection[str] = ()) -> set[str]:
+        """Starts a process on the hosts of each group. The names in the groups in which all have started.
+
+        `late`: hosts that get less time when all others have answered.
+        """
         started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         end = time.monotonic() + _PROBE_SECONDS
-        while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
+        only_late = False
+        while (left := end - time.monotonic()) > 0:
+            waiting = [host.name for group, process in started if process.poll() is None for host in group]
+            if not waiting:
+                break
+            if not only_late and all(name in late for name in waiting):
+                only_late, end = True, min(end, time.monotonic() + _LATE_SECONDS)
+                continue
             self._listen(left)
             if self._asked or self._interrupted:
                 break
