@@ -177,7 +177,8 @@ def test_what_mpirun_says_of_a_loss():
     assert open_mpi.lost("nothing") is None and hydra.lost("nothing") is None
     killed = "mpirun noticed that process rank 2 with PID 75 on node host1-a exited on signal 9 (Killed)."
     assert open_mpi.lost(killed) == Lost("rank 2 on host1-a was killed by signal 9", "host1-a")
-    assert open_mpi.lost(killed.replace("mpirun", "prterun")) == open_mpi.lost(killed)
+    of_5 = killed.replace("mpirun", "prterun").replace("on signal", "on\nsignal")
+    assert open_mpi.lost(of_5) == open_mpi.lost(killed)
     gone = "  HNP daemon   : [[40608,0],0] on node host0\n  Remote daemon: [[40608,0],2] on node host2\n"
     assert open_mpi.lost(gone) == Lost("the host host2 was lost", "host2", whole_host=True)
 
