@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "cluster")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "cluster")]
 
 import restarted  # noqa: E402
 from bed import Bed  # noqa: E402
