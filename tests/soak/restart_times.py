@@ -25,6 +25,7 @@ from launched import LAUNCHER, Launched  # noqa: E402
 from ranks import launch  # noqa: E402
 
 SILENT = 10  # HOROVOD_DATA_TIMEOUT, in seconds
+PAUSE = 1.0  # of the launcher, before the second attempt
 PARTS = ["noticed", "pause and probe", "mpirun", "imports", "init", "restore, first step", "sum"]
 NOTICED = (
     "noticed that process",
@@ -49,7 +50,7 @@ def watched(job: Launched, lost: float, folder: Path) -> list[float]:
     assert job.finish(120) == 0, job.output
     began, imported, joined = json.loads((folder / "times.2").read_text())
     first = min(json.loads(line)[2] for line in (folder / "rows.2.0").read_text().splitlines())
-    noticed = noticed or started
+    noticed = noticed or started - PAUSE  # mpirun did not name the loss, and no other host was asked
     at = [lost, noticed, started, began, imported, joined, first]
     return [after - before for before, after in zip(at, at[1:])] + [first - lost]
 
