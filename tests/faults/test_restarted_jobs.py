@@ -16,7 +16,6 @@ pytestmark = pytest.mark.limit(240)
 AGAIN = re.compile(r"^horovod-data-run: (.*)\. Attempt (\d) starts (.*?): ", re.MULTILINE)
 
 
-@pytest.mark.commit
 def test_killed_ranks_in_mid_epoch(tmp_path):
     """The job goes on from the last set. All rows are trained, in the order of an undisturbed job."""
     words = restarted.write(tmp_path)
@@ -59,6 +58,7 @@ def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
     job = run_launcher(*options, *words, "2:1:15:SIGKILL", "0", timeout=150)
     assert job.returncode == 0 and job.output.count("in attempt 3") == 2, job.output
     restarted.check(tmp_path, {1: 0, 2: first, 3: min(restarted.trained(tmp_path)[3])})
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_rank_that_is_stopped_for_good(tmp_path):

@@ -111,7 +111,9 @@ KINDS = {
 @pytest.mark.readers(0, 1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "often, stop", [(3, 7), (3, 17), ("epoch", 13), (5, 10), (5, 6), (1, 9), (20, 13), ("epoch", 9)]
+    "often, stop",
+    [(3, 17), ("epoch", 13), (5, 10), (1, 9)]
+    + [pytest.param(*more, marks=pytest.mark.slow) for more in ((3, 7), (5, 6), (20, 13), ("epoch", 9))],
 )
 def test_every_row_is_trained_once(hvdata, comm, folder, kind, often, stop):
     if kind == "together":
