@@ -28,9 +28,8 @@ from ranks.start import finish, meet, start
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from oracle import cached_epoch, deliver  # noqa: E402
 
-NO_CACHE, ON_THE_READER, PER_RANK, OURS = "no cache", "cache() on the reader", "cache() on each rank", 'cache="job"'
+ON_THE_READER, PER_RANK, OURS = "cache() on the reader", "cache() on each rank", 'cache="job"'
 READY_MADE, SAVE, RESTORE = "ready-made batches", "save", "restore"
-KINDS = {NO_CACHE: "rival", ON_THE_READER: "rival", PER_RANK: "rival", OURS: "ours", READY_MADE: "limit"}
 SEED = 1
 SAVED_EPOCH = 3  # of SAVE and RESTORE
 
@@ -180,7 +179,7 @@ def main() -> None:
     way, rows = given["way"], Rows(given)
     hosts = job.comm.allgather(socket.gethostname())
     dataset = made(job, rows, way)
-    result: dict[str, Any] = {"name": way, "kind": KINDS.get(way, ""), "ranks": job.size, "hosts": len(set(hosts))}
+    result: dict[str, Any] = {"name": way, "ranks": job.size, "hosts": len(set(hosts))}
     if way in (SAVE, RESTORE):
         finish(job, given, [{**result, "right": interrupted(job, rows, dataset, given)}])
         return

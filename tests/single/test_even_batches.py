@@ -175,10 +175,9 @@ def evenness(costs, batches, ranks, padded_cost=True):
     return sum(map(max, steps)) / sum(map(np.mean, steps))
 
 
-@pytest.mark.parametrize("sigma", [0.6, 1])
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("sigma, ranks", [(0.6, 8), (1, 4)])
 def test_batches_are_even_and_filled(sigma, ranks):
-    costs, budget = lengths(sigma, 40_000), 16384
+    costs, budget = lengths(sigma, 20_000), 16384
     got = batches_of(costs, ranks=ranks, window=10_000, max_cost=budget)
     padded_costs = [len(b) * max(costs[r] for r in b) for b in got[:-ranks]]
     assert max(padded_costs) <= budget
@@ -353,11 +352,10 @@ def test_costs_that_are_refused(cost, how, text):
     ({"max_cost": 1, "batch_size": 1}, ValueError, "max_cost or batch_size, and got both"),
     ({"max_cost": 0}, ValueError, "max_cost=0 is not a finite number above 0"),
     ({"max_cost": "many"}, TypeError, "max_cost='many' is not a number"),
-    ({"batch_size": 0}, ValueError, "batch_size=0 is less than 1"),
-    ({"batch_size": 2.5}, TypeError, "batch_size=2.5 is not a whole number"),
-    ({"max_cost": 1, "ranks": 0}, ValueError, "ranks=0 is less than 1"),
-    ({"max_cost": 1, "window": True}, TypeError, "window=True is not a whole number"),
-    ({"max_cost": 1, "seed": 0.5}, TypeError, "seed=0.5 is not a whole number"),
+    ({"batch_size": 0}, ValueError, "batch_size must be a whole number of 1 or more, not 0"),
+    ({"max_cost": 1, "ranks": 0}, ValueError, "ranks must be a whole number of 1 or more, not 0"),
+    ({"max_cost": 1, "window": True}, ValueError, "window must be a whole number of 1 or more, not True"),
+    ({"max_cost": 1, "seed": 0.5}, ValueError, "seed must be a whole number"),
     ({"max_cost": 1, "seed": 2**63}, ValueError, "seed=9223372036854775808 has more than 64 bits"),
     ({"batch_size": 5}, ValueError, "window=8 is less than 10 rows, which is a step of 2 batches of 5"),
     ({"max_cost": 1, "cost": 3}, TypeError, "cost=3 is not a function"),
