@@ -2,7 +2,7 @@
 """Epochs over a slow source, in one way. All ranks of all hosts share the bandwidth of the source.
 
 Settings: way, state (the file of a checkpoint, for SAVE and RESTORE), rows, row_bytes, batch (rows of all ranks in a step),
-  rate (bytes/s of the source), epochs.
+  storage (MB/s of the source), epochs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Rows:
     """Row i is its number, and bytes that all have the value i % 251."""
 
     def __init__(self, given: dict[str, Any]):
-        self.source = Source(Path(given["directory"]) / "source", given["rate"])
+        self.source = Source(Path(given["directory"]) / "source", given["storage"] * 1e6)
         self.size, self.bytes, self.batch = given["rows"], given["row_bytes"], given["batch"]
 
     def made(self, numbers: np.ndarray) -> np.ndarray:
