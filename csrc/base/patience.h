@@ -26,9 +26,15 @@ class Patience {
   Patience(double stall_seconds, double timeout_seconds, Clock::time_point now = Clock::now())
       : begun_(now),
         every_(stall_seconds > kEvery ? stall_seconds : kEvery),
-        limit_(timeout_seconds > 0 ? timeout_seconds : kNever),
+        timeout_(timeout_seconds > 0 ? timeout_seconds : kNever),
+        limit_(timeout_),
         report_(stall_seconds > 0 ? stall_seconds : kNever) {}
 
+  // Call it when the awaited work goes on, though it takes long. The time until the error begins anew.
+  void GoesOn(Clock::time_point now = Clock::now()) {
+    limit_ = std::max(limit_, Waited(now) + timeout_);
+    asked_ = false;
+  }
   // How long the wait has lasted.
   int64_t Seconds(Clock::time_point now = Clock::now()) const { return WholeSeconds(Waited(now)); }
   // True if the wait has become an error.
@@ -65,7 +71,7 @@ class Patience {
   double Waited(Clock::time_point now) const { return std::chrono::duration<double>(now - begun_).count(); }
 
   Clock::time_point begun_;
-  double every_, limit_, report_;
+  double every_, timeout_, limit_, report_;
   bool asked_ = false;
 };
 

@@ -62,8 +62,10 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   // An epoch that resumes must not deal a row before it is known that the load yields what it did.
   const auto whole = [this] { return restored_ && !checked_; };
   for (;;) {
+    uint64_t steps = 0;
     {
       const Loading::Look look(loading_.get());
+      steps = look->steps();
       HVDATA_RETURN_IF_ERROR(CheckOrder(look));
       if (!whole() && steps_.Has(next_, look->holding(), look.over() && look.outcome().ok())) return {};
       if (look.over() && !look.outcome().ok()) break;
@@ -71,7 +73,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
     source_->clock.TurnTo(ReaderDoes::kPulls);
     const std::string why = "cache: " + loading_->Explain();  // before Epoch() locks
-    source_->Epoch()->PullsFrom(why);
+    source_->Epoch()->PullsFrom(why, steps);
     loading_->WaitFor(kSlice, [&](const Loaded& loaded) {
       return whole() ? !restored_->loaded && loaded.steps() >= restored_->steps
                      : steps_.Has(next_, loaded.holding(), false);
@@ -151,7 +153,7 @@ Outcome KeptDealer::Deal(const KeptSteps::Step& of, const std::vector<Unit>& hel
     PieceMaker::Piece& piece = pieces[t];
     if (config.verify) {
       const size_t owner = of.elements == 1 ? 0 : t;
-      if (owner < step.hashes.elements.size()) step.hashes.elements[owner].digest.Append(piece.hash.data);
+      if (owner < step.hashes.elements.size()) step.hashes.elements[owner].digest.Put(piece.placed, 0);
       step.hashes.shares.push_back(piece.hash);
     }
     step.cost += piece.cost;

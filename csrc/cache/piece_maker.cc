@@ -45,10 +45,38 @@ Outcome PieceMaker::Make(int64_t units, const std::vector<Unit>& held, const Col
                                                   : OfRows(t, units, held, model, &piece, &head));
     if (config_.weighed && !piece.columns.empty()) piece.cost = SumOfCosts(piece.columns);
     piece.columns.push_back(std::move(head));
-    if (config_.verify) piece.hash = fingerprints_.HashPiece(piece.columns, piece.rows);
+    if (config_.verify) Prove(t, units, &piece);
     pieces->push_back(std::move(piece));
   }
   return {};
+}
+
+// Hashes a piece, and its data rows at their places, so that an epoch's certificate does not depend on who held a row.
+void PieceMaker::Prove(int trainer, int64_t units, Piece* piece) const {
+  if (piece->columns.size() == 1 || config_.whole_elements) {
+    piece->hash = fingerprints_.HashPiece(piece->columns, piece->rows);
+    piece->placed = piece->hash.data;
+    return;
+  }
+  const int trainers = world_.group_trainer_count();
+  const int64_t begin = plan::RowsOf(units, trainers, trainer, config_.remainder).begin;
+  const int64_t delivered = units - plan::DroppedRows(units, trainers, config_.remainder);
+  const auto* const places = piece->columns.back().as<int64_t>() + 2;
+  std::vector<plan::Rows> runs;  // of consecutive places
+  for (int64_t row = 0; row < static_cast<int64_t>(piece->rows); ++row) {
+    if (row > 0 && places[row] == places[row - 1] + 1)
+      ++runs.back().count;
+    else
+      runs.push_back({row, 1, 0});
+  }
+  const std::vector<proof::Digest> digests = fingerprints_.Rows(piece->columns.data(), runs);
+  proof::Digest data;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    data.Append(digests[i]);
+    const int64_t end = begin + places[runs[i].begin] + runs[i].count;
+    piece->placed.Put(digests[i], static_cast<uint64_t>(delivered - end));
+  }
+  piece->hash = fingerprints_.HashShare(data, piece->columns);
 }
 
 // Data rows come first, then filler rows.

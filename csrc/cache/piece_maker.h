@@ -29,10 +29,12 @@ class PieceMaker {
     int64_t row;
   };
   struct Piece {
-    Columns columns;        // ending with the head
-    uint64_t rows = 0;      // data rows of the columns
-    double cost = 0;        // of these rows, in a weighed channel
-    proof::ShareHash hash;  // in a verified channel
+    Columns columns;    // ending with the head
+    uint64_t rows = 0;  // data rows of the columns
+    double cost = 0;    // of these rows, in a weighed channel
+    // In a verified channel: the hash, and the digest of the data rows at their places in the step.
+    proof::ShareHash hash;
+    proof::Digest placed;
   };
   // One piece for each trainer. `units`: of the step, on all keepers together. `held`: by position. `model`: columns
   // like those of the step, if this keeper makes the step's padding; otherwise null.
@@ -45,6 +47,7 @@ class PieceMaker {
                  Column* head) const;
   Outcome OfElement(int trainer, int64_t units, const std::vector<Unit>& held, const Columns* model, Piece* piece,
                     Column* head) const;
+  void Prove(int trainer, int64_t units, Piece* piece) const;
   ArenaPtr ArenaFor(int trainer) const;
 
   const ChannelConfig& config_;

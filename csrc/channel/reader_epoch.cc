@@ -195,6 +195,7 @@ std::pair<int, LaneStep> ReaderEpoch::WaitsForCreditOf() const {
 void ReaderEpoch::Pull() {
   pulling_ = true;
   pulls_from_.clear();
+  moved_ = 0;
   pulls_since_ = std::chrono::steady_clock::now();
 }
 

@@ -86,7 +86,9 @@ class ReaderEpoch : private LaneOutput {
   // Call it before the dealer pulls the next step.
   void Pull();
   // Call it while the dealer pulls: explains why the step does not come, instead of the dealer's pipeline.
-  void PullsFrom(std::string why) { pulls_from_ = std::move(why); }
+  // `moved`: grows while the work for the step goes on.
+  void PullsFrom(std::string why, uint64_t moved) { pulls_from_ = std::move(why), moved_ = moved; }
+  uint64_t moved() const { return pulling_ ? moved_ : 0; }
   void Deal(Step step);
   // Adds `count` rows or elements that remainder="drop" has dropped: 0 for a batch without rows. `stepless`: elements
   // that made no step.
@@ -213,6 +215,7 @@ class ReaderEpoch : private LaneOutput {
   bool pulling_ = false;  // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point pulls_since_;
   std::string pulls_from_;
+  uint64_t moved_ = 0;
   uint64_t wanted_ = 1;            // how many steps the dealer wants credit for
   std::optional<Step> held_back_;  // pulled before it had credit
   Turn turn_;                      // the first step of the lanes

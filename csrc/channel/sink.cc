@@ -240,6 +240,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   const uint64_t interrupts = of_program ? WatchInterrupts() : 0;
   const auto interrupted = [&] { return of_program && interrupts != Interrupts(); };
   Patience patience(stall_seconds_, timeout_seconds_);
+  uint64_t moved = moved_;
   const auto explain = [&] {
     mu_.AssertHeld();
     if (!reason_.empty()) return reason_;
@@ -252,6 +253,7 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     if (iterator->cancelled) return {kCancelled, "the iterator was cancelled while it waited " + what(), where()};
     if (interrupted()) return {kCancelled, "interrupted (SIGINT) while it waited " + what(), where()};
     if (!failed_.ok()) return failed_.At(where());
+    if (moved_ > std::exchange(moved, moved_)) patience.GoesOn();
     if (patience.AskDue()) {
       reason_.clear();
       asked = epoch_ ? epoch_->NextReader() : 0;
@@ -303,6 +305,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     }
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     reason_ = std::move(because->text);
+    moved_ = because->moved;
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
     if (current) earlier_epochs_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {

@@ -146,6 +146,7 @@ class Sink {
   const SinkIterator* restored_ GUARDED_BY(mu_) = nullptr;  // the readers have its state, for the next epoch
   Outcome failed_ GUARDED_BY(mu_);
   std::string reason_ GUARDED_BY(mu_);                                 // a reader's answer: why a step does not come
+  uint64_t moved_ GUARDED_BY(mu_) = 0;                                 // of the last BECAUSE
   int64_t last_request_ GUARDED_BY(mu_) = 0;                           // number of the last SAVE or RESTORE
   std::map<int64_t, std::optional<Outcome>> answers_ GUARDED_BY(mu_);  // answers to requests that are not complete
 };

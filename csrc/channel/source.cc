@@ -360,7 +360,7 @@ void Source::OnWhy(int trainer, uint64_t epoch, EpochStep step) {
     CancelIfOver();
     changed_.NotifyAll();
   }
-  SendToTrainer(trainer, epoch, wire::Because{Explain(trainer, epoch)});
+  SendToTrainer(trainer, epoch, wire::Because{Explain(trainer, epoch), Deals(epoch) ? epoch_->moved() : 0});
 }
 
 // The reason why this trainer waits for the epoch; -1: any trainer.

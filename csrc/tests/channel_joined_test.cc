@@ -123,6 +123,27 @@ TEST_F(JoinedSinkTest, KeepersThatEndAtDifferentStepsAreFound) {
   EXPECT_EQ(outcome.message, "the keepers have ended the epoch at different steps");
 }
 
+// The time limit is for a load that stands still.
+TEST_F(JoinedSinkTest, ALoadThatGoesOnIsAwaitedBeyondTheTimeLimit) {
+  ChannelConfig config;
+  config.view = View::kKept;
+  SinkTest::Make(std::move(config), HostsOfThree(2).As(View::kKept), 0.2, 0.4);
+  uint64_t asked = 0, told = 0;
+  on_sent_ = [&](const Header& h) {
+    if (!Is<wire::Why>(h)) return;
+    if (++asked <= 4) told = asked;
+    Say(0, h.epoch, wire::Because{"cache: " + std::to_string(told) + " steps loaded", told});
+  };
+  SinkIterator iterator;
+  const auto begun = std::chrono::steady_clock::now();
+  const Outcome outcome = Next(&iterator);
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begun;
+  EXPECT_EQ(outcome.code, kDeadlineExceeded);
+  EXPECT_NE(outcome.message.find("cache: 4 steps loaded"), std::string::npos) << outcome.message;
+  EXPECT_GT(asked, 4u);
+  EXPECT_GT(waited.count(), 0.45) << "its limit has begun anew";
+}
+
 TEST_F(JoinedSinkTest, EachShareOfAVerifiedStepIsAcknowledgedByItself) {
   MakeJoined(true);
   SinkIterator iterator;

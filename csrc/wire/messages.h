@@ -129,7 +129,8 @@ struct Recall {  // dynamic: the reader asks for all shares back that are not ta
 };
 struct Because {  // the answer to Why
   std::string text;
-  HVDATA_MESSAGE("BECAUSE", F(text))
+  uint64_t moved = 0;  // a load (cache="job"): how many steps have come. If it grows, the trainer's wait is no error.
+  HVDATA_MESSAGE("BECAUSE", F(text) F(moved))
 };
 struct State {  // the answer to Save and Restore: the reader's state, as the message of an OK outcome, or an error
   int64_t request = 0;
