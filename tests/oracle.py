@@ -220,3 +220,49 @@ def deliver_per_host(
         ]
         for shares in dealt
     ]
+
+
+# ---- cache="job"
+
+
+def mixed(x: int) -> int:
+    """The function of splitmix64."""
+    x = (x + 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def permuted(i: int, n: int, seed: int, epoch: int) -> int:
+    """The number at position i of a permutation of 0..n-1."""
+    bits = max(8, (n - 1).bit_length())
+    half = (bits + bits % 2) // 2
+    mask = 2**half - 1
+    key = mixed(mixed(seed % 2**64) ^ epoch)
+    keys = [mixed((key + k) % 2**64) for k in range(8)]
+    while True:
+        left, right = i >> half, i & mask
+        for k in keys:
+            left, right = right, left ^ (mixed(k ^ right) & mask)
+        i = left << half | right
+        if i < n:
+            return i
+
+
+def cached_epoch(elements: Sequence[Element], batch: str, epoch: int, seed: int | None) -> list[Element]:
+    """The elements that a channel with cache="job" delivers in this epoch, from 1. `seed` None: they are not shuffled.
+
+    The rows of all elements are permuted, and make elements of the same sizes. With batch="per_rank" the elements are.
+    """
+    if epoch == 1 or seed is None:
+        return list(elements)
+    if batch == "per_rank":
+        return [elements[permuted(i, len(elements), seed, epoch)] for i in range(len(elements))]
+    whole = map_nest(lambda *arrays: np.concatenate(arrays), *elements)
+    n = rows_of(whole)
+    order = np.array([permuted(i, n, seed, epoch) for i in range(n)], int)
+    ends = np.cumsum([rows_of(element) for element in elements])
+    return [
+        map_nest(lambda array: array[order[end - rows_of(element) : end]], whole)
+        for element, end in zip(elements, ends)
+    ]

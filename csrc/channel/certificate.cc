@@ -86,18 +86,24 @@ std::string SameData(const Reports& reports) {
 
 // Joins the elements of all readers in turns: element 0 of each reader, then element 1 of each reader. If readers share
 // a source element by element, that is the order of the source, for any number of readers. A reader with elements that
-// are not listed adds the digest of its whole order at the end.
-void JoinElements(const Reports& reports, proof::Report* all) {
+// are not listed adds the digest of its whole order at the end. `joined`: element 0 of all readers is one element.
+void JoinElements(const Reports& reports, bool joined, proof::Report* all) {
   all->delivered = {};
   all->listed.clear();
   size_t most = 0;
   for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
+  const auto add = [all](const proof::Digest& element) {
+    all->delivered.Append(element);
+    all->listed.insert(all->listed.end(), {element.rows, element.order});
+  };
   for (size_t at = 0; at < most; at += 2) {
+    proof::Digest whole;
     for (const auto& [reader, report] : reports) {
       if (at >= report.listed.size()) continue;
-      all->delivered.Append({report.listed[at], report.listed[at + 1], 0});
-      all->listed.insert(all->listed.end(), {report.listed[at], report.listed[at + 1]});
+      const proof::Digest its{report.listed[at], report.listed[at + 1], 0};
+      joined ? whole.Put(its, 0) : add(its);
     }
+    if (joined) add(whole);
   }
   for (const auto& [reader, report] : reports) {
     if (report.elements > report.listed.size() / 2)
@@ -126,12 +132,13 @@ void JoinCounts(const Reports& reports, proof::Report* all) {
 
 }  // namespace
 
-Certificate::Certificate(const Reports& reports)
-    : all(reports.begin()->second), note(SameData(reports)), readers(reports.size()) {
+Certificate::Certificate(const Reports& reports, bool joined)
+    : all(reports.begin()->second), note(joined ? "" : SameData(reports)), readers(reports.size()) {
   for (const auto& [reader, report] : reports) {
     if (all.channel.empty()) all = report;
   }
-  if (readers > 1) JoinElements(reports, &all), JoinCounts(reports, &all);
+  if (readers > 1) JoinElements(reports, joined, &all), JoinCounts(reports, &all);
+  if (joined) all.elements = reports.begin()->second.elements, all.unverified = reports.begin()->second.unverified;
   for (const auto& [reader, report] : reports) {
     if (report.channel.empty() && !all.channel.empty()) {
       if (all.why.empty()) all.why = "an earlier run has accounted for the rows of reader " + std::to_string(reader);
@@ -142,7 +149,7 @@ Certificate::Certificate(const Reports& reports)
       if (i < report.trainers) ranks = std::max(ranks, rank + 1);
       if (rank >= rows.size()) rows.resize(rank + 1), steps.resize(rank + 1);
       rows[rank] += report.rows[i];
-      steps[rank] += report.steps[i];
+      steps[rank] = joined ? std::max(steps[rank], report.steps[i]) : steps[rank] + report.steps[i];
     }
   }
   for (const auto& [reader, report] : reports) apart = apart || report.trainers < ranks;

@@ -13,8 +13,9 @@
 namespace hvdata {
 
 struct Certificate {
-  // `reports`: by reader index. Not empty.
-  explicit Certificate(const std::map<int, proof::Report>& reports);
+  // `reports`: by reader index. Not empty. `joined`: every reader has dealt a part of each element, as the keepers of a
+  // channel do.
+  explicit Certificate(const std::map<int, proof::Report>& reports, bool joined = false);
 
   // "channel train, epoch 3: 50,000 rows that the reader yielded, each delivered once; ..."
   std::string Line() const;

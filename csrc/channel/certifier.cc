@@ -105,8 +105,9 @@ void Certifier::Certify(const Key& key, Reports reports) {
     bytes += report.listed.size() * sizeof report.listed[0];
   }
   const bool for_file = !file_.empty();
-  const Made made = std::async(std::launch::deferred, [for_file, reports = std::move(reports)]() mutable {
-    auto certificate = std::make_shared<Certificate>(reports);
+  const bool joined = world_->view == View::kKept;
+  const Made made = std::async(std::launch::deferred, [for_file, joined, reports = std::move(reports)]() mutable {
+    auto certificate = std::make_shared<Certificate>(reports, joined);
     reports.clear();
     if (!for_file) certificate->all.listed = {};
     return certificate;

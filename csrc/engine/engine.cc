@@ -251,6 +251,27 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
+std::shared_ptr<Keeper> Engine::KeeperOf(uint32_t kept, uint32_t load) {
+  const std::shared_ptr<Source> source = channels_.FindSource(kept);
+  const std::shared_ptr<Sink> sink = channels_.FindSink(load);
+  MutexLock lock(&mu_);
+  const auto found = keepers_.find(kept);
+  if (found != keepers_.end()) return found->second;
+  if (!source || !sink) return nullptr;
+  return keepers_[kept] = std::make_shared<Keeper>(sink, source, post_.get());
+}
+
+std::shared_ptr<Keeper> Engine::TakeKeeper(uint32_t kept) {
+  MutexLock lock(&mu_);
+  auto taken = keepers_.extract(kept);
+  return taken ? std::move(taken.mapped()) : nullptr;
+}
+
+std::map<uint32_t, std::shared_ptr<Keeper>> Engine::Keepers() {
+  MutexLock lock(&mu_);
+  return keepers_;
+}
+
 // The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel
 // train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {

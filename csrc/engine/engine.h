@@ -24,6 +24,7 @@
 #include "base/patience.h"
 #include "base/peers.h"
 #include "base/world.h"
+#include "cache/keeper.h"
 #include "channel/certifier.h"
 #include "channel/channels.h"
 #include "channel/step_coordinator.h"
@@ -82,6 +83,10 @@ class Engine {
   void CreateChannel(const ChannelConfig& config);
   // Ends one use of the channel. After the last use this process sends RELEASE.
   void UnuseChannel(uint32_t number);
+  // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep it.
+  std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
+  std::shared_ptr<Keeper> TakeKeeper(uint32_t kept) EXCLUDES(mu_);
+  std::map<uint32_t, std::shared_ptr<Keeper>> Keepers() EXCLUDES(mu_);
 
   void LeaveChannels();
   void Bye();
@@ -153,6 +158,7 @@ class Engine {
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);  // begun at this process's BYE, if it also reads
   bool stopped_ GUARDED_BY(mu_) = false;
+  std::map<uint32_t, std::shared_ptr<Keeper>> keepers_ GUARDED_BY(mu_);  // by kept channel
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 

@@ -58,4 +58,10 @@ void Digest::Append(const Digest& behind) {
   sum += behind.sum;
 }
 
+void Digest::Put(const Digest& between, uint64_t behind) {
+  rows += between.rows;
+  order = Reduced(Wide{between.order} * PowerOfRow(behind) + order);
+  sum += between.sum;
+}
+
 }  // namespace hvdata::proof

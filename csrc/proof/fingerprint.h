@@ -22,6 +22,9 @@ struct Digest {
 
   void Add(Fingerprint row);
   void Append(const Digest& behind);
+  // Adds rows of a sequence that other processes have other rows of. `behind`: how many rows of the sequence stand behind
+  // them. The digests of all processes, added with 0 behind, are the digest of the sequence.
+  void Put(const Digest& between, uint64_t behind);
 };
 
 inline bool operator==(const Digest& a, const Digest& b) {

@@ -47,6 +47,35 @@ TEST(CertificateOfReaders, IsThatOfOneReaderOfAll) {
   EXPECT_EQ(short_list.all.delivered.sum, one.all.delivered.sum);
 }
 
+// Two keepers, each with some rows of every element.
+TEST(CertificateOfKeepers, IsThatOfOneKeeperOfAll) {
+  constexpr size_t kRows = 3;  // of an element
+  std::map<int, proof::Report> parts, whole;
+  for (const int keeper : {0, 1}) parts[keeper] = ReportOf({});
+  whole[0] = ReportOf({});
+  for (uint64_t element = 0; element < 4; ++element) {
+    proof::Element all, its[2];
+    for (size_t row = 0; row < kRows; ++row) {
+      const proof::Fingerprint print = proof::Hash(&element, sizeof element, row);
+      proof::Digest one;
+      one.Add(print);
+      all.digest.Add(print);
+      its[(row + element) % 2].digest.Put(one, kRows - 1 - row);
+    }
+    whole[0].Add(all);
+    for (const int keeper : {0, 1}) parts[keeper].Add(its[keeper]);
+  }
+  for (auto& [keeper, report] : parts) report.rows = {6, 6}, report.steps = {4, 4};
+  whole[0].rows = {12, 12}, whole[0].steps = {4, 4};
+  const Certificate of_parts(parts, true), of_whole(whole, true);
+  EXPECT_EQ(of_parts.all.delivered, of_whole.all.delivered);
+  EXPECT_EQ(of_parts.all.listed, of_whole.all.listed);
+  EXPECT_EQ(of_parts.all.elements, 4u);
+  EXPECT_EQ(of_parts.rows, (std::vector<uint64_t>{12, 12}));
+  EXPECT_EQ(of_parts.steps, (std::vector<uint64_t>{4, 4}));
+  EXPECT_EQ(of_parts.note, "");
+}
+
 // Beyond the list of elements too: every row counts, and so does its place.
 TEST(CertificateOfReaders, CountsBeyondTheList) {
   const proof::Digest whole = Of({kEven, kOdd}, 2).all.delivered;

@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from ..errors import explained
-from ..job import cgroups, state
-from ..job.settings import cache_folder_in
+from ..elements import specs
+from ..errors import explained, here
+from ..job import state
+from ..job.settings import cache_bytes_in, cache_folder_in
 from ..native import bindings
 from . import reader_thread
-from .agreement import Said
+from .agreement import Said, raised
 from .options import Options
 from .reading import UNKNOWN, Reading
 
 LOAD, KEPT = 1, 2  # View in csrc/base/world.h
-_HALF = 1 << 32
+_GIB = 1 << 30
+HALF = 1 << 32  # numbers for the core are doubles, so a seed is given in two halves
+
+
+class Part(NamedTuple):
+    """What a channel of the core is in a cached channel. The default: the channel is not cached."""
+
+    view: int = 0  # LOAD or KEPT
+    elements: int = UNKNOWN  # KEPT: of all readers
+    limit: Optional[int] = None  # KEPT: the bytes that this process may keep in memory. None: it is no keeper
 
 
 def check_layout(job: state.Job, options: Options) -> None:
@@ -64,42 +74,33 @@ class Keeper:
 def contribution(job: state.Job) -> dict[str, Any]:
     """What this keeper contributes to the second agreement: the bytes that it may keep in memory, its folder for more,
     and the size of its arena."""
-    limit = job.settings.cache_bytes
-    if limit is None:
-        limit = cgroups.memory_bytes()[1] // 2
-    return {"limit": limit, "folder": cache_folder_in(os.environ), "arena": job.settings.arena_bytes}
-
-
-def of_keepers(job: state.Job, said: Said, what: str) -> list[Any]:
-    """The values of the keepers that contribution() calls `what`."""
-    keepers = job.layout.keepers(job.hosts)
-    return [words[what] for ranks, words in said if what in words for rank in ranks if rank in keepers]
-
-
-def load_fields(options: Options) -> dict[str, Any]:
-    """The options of the first channel that differ from those of any channel. An element is a step of it."""
     return {
-        "view": LOAD,
-        "batch": 0,
-        "whole_elements": options.batch == "per_rank",
-        "weighed": False,
-        "add_weight": False,
+        "limit": cache_bytes_in(os.environ),
+        "folder": cache_folder_in(os.environ),
+        "arena": job.settings.arena_bytes,
     }
 
 
-def kept_fields(options: Options, limit: Optional[int], elements: int) -> dict[str, Any]:
-    """The options of the second channel that differ from those of any channel.
+def check_size(job: state.Job, spec: Any, elements: int, said: Said) -> None:
+    """Raises ResourceExhaustedError if it is known now that the data don't fit in the memory of the hosts.
 
-    `limit`: the bytes that this process may keep in memory. None: it is no keeper. `elements`: of all readers.
+    `elements`: of all readers. `said`: the contributions of all processes.
     """
-    return {
-        "view": KEPT,
-        "whole_elements": options.batch == "per_rank",
-        "divided": False,
-        "is_source": limit is not None,
-        "elements": elements,
-        "shuffle": options.shuffle,
-        "seed_low": options.seed % _HALF,
-        "seed_high": options.seed // _HALF,
-        "cache_bytes": limit or 0,
-    }
+    size = specs.bytes_of(spec)
+    if size is None or elements < 0:
+        return
+    of_rank = {rank: words for ranks, words in said for rank in ranks}
+    hosts = [job.hosts[rank] for rank in job.layout.trainers]
+    average = len(hosts) / len(set(hosts))  # a host that only reads keeps as much as a host that trains, on average
+    weights = {rank: hosts.count(job.hosts[rank]) or average for rank in job.layout.keepers(job.hosts)}
+    for keeper, weight in weights.items():
+        part, limit = size * elements * weight / sum(weights.values()), of_rank[keeper]["limit"]
+        if part > limit and not of_rank[keeper]["folder"]:
+            what = (
+                f'cache="job" would keep {part / _GIB:.2f} GiB on host {job.hosts[keeper]}, '
+                f"which may keep {limit / _GIB:.2f} GiB"
+            )
+            cures = (
+                "Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts"
+            )
+            raise raised(here(), "ResourceExhaustedError", f"{what}. {cures}.")

@@ -178,7 +178,7 @@ def _create_kept(
 
     `load`: the channel from the readers to the keepers, as the ranks have agreed on it.
     """
-    options, mine = load.options, {}
+    mine: dict[str, Any] = {}
     keeper: Optional[cached.Keeper] = None
     failure: Optional[BaseException] = None
     if job.comm_rank in job.layout.keepers(job.hosts):
@@ -192,10 +192,11 @@ def _create_kept(
     try:
         number, said = _exchanged(mine, what, failure)
         check_errors(job, what, said, failure)
+        cached.check_size(job, load.spec, elements, said)
         kept = dataclasses.replace(load, number=number, label=label)
-        _create(load, arenas, reading, **cached.load_fields(options))
-        limit = None if keeper is None else mine["limit"]
-        _create(kept, cached.of_keepers(job, said, "arena"), reading, **cached.kept_fields(options, limit, elements))
+        _create(load, arenas, reading, cached.Part(cached.LOAD))
+        part = cached.Part(cached.KEPT, elements, mine.get("limit"))
+        _create(kept, [words["arena"] for _, words in said if words], reading, part)
         if keeper is None:
             bindings.channel_unuse(load.number)
         else:
@@ -219,30 +220,37 @@ def _note(channel: Channel) -> None:
     (filled.add if fills else filled.discard)(channel.label)
 
 
-def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], **fields: Any) -> None:
-    """Creates a channel of the core. `fields`: options that replace the usual ones."""
+def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], part: cached.Part = cached.Part()) -> None:
+    """Creates a channel of the core. `arenas`: the sizes of its sources' arenas."""
     options = channel.options
     # The most bytes that a reader may send ahead for this channel: at most a quarter of the smallest arena, because all
     # channels share a reader's arena.
     prefetch_bytes = min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
-    usual = {
-        "number": channel.number,
-        "batch": BATCH.index(options.batch),
-        "schedule": SCHEDULE.index(options.schedule),
-        "remainder": REMAINDER.index(options.remainder),
-        "prefetch": 0 if options.prefetch == AUTO else options.prefetch,
-        "prefetch_bytes": prefetch_bytes,
-        "on_error_continue": options.on_reader_error == "continue",
-        "weighed": options.weigh is not None,
-        "has_costs": options.has_costs,
-        "add_weight": options.weighs and not options.has_costs,
-        "verify": options.verify,
-        "divided": reading is not None and reading.part is not None,
-        "is_source": reading is not None,
-        "elements": UNKNOWN if reading is None else reading.count,
-    }
-    components = [_component(part) for part in specs.components_of_channel(channel.spec, options.has_costs)]
-    bindings.channel_create(channel.label, components, **{**usual, **fields})
+    loads, keeps = part.view == cached.LOAD, part.view == cached.KEPT
+    bindings.channel_create(
+        channel.label,
+        [_component(one) for one in specs.components_of_channel(channel.spec, options.has_costs)],
+        number=channel.number,
+        batch=BATCH.index("global" if loads else options.batch),
+        schedule=SCHEDULE.index(options.schedule),
+        remainder=REMAINDER.index(options.remainder),
+        prefetch=0 if options.prefetch == AUTO else options.prefetch,
+        prefetch_bytes=prefetch_bytes,
+        on_error_continue=options.on_reader_error == "continue",
+        weighed=options.weigh is not None and not loads,
+        has_costs=options.has_costs,
+        add_weight=options.weighs and not options.has_costs and not loads,
+        verify=options.verify,
+        divided=reading is not None and reading.part is not None and not keeps,
+        is_source=part.limit is not None if keeps else reading is not None,
+        elements=part.elements if keeps else UNKNOWN if reading is None else reading.count,
+        view=part.view,
+        whole_elements=options.cached and options.batch == "per_rank",
+        shuffle=options.shuffle,
+        seed_low=options.seed % cached.HALF,
+        seed_high=options.seed // cached.HALF,
+        cache_bytes=part.limit or 0,
+    )
 
 
 def _component(part: specs.Component) -> bindings.Component:

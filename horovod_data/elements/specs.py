@@ -9,7 +9,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import math
 from typing import Any, Optional, Sequence, Union
+
+import numpy as np
 
 from ..errors import explained
 from . import dtypes
@@ -186,6 +189,17 @@ def _parts(name: str, leaf: LeafSpec) -> list[Component]:
         ]
         return [part(leaf.dtype, values, EmptyRule.ROWS), *splits]
     return [part(leaf.dtype, leaf.shape, EmptyRule.ROWS)]
+
+
+def bytes_of(spec: Any) -> Optional[int]:
+    """The bytes of an element. None: they differ, or are unknown."""
+    total = 0
+    for part in components(spec):
+        sizes = [size for size in part.shape or (None,) if size is not None]
+        if part.dtype == dtypes.TEXT or part.shape is None or len(sizes) < len(part.shape):
+            return None
+        total += math.prod(sizes) * np.dtype(dtypes.bits_of(part.dtype)).itemsize
+    return total
 
 
 def components_of_channel(spec: Any, has_costs: bool) -> list[Component]:

@@ -35,14 +35,13 @@ class Layout:
     def keepers(self, hosts: Sequence[str]) -> tuple[int, ...]:
         """The processes that keep the rows of cache="job": one on each host, by their numbers.
 
-        A host's keeper is its first reader, otherwise its first trainer. Keeper 0 is on the host of reader 0. The other
-        keepers are in the order of their ranks. The C++ core has the same rule (csrc/base/world.h).
+        A host's keeper is its first reader, otherwise its first trainer. The host of reader 0 comes first, and then the
+        other hosts in the order of the ranks. The C++ core has the same rule (csrc/base/world.cc).
         """
         of_host: dict[str, int] = {}
         for rank in (*self.readers, *self.trainers):
             of_host.setdefault(hosts[rank], rank)
-        first, *others = of_host.values()
-        return (first, *sorted(others))
+        return tuple(of_host[host] for host in dict.fromkeys([hosts[self.readers[0]], *hosts]))
 
     def name(self, rank: int, host: str) -> str:
         """Names a process as error texts do (`where` in explained()).

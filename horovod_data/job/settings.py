@@ -43,9 +43,6 @@ class Settings:
     prefetch_bytes: int = 64 << 20  # bytes sent ahead to all ranks of a channel, with prefetch="auto"
     verify: bool = False  # verify every channel; channels made later read verify_in() again
     attempt: int = 1  # the number of this start of the job
-    cache_bytes: Optional[int] = (
-        None  # that a host keeps of a channel with cache="job"; None: half of what is available
-    )
     leave_status: int = 75  # of all ranks, after they have saved because of a signal
 
 
@@ -70,6 +67,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
     roles = read_roles(environ, **arguments)
     attempt = max(1, _count_in(environ, "HOROVOD_DATA_ATTEMPT", "attempts") or 1)
     _flag_in(environ, "HOROVOD_DATA_CHECK_REPLAY")  # the core reads it
+    cache_bytes_in(environ)  # each call reads it again
     return Settings(
         **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
@@ -90,7 +88,6 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ),
         attempt=attempt,
-        cache_bytes=_cache_bytes_in(environ),
         leave_status=_status_in(environ, "HOROVOD_DATA_LEAVE_STATUS", 75),
     )
 
@@ -191,11 +188,11 @@ def _status_in(environ: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def _cache_bytes_in(environ: Mapping[str, str]) -> Optional[int]:
-    name = "HOROVOD_DATA_CACHE_GB"
-    if not environ.get(name, "").strip():
-        return None
-    return int(min(_number_in(environ, name, 0.0, _LEAST_GB, "a size in GiB", "64"), _MOST_MB) * (1 << 30))
+def cache_bytes_in(environ: Mapping[str, str]) -> int:
+    """The most bytes of memory that a host keeps of a channel with cache="job"."""
+    half = memory_bytes()[1] / 2 / (1 << 30)
+    size = _number_in(environ, "HOROVOD_DATA_CACHE_GB", half, _LEAST_GB, "a size in GiB", "64")
+    return int(min(size, _MOST_MB) * (1 << 30))
 
 
 def cache_folder_in(environ: Mapping[str, str]) -> str:

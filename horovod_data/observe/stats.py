@@ -48,6 +48,13 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     - `train/serve_seconds`: all elements are dealt, and not all taken.
     - `train/untaken`: the steps that are dealt and not yet taken by all ranks, now. With schedule="dynamic": elements.
 
+    With cache="job" a channel has these values, now. The pipeline's times are those of the channel `train (load)`:
+
+    - `train/cache_bytes`: of the rows that this process keeps for its host. 0: another process of the host keeps them.
+    - `train/cache_limit`: the bytes of memory that it may take for them. The rest is in files.
+    - `train/cache_units`: the rows (elements with batch="per_rank") that the whole job has loaded.
+    - `train/cache_loaded`: 1 if all are loaded.
+
     Bytes of batches that were sent to other processes, by their way:
 
     - `payload_bytes_inline`: copied into a header, and out of it.

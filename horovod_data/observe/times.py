@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from ..native import bindings
 
@@ -15,6 +15,7 @@ _OPTIONS = ("batch", "schedule", "prefetch", "number")
 _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
+_CACHE = ("bytes", "limit", "units", "steps", "elements", "loaded")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
 _OF_NOW = ("untaken", "window")  # values of this moment, not sums
 
@@ -24,7 +25,30 @@ _NAMES = {
     "reader": ("pipeline", "deal", "room", "serve", "untaken"),
 }
 
+_CACHE_NAMES = ("bytes", "limit", "units", "loaded")  # with cache="job"
+
 Process = Mapping[str, Any]  # what read() makes of the lines of one process
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What the hosts keep of a channel with cache="job"."""
+
+    bytes: int  # on all hosts
+    limit: int  # bytes of memory that the hosts may take; the rest is in files
+    units: int  # loaded rows (batch="per_rank": elements) of the whole job
+    steps: int  # loaded elements
+    elements: int  # of the pipeline; -2: unknown
+    loaded: bool  # all are
+
+    @property
+    def loading(self) -> str:
+        """How far the load is: "loading: 34 %". Empty if it has not begun, or is over."""
+        if self.loaded or not self.steps:
+            return ""
+        if self.elements <= 0:
+            return f"loading: {self.units:,} rows"
+        return f"loading: {min(99, 100 * self.steps // self.elements)} %"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +117,7 @@ class Reader:
 
     @property
     def name(self) -> str:
-        return f"reader {self.reader} on {self.host}"
+        return f"reader {self.reader} on {self.host}" if self.reader >= 0 else f"keeper on {self.host}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +129,7 @@ class Channel:
     prefetch: int
     trainers: tuple[Trainer, ...]
     readers: tuple[Reader, ...]
+    cache: Optional[Cache] = None
 
     @property
     def grouped(self) -> bool:
@@ -144,6 +169,8 @@ def read(text: str) -> list[dict[str, Any]]:
             of = numbers[len(_READER) :]
             half = len(of) // 2
             channel[kind] = dict[str, Any](zip(_READER, numbers)) | {"room_of": of[:half], "room_times_of": of[half:]}
+        elif kind == "cache":
+            channel[kind] = dict(zip(_CACHE, numbers))
         else:  # "sources", "serves"
             processes[-1][kind] = numbers
     return processes
@@ -158,11 +185,11 @@ def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
     return Trainer(process["rank"], process["host"], **{**_scaled(ns), "waited_for": waited_for})
 
 
-def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
+def _reader(process: Process, ns: Mapping[str, Any], keeps: bool) -> Reader:
     room_of = {rank: spent * _NS for rank, spent in zip(process["serves"], ns["room_of"])}
     times_of = dict(zip(process["serves"], ns["room_times_of"]))
     values = {**_scaled(ns), "room_of": room_of, "room_times_of": times_of}
-    return Reader(process["reader"], process["host"], process["rank"] >= 0, **values)
+    return Reader(-1 if keeps else process["reader"], process["host"], process["rank"] >= 0, **values)
 
 
 def trainers(process: Process) -> dict[str, Trainer]:
@@ -172,7 +199,8 @@ def trainers(process: Process) -> dict[str, Trainer]:
 
 def readers(process: Process) -> dict[str, Reader]:
     """The times of one process as a reader, by channel."""
-    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
+    channels = process["channels"].items()
+    return {name: _reader(process, one["reader"], "cache" in one) for name, one in channels if "reader" in one}
 
 
 def channels(processes: Iterable[Process]) -> list[Channel]:
@@ -189,8 +217,19 @@ def channels(processes: Iterable[Process]) -> list[Channel]:
         reading = sorted((one[name] for one in as_readers if name in one), key=lambda one: one.reader)
         if any(one.steps for one in ranks):
             prefetch = option["prefetch"] or max(one.window for one in ranks)
-            made.append(Channel(name, option["schedule"] == 1, prefetch, tuple(ranks), tuple(reading)))
+            cache = cache_of([one["channels"].get(name, {}) for one in processes])
+            made.append(Channel(name, option["schedule"] == 1, prefetch, tuple(ranks), tuple(reading), cache))
     return made
+
+
+def cache_of(of_processes: Sequence[Mapping[str, Any]]) -> Optional[Cache]:
+    """What the hosts keep, from a channel's times on all processes. None: it has no cache."""
+    caches = [one["cache"] for one in of_processes if "cache" in one]
+    if not caches:
+        return None
+    total = {what: sum(one[what] for one in caches) for what in ("bytes", "limit")}
+    most = max(caches, key=lambda one: (one["steps"], one["loaded"]))
+    return Cache(**total, **{what: most[what] for what in ("units", "steps", "elements")}, loaded=bool(most["loaded"]))
 
 
 def who(process: Process) -> tuple[int, int]:
@@ -215,7 +254,8 @@ def _since(process: Process, before: Process) -> dict[str, Any]:
         roles = {
             role: _grown(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel
         }
-        later[name] = {"options": channel["options"], **roles}
+        kept = {"cache": channel["cache"]} if "cache" in channel else {}
+        later[name] = {"options": channel["options"], **roles, **kept}
     return {**process, "channels": later}
 
 
@@ -248,6 +288,8 @@ def flat(process: Process) -> dict[str, float]:
                     named[f"{name}/{value}_seconds"] = mine.get(value, 0) * _NS
                 else:
                     named[f"{name}/{value}"] = mine.get(value, 0)
+        cache = channel.get("cache", {})
+        named |= {f"{name}/cache_{what}": cache[what] for what in _CACHE_NAMES if cache}
         trainer = channel.get("trainer", {})
         named[f"{name}/queue"] = trainer["queued"] / trainer["steps"] if trainer.get("steps") else 0.0
         reader = channel.get("reader", {"room_of": (), "room_times_of": ()})

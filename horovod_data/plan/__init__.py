@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 from ..errors import explained, whole
 from ..job.settings import too_many_per_node
@@ -221,6 +221,25 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
 
 
 @dataclasses.dataclass(frozen=True)
+class Kept:
+    """The memory that cache="job" needs: each host keeps an equal part of the data."""
+
+    hosts: int  # that keep rows: those of the ranks, and those of dedicated readers
+    bytes_per_host: float
+    fits: bool
+    hosts_needed: int  # that would be enough
+
+
+def kept(job: Job, readers: Readers, data_bytes: float, host_bytes: float) -> Kept:
+    """The memory for data of this size, if a host may keep `host_bytes`."""
+    for name, value in (("data_bytes", data_bytes), ("host_bytes", host_bytes)):
+        if not (math.isfinite(value) and value > 0):
+            raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
+    hosts = job.hosts + readers.dedicated * readers.own_hosts
+    return Kept(hosts, data_bytes / hosts, data_bytes <= hosts * host_bytes, math.ceil(data_bytes / host_bytes))
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A job with its readers.
 
@@ -262,7 +281,11 @@ def plans(job: Job, own_hosts: bool = True) -> list[Plan]:
 
 
 def recommend(job: Job, own_hosts: bool = True) -> Plan:
-    """The first of plans() that keeps up with some slack. Otherwise the fastest plan."""
-    candidates = plans(job, own_hosts)
+    """choose() of plans()."""
+    return choose(plans(job, own_hosts))
+
+
+def choose(candidates: Sequence[Plan]) -> Plan:
+    """The first plan that keeps up with some slack. Otherwise the fastest plan."""
     fastest = min(candidates, key=lambda plan: plan.prediction.delivery_seconds)
     return next((plan for plan in candidates if plan.relaxed), fastest)

@@ -11,7 +11,22 @@ import re
 import sys
 from typing import Any, Callable, Optional, Sequence, Union
 
-from . import AUTO, MOST, MOST_USED, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, counted, judge, plans, recommend
+from . import (
+    AUTO,
+    MOST,
+    MOST_USED,
+    PREFETCH_BYTES,
+    USUAL_RANKS,
+    Job,
+    Kept,
+    Plan,
+    Readers,
+    choose,
+    counted,
+    judge,
+    kept,
+    plans,
+)
 
 
 def _size(count: float) -> str:
@@ -126,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.plan",
         description="Readers, links and memory that a job needs; see docs/planning.md. "
-        "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up; 2: wrong arguments.",
+        "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up, or the data don't fit; 2: wrong arguments.",
     )
     usual = ", ".join(map(str, USUAL_RANKS))
     parser.add_argument("--ranks", type=_whole(1), help=f"ranks that train; left out: a table for {usual}")
@@ -149,6 +164,10 @@ def _parser() -> argparse.ArgumentParser:
     layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
     layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
     parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
+    text = 'GB of the data that cache="job" would keep: do they fit in the memory of the hosts?'
+    parser.add_argument("--cache-gb", type=_above_zero, metavar="GB", help=text)
+    text = "with --cache-gb: GB that each host may keep (HOROVOD_DATA_CACHE_GB, which is in GiB)"
+    parser.add_argument("--host-gb", type=_above_zero, metavar="GB", help=text)
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -181,20 +200,47 @@ def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
 
 
+def _given_kept(given: argparse.Namespace, plan: Plan) -> Optional[Kept]:
+    if given.cache_gb is None:
+        return None
+    return kept(plan.job, plan.readers, given.cache_gb * 1e9, given.host_gb * 1e9)
+
+
+def _about_memory(found: Kept, host_bytes: float) -> str:
+    where = f"{_size(found.bytes_per_host)} on each of {found.hosts:,} host{'s' * (found.hosts > 1)}"
+    if found.fits:
+        return f'cache="job" keeps {where}: it fits'
+    to_do = f"{found.hosts_needed:,} hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR"
+    return f'cache="job" would keep {where}, which may keep {_size(host_bytes)}: it does not fit. {to_do}'
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """The calculator. Returns its exit status."""
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
         readers = _given_readers(given)
+        if (given.cache_gb is None) != (given.host_gb is None):
+            raise ValueError("--cache-gb and --host-gb belong together. Give both, or none")
+        if given.cache_gb is not None and given.ranks is None:
+            raise ValueError("--cache-gb is about one job. Give --ranks, too")
+        if given.cache_gb is not None and given.readers_per_node is not None:
+            raise ValueError('cache="job" refuses a reader on each of several hosts. Leave out --readers-per-node')
         jobs = [_job(given, ranks) for ranks in ([given.ranks] if given.ranks is not None else USUAL_RANKS)]
     except ValueError as error:
         parser.error(str(error))
-    chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
     others = [[] if readers else plans(job, not given.shared_hosts) for job in jobs]
+    if given.cache_gb is not None:  # cache="job" refuses a reader per host
+        others = [[plan for plan in beside if not plan.readers.per_node] for beside in others]
+    chosen = [judge(job, readers) if readers else choose(beside) for job, beside in zip(jobs, others)]
+    memory = _given_kept(given, chosen[0])
     if given.json:
         described = [
-            {**_as_json(plan), "alternatives": [_as_json(other) for other in beside]}
+            {
+                **_as_json(plan),
+                "alternatives": [_as_json(other) for other in beside],
+                **({} if memory is None else {"cache": dataclasses.asdict(memory)}),
+            }
             for plan, beside in zip(chosen, others)
         ]
         print(json.dumps(described[0] if given.ranks is not None else described, indent=1))
@@ -210,6 +256,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             print("\n".join(_describe(one)))
         if not readers:
             print(_advice(plan))
+        if memory is not None:
+            print(_about_memory(memory, given.host_gb * 1e9))
+    if memory is not None and not memory.fits:
+        return 1
     return 0 if all(plan.prediction.keeps_up or not plan.job.step_seconds for plan in chosen) else 1
 
 

@@ -33,6 +33,7 @@ def test_batches_travel_within_a_group():
     ("aabbc", {"readers": 2}, (3, 0, 4)),  # host c only reads
     ("abc", {"readers": 2}, (1, 0, 2)),
     ("cbabca", {}, (0, 1, 2)),
+    ("abbaca", {"readers": 1}, (5, 1, 4)),
 ])  # fmt: skip
 def test_a_host_has_one_keeper(hosts, arguments, keepers):
     assert make_layout(list(hosts), **arguments).keepers(list(hosts)) == keepers

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from oracle import deliver, deliver_from_readers, dropped, equal, is_dynamic_delivery, map_nest
+from oracle import cached_epoch, deliver, deliver_from_readers, dropped, equal, is_dynamic_delivery, map_nest, permuted
 
 
 def as_lists(shares):
@@ -72,3 +72,24 @@ def test_dynamic_delivery():
 def test_several_readers():
     readers = [arrays([1], [2], [3]), arrays([4], [5])]
     assert as_lists(deliver_from_readers(readers, 2, "per_rank", "partial")) == [[[1], [4], [3]], [[2], [5], []]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 255, 256, 257, 1000])
+def test_a_permutation_has_each_number_once(n):
+    orders = [[permuted(i, n, seed, epoch) for i in range(n)] for seed in (0, 2**64 - 1) for epoch in (2, 3)]
+    assert all(sorted(order) == list(range(n)) for order in orders)
+    assert n < 5 or len({tuple(order) for order in orders}) == 4
+
+
+def test_the_permutation_never_changes():
+    """csrc/tests/plan_permutation_test.cc has the same numbers."""
+    assert [permuted(i, 10, 7, 3) for i in range(10)] == [6, 1, 0, 3, 4, 8, 7, 2, 5, 9]
+    assert [permuted(i, 1000003, -1, 2) for i in (0, 1, 2, 500001, 1000002)] == [151217, 316550, 442599, 97297, 275970]
+
+
+def test_a_cached_epoch_keeps_the_sizes_of_elements():
+    rows = [permuted(i, 9, 3, 2) for i in range(9)]
+    assert as_lists([cached_epoch(GLOBAL, "global", 2, 3)]) == [[rows[:5], rows[5:8], rows[8:]]]
+    assert as_lists([cached_epoch(GLOBAL, "global", 1, 3)]) == as_lists([cached_epoch(GLOBAL, "global", 2, None)])
+    order = [permuted(i, 5, 3, 2) for i in range(5)]
+    assert as_lists([cached_epoch(PER_RANK, "per_rank", 2, 3)]) == as_lists([[PER_RANK[i] for i in order]])

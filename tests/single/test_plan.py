@@ -366,6 +366,8 @@ def test_pipeline_given_either_way(capsys):
     (["--readers-per-node", "2"], "--readers-per-node: invalid choice: 2"),
     (["--readers", "1", "--readers-per-node", "1"], "not allowed with"),
     (["--readers-per-node", "1", "--shared-hosts"], "with --readers-per-node 1 there are none. Leave it out"),
+    (["--cache-gb", "4"], "--cache-gb and --host-gb belong together"),
+    (["--cache-gb", "4", "--host-gb", "2", "--readers-per-node", "1"], "Leave out --readers-per-node"),
     (["--readers", "0", "--shared-hosts"], "with --readers 0 there are none. Leave it out"),
 ])  # fmt: skip
 def test_wrong_arguments(capsys, arguments, text):
@@ -380,3 +382,25 @@ def test_the_command_needs_no_tensorflow(tmp_path):
     ran = subprocess.run([sys.executable, "-m", "horovod_data.plan", "--ranks", "8", *USUAL], text=True,
                          capture_output=True, env={**os.environ, "PYTHONPATH": path}, timeout=170)  # fmt: skip
     assert ran.returncode == 0 and "rank 0 reads" in ran.stdout, ran.stderr
+
+
+# ---- cache="job"
+
+
+@pytest.mark.parametrize("readers, hosts, fits", [
+    (Readers(), 2, False), (Readers(dedicated=1), 3, True), (Readers(dedicated=1, own_hosts=False), 2, False)
+])  # fmt: skip
+def test_the_memory_of_all_hosts(readers, hosts, fits):
+    """16 ranks on 2 hosts, and 300 GB of data. A dedicated reader's own host counts."""
+    assert plan.kept(job(), readers, 300e9, 100e9) == plan.Kept(hosts, 300e9 / hosts, fits, 3)
+
+
+def test_the_command_says_whether_the_data_fit(capsys):
+    memory = ["--ranks", "512", *USUAL, "--cache-gb", "400", "--host-gb"]
+    assert calculator.main([*memory, "96"]) == 0
+    out = capsys.readouterr().out
+    assert 'cache="job" keeps' in out and ": it fits" in out and "readers_per_node" not in out
+    assert calculator.main([*memory, "1"]) == 1
+    assert "it does not fit. 400 hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR" in capsys.readouterr().out
+    assert calculator.main([*memory, "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["cache"]["hosts_needed"] == 400

@@ -195,3 +195,48 @@ def test_no_batch_yet():
     begun = {"rank": 0, "reader": 0, "sources": [0], "serves": [0], "host": "a", "channels": {}}
     for processes in [], [begun]:
         assert str(report.make(processes)).endswith("no batch has been delivered yet, or none since stats(reset=True)")
+
+
+# ---- cache="job"
+
+KEPT = """process 0 0 2 61
+sources 0
+serves 0 1
+channel 74 0 0 2 2 1 8 2 0
+trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
+reader 4000000000 0 0 0 2 2 0 0 0 0 0
+cache 1073741824 3221225472 80 8 24 0
+process 1 -1 2 62
+sources 0
+serves 0 1
+channel 74 0 0 2 2 1 8 2 0
+trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
+reader 4000000000 0 0 0 2 2 0 0 0 0 0
+cache 1073741824 3221225472 80 8 24 0
+"""
+
+
+def test_the_memory_of_the_job():
+    """The bytes of all hosts, and how far the load is. More readers would not help later epochs."""
+    made = report.make(times.read(KEPT))
+    assert "  the memory of the job: 2.00 GiB of 6.00 GiB, loading: 33 %" in str(made).splitlines()
+    assert "keeper on a" in str(made) and "keeper on b" in str(made) and "reader -1" not in str(made)
+    judged = made.verdicts["t"]
+    assert judged.text.startswith("reader-bound: ranks wait ") and judged.gain is None
+    assert judged.text.endswith("for the memory of the job, or for the pipeline (loading: 33 %)")
+    loaded = report.make(times.read(KEPT.replace(" 8 24 0\n", " 24 24 1\n")))
+    assert "GiB, loaded" in str(loaded) and loaded.verdicts["t"].text.endswith("of a step for the memory of the job")
+    own = times.read(KEPT)[0]
+    assert {name: value for name, value in times.flat(own).items() if "cache" in name} == {
+        "t/cache_bytes": 1 << 30, "t/cache_limit": 3 << 30, "t/cache_units": 80, "t/cache_loaded": 0
+    }  # fmt: skip
+    (later,) = times.channels(times.since(times.read(KEPT), {}))
+    assert later.cache == made.channels["t"].cache
+
+
+@pytest.mark.parametrize("steps, elements, loaded, says", [
+    (0, 24, 0, ""), (8, 24, 0, "loading: 33 %"), (24, 24, 0, "loading: 99 %"), (24, 24, 1, ""), (8, -2, 0, "loading: 80 rows")
+])  # fmt: skip
+def test_how_far_a_load_is(steps, elements, loaded, says):
+    cache = {"bytes": 1, "limit": 2, "units": 80, "steps": steps, "elements": elements, "loaded": loaded}
+    assert times.cache_of([{}, {"cache": cache}]).loading == says

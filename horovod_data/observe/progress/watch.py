@@ -184,10 +184,12 @@ class Watch:
         """A text that says which ranks have waited for what in the channel's epoch."""
         if name not in self._epochs:  # the core has forgotten the channel's times
             return ""
+        cache = times.cache_of([one["channels"].get(name, {}) for one in self._times.values()])
+        loading = cache.loading if cache is not None else ""
         for channel in times.channels(times.since(self._times.values(), self._begun.get(name, {}))):
             if channel.name == name:
-                return verdict.judge(channel).brief(len(channel.trainers))
-        return "" if self._epochs[name].steps else "rank 0 waits for its first batch"
+                return loading or verdict.judge(channel).brief(len(channel.trainers))
+        return "" if self._epochs[name].steps else loading or "rank 0 waits for its first batch"
 
     # ---- Forks.
 

@@ -46,7 +46,7 @@ def report() -> TimesReport:
     - For each rank: the steps, the time of a step and its parts, and the queue. The parts are: waiting for batches,
       making tensors of them, the program's own work. The queue is the mean number of batches that had arrived when the
       program asked for a batch.
-    - For each reader: the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
+    - For each reader (with cache="job": for each process that keeps rows): the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
       for credit of a rank.
 
     Returns:
@@ -102,7 +102,14 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
     for reader in readers:
         pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
         rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, _fullest(reader), serve))
-    return [*lines, *(aligned(rows) if readers else ()), f"  {judged.text}"]
+    kept = [] if channel.cache is None else [_kept(channel.cache)]
+    return [*lines, *(aligned(rows) if readers else ()), *kept, f"  {judged.text}"]
+
+
+def _kept(cache: times.Cache) -> str:
+    """What the hosts keep in memory."""
+    state = cache.loading or ("loaded" if cache.loaded else "not loaded yet")
+    return f"  the memory of the job: {cache.bytes / 2**30:,.2f} GiB of {cache.limit / 2**30:,.2f} GiB, {state}"
 
 
 def _fullest(reader: times.Reader) -> str:

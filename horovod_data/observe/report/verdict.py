@@ -119,6 +119,10 @@ def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
 
 def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -> Verdict:
     text = f"reader-bound: ranks wait {_percent(share)} of a step for the pipeline"
+    if channel.cache is not None:  # more readers would change the first epoch alone
+        from_memory = f"ranks wait {_percent(share)} of a step for the memory of the job"
+        loads = f", or for the pipeline ({channel.cache.loading})" if channel.cache.loading else ""
+        return Verdict("reader", f"reader-bound: {from_memory}{loads}", share, awaited="memory of the job")
     if not channel.readers or channel.grouped:  # a host can't have more than one reader
         return Verdict("reader", text, share)
     copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
@@ -147,7 +151,7 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)}" if hosts else f"on {reader.host}"
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
-    if then and now / then >= _WORTH and hosts:
+    if then and now / then >= _WORTH and hosts and channel.cache is None:
         text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements would give a part of this gain"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
