@@ -2,7 +2,7 @@
 """Epochs over a slow source, in one way. All ranks of all hosts share the bandwidth of the source.
 
 Settings: way, state (the file of a checkpoint, for SAVE and RESTORE), rows, row_bytes, batch (rows of all ranks in a step),
-  rate (bytes/s of the source), epochs.
+  storage (MB/s of the source), epochs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from ranks.start import finish, meet, start
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from oracle import cached_epoch, deliver  # noqa: E402
 
-ON_THE_READER, PER_RANK, OURS = "cache() on the reader", "cache() on each rank", 'cache="job"'
+NO_CACHE, ON_THE_READER, PER_RANK, OURS = "no cache", "cache() on the reader", "cache() on each rank", 'cache="job"'
 READY_MADE, SAVE, RESTORE = "ready-made batches", "save", "restore"
+KINDS = {NO_CACHE: "rival", ON_THE_READER: "rival", PER_RANK: "rival", OURS: "ours", READY_MADE: "limit"}
 SEED = 1
 SAVED_EPOCH = 3  # of SAVE and RESTORE
 
@@ -67,7 +68,7 @@ class Rows:
     """Row i is its number, and bytes that all have the value i % 251."""
 
     def __init__(self, given: dict[str, Any]):
-        self.source = Source(Path(given["directory"]) / "source", given["rate"])
+        self.source = Source(Path(given["directory"]) / "source", given["storage"] * 1e6)
         self.size, self.bytes, self.batch = given["rows"], given["row_bytes"], given["batch"]
 
     def made(self, numbers: np.ndarray) -> np.ndarray:
@@ -179,7 +180,7 @@ def main() -> None:
     way, rows = given["way"], Rows(given)
     hosts = job.comm.allgather(socket.gethostname())
     dataset = made(job, rows, way)
-    result: dict[str, Any] = {"name": way, "ranks": job.size, "hosts": len(set(hosts))}
+    result: dict[str, Any] = {"name": way, "kind": KINDS.get(way, ""), "ranks": job.size, "hosts": len(set(hosts))}
     if way in (SAVE, RESTORE):
         finish(job, given, [{**result, "right": interrupted(job, rows, dataset, given)}])
         return

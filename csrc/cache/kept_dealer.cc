@@ -63,12 +63,19 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   const auto whole = [this] { return restored_ && !checked_; };
   for (;;) {
     uint64_t steps = 0;
+    bool failed = false;
     {
       const Loading::Look look(loading_.get());
       steps = look->steps();
       HVDATA_RETURN_IF_ERROR(CheckOrder(look));
       if (!whole() && steps_.Has(next_, look->holding(), look.over() && look.outcome().ok())) return {};
-      if (look.over() && !look.outcome().ok()) break;
+      failed = look.over() && !look.outcome().ok();
+    }
+    if (failed) {
+      std::shared_ptr<Loading> loading = renew_();
+      if (loading == loading_) return Loading::Look(loading_.get()).outcome();
+      loading_ = std::move(loading);
+      continue;
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
     source_->clock.TurnTo(ReaderDoes::kPulls);
@@ -81,9 +88,6 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
     source_->clock.TurnTo(ReaderDoes::kDeals);
     AnswerSaves();
   }
-  const std::shared_ptr<Loading> before = std::exchange(loading_, renew_());
-  if (before != loading_) return Await(cancelled);
-  return Loading::Look(loading_.get()).outcome();
 }
 
 // Compares the load with that of the run which saved the epoch.

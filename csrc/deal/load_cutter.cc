@@ -47,21 +47,22 @@ Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t print, Cut* cu
     HVDATA_RETURN_IF_ERROR(SortEntries(leaves_, config_.component_names, &element));
   }
   const uint64_t number = plan::NumberOfLoadStep(turn, world_.SourceIndex(world_.self), world_.source_count());
-  if (config_.verify) cut->hashes.elements.resize(1);
+  const uint64_t whole = config_.whole_elements ? fingerprints_.Count(element.data()) : static_cast<uint64_t>(rows);
+  if (config_.verify) {  // in the pipeline's order, so that the certificate does not depend on who holds a row
+    const plan::Rows all{0, static_cast<int64_t>(whole), 0};
+    cut->hashes.elements.push_back({fingerprints_.Rows(element.data(), {all})[0]});
+  }
   for (int keeper = 0; keeper < world_.keeper_count(); ++keeper) {
     const std::vector<int64_t> its = holding_.RowsFor(number, rows, keeper);
     Columns share;
     uint64_t data = its.size();
     if (config_.whole_elements) {
-      if (!its.empty()) share = element, data = fingerprints_.Count(element.data());
+      if (!its.empty()) share = element, data = whole;
     } else {
       HVDATA_RETURN_IF_ERROR(CutRows(element, its, keeper, &share));
     }
     share.push_back(HeadOf(rows, print));
-    if (config_.verify) {
-      cut->hashes.shares.push_back(fingerprints_.HashPiece(share, data));
-      cut->hashes.elements[0].digest.Append(cut->hashes.shares.back().data);
-    }
+    if (config_.verify) cut->hashes.shares.push_back(fingerprints_.HashPiece(share, data));
     cut->rows.push_back(data);
     cut->shares.push_back(std::move(share));
   }

@@ -105,7 +105,7 @@ TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
 TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
   unsetenv("HOROVOD_DATA_CACHE_DIR");
   CacheJob::Options options = Faulty(GetParam());
-  options.cache_bytes = 6000;
+  options.cache_bytes = 3000;
   CacheJob job(options);
   for (int epoch = 0; epoch < 3; ++epoch) {
     for (const auto& of_rank : RunEpoch(&job)) {
@@ -121,7 +121,7 @@ TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
 TEST_P(CacheFaults, WhatDoesNotFitLiesInAFolder) {
   setenv("HOROVOD_DATA_CACHE_DIR", "/tmp", 1);
   CacheJob::Options options = Faulty(GetParam());
-  options.cache_bytes = 6000;
+  options.cache_bytes = 3000;
   CacheJob job(options);
   for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
   unsetenv("HOROVOD_DATA_CACHE_DIR");

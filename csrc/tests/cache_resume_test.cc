@@ -84,10 +84,7 @@ TEST_P(CacheResume, TheEpochGoesOn) {
   {
     CacheJob job(Saving(batch));
     states = SavedAfter(&job, epochs, steps);
-    EXPECT_EQ(states[0].lanes.size(), 1u);
-    if (steps > 0) {
-      EXPECT_LT(states[0].lanes[0].reader_state.size(), 300u);
-    }
+    for (const SinkState::Lane& lane : states[0].lanes) EXPECT_LT(lane.reader_state.size(), 300u);
   }
   CacheJob job(Saving(batch));
   const auto all = RunRestored(&job, states);

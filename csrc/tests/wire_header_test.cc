@@ -101,10 +101,10 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"HELLO", 24},   {"ABSENT", 8},    {"VERDICT", 39},                                                      //
       {"OPEN", 8},     {"TAKEN", 17},    {"CLOSE", 24},   {"RECALLED", 16},    {"RELEASE", 0},                 //
       {"WHY", 8},      {"SAVE", 8},      {"RESTORE", 56}, {"WITHDRAW", 0},     {"CLAIM", 18},                  //
-      {"DATA", 48},    {"END", 76},      {"RECALL", 0},   {"BECAUSE", 8},      {"STATE", 39},                  //
+      {"DATA", 48},    {"END", 76},      {"RECALL", 0},   {"BECAUSE", 16},     {"STATE", 39},                  //
       {"NUMBERED", 8}, {"READY", 49},    {"GO", 44},                                                           //
       {"SCATTER", 51}, {"GATHER", 16},   {"CALLED", 20},  {"WHO DEPARTED", 0}, {"DEPARTED", 4}, {"BYE", 12},   //
-      {"REPORT", 39},  {"VERIFIED", 31}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},     {"PONG", 32},  //
+      {"REPORT", 40},  {"VERIFIED", 31}, {"HOW LONG", 1}, {"TIMES", 16},       {"PING", 8},     {"PONG", 32},  //
       {"PULLED", 13},  {"ALIKE", 31}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;

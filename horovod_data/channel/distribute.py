@@ -113,8 +113,8 @@ def distribute_dataset(
       cache: "job": the pipeline runs once, and its rows (elements with batch="per_rank") stay in the memory of the job's
         hosts. Later epochs are delivered from there (docs/slow-storage.md). Epoch 1 comes in the pipeline's order. Put
         random augmentation behind this call, because every epoch gets the same rows.
-        A host keeps at most HOROVOD_DATA_CACHE_GB, by default half of the memory that is available in this call. What
-        exceeds that goes to files in HOROVOD_DATA_CACHE_DIR. Without such a folder every rank raises an error.
+        A host keeps at most HOROVOD_DATA_CACHE_GB, by default half of the memory that is available in this call. Rows
+        beyond that go to files in HOROVOD_DATA_CACHE_DIR. Without such a folder every rank raises an error.
         The data must be finite. Not with schedule="dynamic", a function with a parameter `epoch`,
         on_reader_error="continue", or a reader on each of several hosts.
       shuffle: with cache="job". True: every epoch after the first delivers all rows in a new permutation. It depends on

@@ -15,7 +15,7 @@ _OPTIONS = ("batch", "schedule", "prefetch", "number")
 _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
-_CACHE = ("bytes", "limit", "units", "steps", "elements")  # and "loaded"
+_CACHE = ("bytes", "limit", "units", "steps", "elements", "loaded")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
 _KEPT = ("rank", "host", "reader", "trains", "untaken", "window")  # what something is, and values of this moment
 
@@ -28,16 +28,16 @@ _NAMES = {
 _CACHE_NAMES = ("bytes", "limit", "units", "loaded")  # with cache="job"
 
 # What read() makes of the lines of one process. For each of its channels it has the options, the tally, and a Trainer
-# or a Reader or both. A channel with cache="job" has a Cache, too.
+# or a Reader or both.
 Process = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """What a process keeps of a channel with cache="job", or all hosts together."""
+    """What the hosts keep of a channel with cache="job"."""
 
-    bytes: int
-    limit: int  # bytes of memory that they may take; the rest is in files
+    bytes: int  # on all hosts
+    limit: int  # bytes of memory that the hosts may take; the rest is in files
     units: int  # loaded rows (batch="per_rank": elements) of the whole job
     steps: int  # loaded elements
     elements: int  # of the pipeline; -2: unknown
@@ -169,9 +169,7 @@ def read(text: str) -> list[dict[str, Any]]:
         elif kind == "reader":
             channel[kind] = _reader(processes[-1], numbers)
         elif kind == "cache":
-            channel[kind] = Cache(**_values(_CACHE, numbers), loaded=numbers[-1] == 1)
-            if "reader" in channel:  # a keeper deals, which has no number among the readers
-                channel["reader"] = dataclasses.replace(channel["reader"], reader=-1)
+            channel[kind] = dict(zip(_CACHE, numbers))
         else:  # "sources", "serves"
             processes[-1][kind] = numbers
     return processes
@@ -217,6 +215,8 @@ def channels(processes: Iterable[Process]) -> list[Channel]:
         reading = sorted((one[name] for one in as_readers if name in one), key=lambda one: one.reader)
         if any(one.steps for one in ranks):
             cache = cache_of([one["channels"].get(name, {}) for one in processes])
+            if cache is not None:
+                reading = [dataclasses.replace(one, reader=-1) for one in reading]
             made.append(Channel(name, option["schedule"] == 1, tuple(ranks), tuple(reading), cache))
     return made
 
@@ -226,8 +226,9 @@ def cache_of(of_processes: Sequence[Mapping[str, Any]]) -> Optional[Cache]:
     caches = [one["cache"] for one in of_processes if "cache" in one]
     if not caches:
         return None
-    most: Cache = max(caches, key=lambda one: (one.steps, one.loaded))
-    return dataclasses.replace(most, bytes=sum(one.bytes for one in caches), limit=sum(one.limit for one in caches))
+    total = {what: sum(one[what] for one in caches) for what in ("bytes", "limit")}
+    most = max(caches, key=lambda one: (one["steps"], one["loaded"]))
+    return Cache(**total, **{what: most[what] for what in ("units", "steps", "elements")}, loaded=bool(most["loaded"]))
 
 
 def who(process: Process) -> tuple[int, int]:
@@ -281,8 +282,8 @@ def flat(process: Process) -> dict[str, float]:
             for value in values:
                 unit, none = ("_seconds", 0.0) if value in _TIMES else ("", 0)
                 named[f"{name}/{value}{unit}"] = getattr(channel.get(role), value, none)
-        if cache := channel.get("cache"):
-            named |= {f"{name}/cache_{what}": int(getattr(cache, what)) for what in _CACHE_NAMES}
+        cache = channel.get("cache", {})
+        named |= {f"{name}/cache_{what}": cache[what] for what in _CACHE_NAMES if cache}
         trainer, reader = channel.get("trainer"), channel.get("reader")
         named[f"{name}/queue"] = trainer.queued / trainer.steps if trainer and trainer.steps else 0.0
         for rank in range(process["ranks"]):

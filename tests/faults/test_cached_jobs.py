@@ -26,7 +26,7 @@ def source():
             yield np.arange(first, first + 12)
     return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))
 
-ds = train(source, batch=batch, cache="job", shuffle=True, seed=5)
+ds = train(source, batch=batch, remainder="partial", cache="job", shuffle=True, seed=5)
 hvdata.serve()
 """
 
@@ -118,7 +118,7 @@ def test_a_keeper_is_done_first(first, readers):
     for epoch in 1, 2, 3:
         want = [
             [share.tolist() for share in mine]
-            for mine in deliver(cached_epoch(elements, "global", epoch, SEED), 3, "global")
+            for mine in deliver(cached_epoch(elements, "global", epoch, SEED), 3, "global", remainder="partial")
         ]
         stays = [rank for rank in range(3) if epoch == 1 or rank != first]
         assert lines(job, f"EPOCH{epoch}") == [want[rank] for rank in stays], job.describe()
@@ -139,7 +139,7 @@ for epoch in range(1000):
 
 @pytest.mark.parametrize("keeper", [0, 1])
 def test_a_killed_keeper_ends_the_job(keeper):
-    with start_job(program(KILLED), 3, env=TWO_HOSTS) as job:
+    with start_job(program(KILLED), 4, env=TWO_HOSTS) as job:
         job.wait_for("RUNNING", rank=2)
         job.kill_rank(keeper)
         assert job.finish(SOON) != 0, job.describe()

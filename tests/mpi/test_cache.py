@@ -298,14 +298,16 @@ def big(rows):
 
 
 def test_more_than_a_host_may_keep(hvdata, comm, monkeypatch):
-    """Every rank raises the same error, also in later epochs. It names the host and what to do."""
+    """Every rank raises an error, also in later epochs. It names the host and what to do."""
     monkeypatch.setenv("HOROVOD_DATA_CACHE_GB", "0.001")
     source, kind = big(960)
     ds = cached(hvdata, source, kind, name="big")
-    cures = r"Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts"
+    says = (
+        r"\[keeper \d on \S+, channel big",
+        "Raise HOROVOD_DATA_CACHE_GB, set HOROVOD_DATA_CACHE_DIR to a folder on a local disk, or use more hosts",
+    )
     for _ in 1, 2:
-        got = raises_everywhere(comm, lambda: [share["id"] for share in ds], tf.errors.ResourceExhaustedError, cures)
-        assert len({one.text for one in got}) == 1
+        raises_everywhere(comm, lambda: [share["id"] for share in ds], tf.errors.ResourceExhaustedError, *says)
     assert starts(comm, source) == 1
 
 

@@ -231,9 +231,8 @@ def test_the_memory_of_the_job():
 
 
 @pytest.mark.parametrize("steps, elements, loaded, says", [
-    (0, 24, False, ""), (8, 24, False, "loading: 33 %"), (24, 24, False, "loading: 99 %"), (24, 24, True, ""),
-    (8, -2, False, "loading: 80 rows"),
+    (0, 24, 0, ""), (8, 24, 0, "loading: 33 %"), (24, 24, 0, "loading: 99 %"), (24, 24, 1, ""), (8, -2, 0, "loading: 80 rows")
 ])  # fmt: skip
 def test_how_far_a_load_is(steps, elements, loaded, says):
-    cache = times.Cache(1, 2, 80, steps, elements, loaded)
+    cache = {"bytes": 1, "limit": 2, "units": 80, "steps": steps, "elements": elements, "loaded": loaded}
     assert times.cache_of([{}, {"cache": cache}]).loading == says
