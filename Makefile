@@ -208,7 +208,6 @@ lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	ls -S build/lint/*.cc | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet --config-file=.clang-tidy \
 	  --checks=-bugprone-suspicious-include "$$1" -- '"$$flags"' -Xclang -analyzer-opt-analyze-headers' sh
 
-MINUTES ?= 10
 SOAK_ARGS ?=
 soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=10; memory must stay level
 	@$(SETUP) horovod

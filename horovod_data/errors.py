@@ -192,3 +192,11 @@ def whole(value: Any) -> Optional[int]:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def at_least(least: int, name: str, value: Any) -> int:
+    """`value` as an int. Raises ValueError if the argument `name` is no whole number of `least` or more."""
+    number = whole(value)
+    if number is None or number < least:
+        raise explained(ValueError, f"{name} must be a whole number of {least} or more, not {value!r}")
+    return number

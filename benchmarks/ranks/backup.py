@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import meet, start, tell_so_far
+from ranks.start import finish, in_turns, start
 
 
 class Sleeping(tf.keras.Model):
@@ -55,22 +55,21 @@ def main() -> None:
         model = Sleeping(mib, given["milliseconds"] / 1e3)
         model.compile(tf.keras.optimizers.SGD(momentum=0.9), run_eagerly=True)
         model.optimizer.build(model.trainable_variables)
-        fits: dict[str, list[float]] = {"off": [], "on": []}
-        saves: list[float] = []
-        for turn in range(1 + given["rounds"]):  # the first warms up
-            for way in list(fits)[:: 1 if turn % 2 else -1]:
-                backup = [Timed(f"{given['directory']}/sets", save_freq=often)] if way == "on" else []
-                meet(job.comm)
-                began = time.perf_counter()
-                model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=backup)
-                took = max(job.comm.allgather(time.perf_counter() - began))
-                each = [max(seconds) for seconds in zip(*job.comm.allgather(backup[0].seconds))] if backup else []
-                if turn:
-                    fits[way].append(took / steps)
-                    saves += each
-        results.append({"ranks": job.size, "mib": mib, "often": often, **fits, "saves": saves})
-        tell_so_far(job, given, results)
-    hvdata.shutdown()
+        backups: list[Timed] = []
+
+        def fit() -> None:
+            model.fit(dataset, steps_per_epoch=steps, verbose=0)
+
+        def fit_with_backups() -> None:
+            backups.append(Timed(f"{given['directory']}/sets", save_freq=often))
+            model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=backups[-1:])
+
+        fits = in_turns(job, given["rounds"], 1, {"off": fit, "on": fit_with_backups})
+        seconds = [each for backup in backups[1:] for each in backup.seconds]  # the first turn warms up
+        saves = list(map(max, zip(*job.comm.allgather(seconds))))
+        of_step = {way: [each / steps for each in values] for way, values in fits.items()}
+        results.append({"ranks": job.size, "mib": mib, "often": often, **of_step, "saves": saves})
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

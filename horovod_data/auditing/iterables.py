@@ -12,12 +12,11 @@ from .report import Report
 class Audit:
     """The result of audit(). Iterate over it as over the loader that audit() got.
 
-    Attributes that it doesn't have are those of the loader (`audit.sampler.set_epoch(2)`).
+    Public attributes that it doesn't have are those of the loader (`audit.sampler.set_epoch(2)`).
     """
 
     _recorder: Recorder
     _inner: Any
-    _forwards_private = False  # TensorFlow and Keras have private attributes of their own
 
     @property
     def reports(self) -> list[Report]:
@@ -43,8 +42,7 @@ class Audit:
         self._recorder.end(whole=False)
 
     def __getattr__(self, name: str) -> Any:
-        private = name.startswith("__" if self._forwards_private else "_")
-        if private or name in ("_inner", "_recorder"):  # while the object is made or copied
+        if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -75,8 +73,6 @@ def audited_iterable(given: Any, recorder: Recorder) -> Audit:
 
 class AuditedIterable(Audit):
     """An iterable that can be iterated over many times."""
-
-    _forwards_private = True
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder

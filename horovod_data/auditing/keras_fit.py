@@ -5,7 +5,7 @@ With HOROVOD_DATA_AUDIT=1, launcher/rank.py (before the program starts) and horo
 replaces Model.fit in every Keras that is imported by then or later. The new Model.fit audits x. It adds a callback that
 ends the audit's epochs with Keras' epochs. A log line on rank 0 names what can't be audited.
 
-This module is loaded before TensorFlow, so it imports only Python's own modules.
+This module is loaded before TensorFlow, so it imports only modules that need no TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 from typing import Any, Callable, Mapping
 
 from ..errors import fork_check, say
+from ..job.launch_checks import rank_before_mpi
 
 VARIABLE = "HOROVOD_DATA_AUDIT"
 # Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.
@@ -167,7 +168,7 @@ def _with_callback(module: Any, callbacks: Any, end_epoch: Callable[[], None]) -
 @functools.lru_cache  # logs each text once
 def _say(text: str) -> None:
     """Logs a line on the launcher's first rank, because the program may not have called init()."""
-    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")) == "0":
+    if not rank_before_mpi(os.environ):
         say(f"--audit: {text}")
 
 

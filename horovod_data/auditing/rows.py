@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of an element, and their digests. Pure.
 
-A loader yields nests (tuples, lists, mappings, records) of components. Most components are arrays whose axis 0 is the
-rows. The digest of a row is made of its kind (dtype and shape) and its bytes in all components.
+A loader yields nests (tuples, lists, mappings) of components. Most components are arrays whose axis 0 is the rows. The
+digest of a row is made of its kind (dtype and shape) and its bytes in all components.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def bytes_of(text: Union[str, bytes]) -> bytes:
 def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str, Any]]:
     """The components of an element, and their paths. A None is not a component.
 
-    Components of a mapping are in the order of its keys, those of a record in the order of its fields. These are one
-    component:
+    Components of a mapping are in the order of its keys. These are one component:
 
     - a list of numbers, or of texts, or of such lists if all are equally deep;
     - a tuple of texts inside of an element, because PyTorch collates texts into tuples;
@@ -79,8 +78,6 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
         parts = [(f"{path}[{name!r}]", element[name]) for name in names]
-    elif fields := getattr(getattr(element, "dtype", None), "names", None):
-        parts = [(f"{path}[{name!r}]", element[name]) for name in fields]
     elif of_row and hasattr(element, "nested_row_splits"):
         splits = [np.asarray(one).astype(np.int64) for one in element.nested_row_splits]
         parts = [(path, one) for one in (*splits, element.flat_values)]
@@ -200,6 +197,8 @@ def array_of(leaf: Any) -> tuple[Array, str]:
         if array.dtype.kind == "O" and not all(map(_is_text, array.ravel().tolist())):
             raise NoArray
         return array, "string"
+    if array.dtype.kind == "V" and array.dtype.names:
+        raise NoArray(" (a record, whose bytes may differ although its fields are equal)")
     if array.dtype.kind == "f" and isinstance(leaf, list) and all(_is_integer(one) for _, one in _entries(leaf)):
         # As floats, different whole numbers could be equal.
         raise NoArray(" (whole numbers that no dtype of numpy can hold together)")

@@ -47,9 +47,9 @@ def call(
         if tf.executing_eagerly():
             nothing = [tf.zeros([0]), *([tf.constant(0, tf.int64)] if verb == "scatter" else [])]
             with contextlib.suppress(tf.errors.OpError):
-                _run(verb, nothing, root_rank, name, message_of(error))
+                _run(verb, nothing, *_label(verb, name), root_rank, message_of(error))
         raise
-    return root_rank, given, _run(verb, given, root_rank, name)
+    return root_rank, given, _run(verb, given, *_label(verb, name), root_rank)
 
 
 def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
@@ -66,19 +66,16 @@ def backward(verb: str, op: Any, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.
         with tf.control_dependencies([] if same is None else [same]):
             gradient = tf.identity(gradient)
     name = tf.strings.join([_GRADIENT, op.outputs[-1]])
-    return run(verb, [gradient, *inputs], name, op.get_attr("root"), refused)[0]
+    return _run(verb, [gradient, *inputs], name, [], op.get_attr("root"), refused)[0]
 
 
-def _run(verb: str, inputs: Sequence[tf.Tensor], root: int, name: Optional[str], refused: str = "") -> Any:
-    label, order = _label(_KINDS[verb], name)
-    return run(verb, inputs, label, root, refused, order)
-
-
-def run(verb: str, inputs: Sequence[tf.Tensor], name: Any, root: int, refused: str = "", order: Any = ()) -> Any:
-    """Runs the op, and returns its results. `name` is the call's name in the core."""
+def _run(
+    verb: str, inputs: Sequence[tf.Tensor], label: Any, order: list[tf.Tensor], root: int, refused: str = ""
+) -> Any:
+    """Runs the op, and returns its results. `label` and `order`: as of _label()."""
     with tf.device("/CPU:0"):
         op = getattr(loader.load_ops(), f"horovod_data_{verb}")
-        return op(*inputs, name, list(order), root=root, refused=refused)
+        return op(*inputs, label, order, root=root, refused=refused)
 
 
 def _checked(verb: str, root: Any, name: Optional[str]) -> int:
@@ -95,8 +92,9 @@ def _checked(verb: str, root: Any, name: Optional[str]) -> int:
     return number
 
 
-def _label(kind: str, name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
+def _label(verb: str, name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
     """The name of a call in the core, and inputs for its op. These inputs make calls without a name run in order."""
+    kind = _KINDS[verb]
     if name is not None:
         return kind + name, []
     if tf.executing_eagerly():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """predict(): gives rank 0 a model's outputs for every row of a dataset, in the order in which the reader has the rows.
 
-Every rank predicts its shares and keeps the outputs of some steps. Then a gather brings the outputs to rank 0. Rank 0
-answers all ranks. The answer says whether a rank has failed, and after how many steps the next gather is. So memory
-stays small, and a failure of one rank ends the call on all ranks.
+Every rank predicts its shares and keeps the outputs of some steps. Then all ranks make a round: each learns whether a
+rank has failed, and after how many steps the next round is. Rank 0 gets the outputs. So memory stays small, and a
+failure of one rank ends the call on all ranks.
 
 Every failure of a rank goes this way, also an error of the reader's pipeline, which all ranks raise. If a rank raised
-at once, the other ranks' gather would be matched with its next call.
+at once, the other ranks' round would be matched with its next call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..ending import signals
 from ..errors import explained
 from ..job import state
 from ..native import tensorflow_private as private
-from .rounds import Outputs, Rounds
+from .rounds import Rounds
 
 _INFINITE = tf.data.INFINITE_CARDINALITY
 _END = object()
@@ -42,9 +42,7 @@ def predict(
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares
     are those of distribute_dataset(..., remainder="partial"): no row is dropped or padded.
 
-    With several readers, the order is the order of the steps, because readers take turns. If the readers divide
-    elements and batch="global", this is the order of the dataset. With batch="per_rank" each step has elements of one
-    reader. If each reader has files of its own, the readers' elements alternate.
+    With several readers, the order is the order of the steps, because readers take turns (docs/predictions.md).
 
     Args:
       model_or_fn: a Keras model (anything with `predict_on_batch`), or a function. It is not called for shares without
@@ -90,15 +88,15 @@ def predict(
         if job.trainer is None:
             return None
         rounds = Rounds(job, channel)
-        _predict(model_or_fn, shares, ends, f"{job.where}{rounds.of_channel}", rounds, ctrl_c)
+        _predict(model_or_fn, shares, ends, rounds, ctrl_c)
         return rounds.joined
 
 
 def _predict(
-    model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], where: str, rounds: Rounds, ctrl_c: signals.Held
+    model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], rounds: Rounds, ctrl_c: signals.Held
 ) -> None:
     """`ends`: the datasets in `shares` that receive from a channel, if an earlier call distributed them."""
-    outputs, step = Outputs(), 0
+    step = 0
     function: Any = None
     iterator: Any = None
     while not rounds.done:
@@ -109,7 +107,7 @@ def _predict(
                 # the first round only checks, so that a rank that fails here does not delay an epoch
                 if function is None:
                     if ends:
-                        _check_stages(shares, ends, where)
+                        _check_stages(shares, ends, rounds.where)
                     if int(shares.cardinality()) == _INFINITE:
                         to_do = "Leave out repeat(), or add take()"
                         raise explained(ValueError, "predict() was given a dataset that never ends", to_do)
@@ -120,17 +118,17 @@ def _predict(
                     if (element := next(iterator, _END)) is _END:
                         ended = True
                     else:
-                        outputs.add(function, element)
+                        rounds.add(function, element)
                         step += 1
             finally:
                 ctrl_c.close()
         except BaseException as error:  # also Ctrl-C, and sys.exit() in the model; the program may catch them
             ctrl_c.close()  # a second signal may have come before the first close()
-            outputs.failure = error
+            rounds.failure = error
             _let_go(error)
-        if ended or outputs.failure is not None:
+        if ended or rounds.failure is not None:
             iterator = None  # this closes it, so the other ranks continue without this rank
-        rounds.gather(outputs, step, ended)
+        rounds.exchange(step, ended)
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of predict(). A round gathers the outputs of some steps on rank 0. Then rank 0 answers all ranks."""
+"""The rounds of predict(). In a round all ranks tell each other how far they are, and rank 0 gets some steps' outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..channel.tensors import spec_of, tf_spec
 from ..elements import specs
 from ..errors import explained, words_of
 from ..job import state
+from ..native import bindings
 from .gather import gather
-from .scatter import scatter
 
 _MOST_STEPS = 64
 _ENOUGH_BYTES = 8 << 20  # bytes of one gather, for all ranks together
@@ -68,24 +68,32 @@ def _spec_of(made: Any, leaves: list[tf.Tensor]) -> Any:
     return spec
 
 
-class Outputs:
-    """The outputs that this rank has not sent yet.
+class Rounds:
+    """The rounds in order, the outputs that this rank has not sent yet, and on rank 0 the outputs of all ranks."""
 
-    `steps` has a list of encoded tensors for each step. The list is empty if the share had no rows.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, job: state.Job, channel: Optional[str]):
         # Only this attribute holds the error. A local variable with the error would make a cycle, because the frame
         # holds the error, and the error's traceback holds the frame.
         self.failure: Optional[BaseException] = None
-        self.structure: Any = None
-        self.spec: Any = None  # the spec of `structure`, for other ranks
-        self.steps: list[list[tf.Tensor]] = []
+        self.next_step = 0  # the next round comes after this many steps
+        self.done = False
+        self.joined: Any = None  # on rank 0, when done: the outputs of all rows
+        self._job = job
+        self._of_channel = f", channel {channel}" if channel is not None else ""
+        self.where = job.where + self._of_channel  # for error texts
+        self._name = f"horovod_data.predict{self._of_channel}"
+        self._structure: Any = None  # of this rank's outputs
+        self._mine: list[tf.Tensor] = []  # the encoded leaves of the outputs
+        self._shapes: list[list[list[int]]] = []  # for each step, the shape of a row in each leaf; [] without rows
+        self._spec: Any = None  # the spec of the outputs
+        self._row_shapes: list[list[int]] = []  # the shapes of all rows, when a rank has had a row
+        self._got: list[list[Any]] = []  # on rank 0: by step, then by rank, the leaves of the outputs
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
+        """Predicts an element, and keeps the outputs until the next round."""
         rows = _rows_of_element(element)
         if rows == 0:
-            self.steps.append([])
+            self._shapes.append([])
             return
         made = function(element)
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
@@ -93,150 +101,119 @@ class Outputs:
             if (got := _rows(leaf, "model_or_fn")) != rows:
                 what = f"model_or_fn returned {got} rows for a share of {rows}"
                 raise explained(ValueError, what, "Return one row for each row of the share")
-        if self.structure is None:
-            self.structure, self.spec = made, _spec_of(made, leaves)
-        tf.nest.assert_same_structure(self.structure, made)
-        self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
+        if self._structure is None:
+            self._structure = made
+        tf.nest.assert_same_structure(self._structure, made)
+        self._mine += [tf.io.serialize_tensor(leaf) for leaf in leaves]
+        self._shapes.append([leaf.shape[1:].as_list() for leaf in leaves])
+        self._spec = self._spec or _spec_of(made, leaves)
 
-    def own_failure(self) -> BaseException:
+    def exchange(self, step: int, ended: bool) -> None:
+        """Sends this rank's outputs to rank 0. Collective among trainers. `step`: the steps until now.
+
+        Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks.
+        """
+        try:
+            texts = tf.stack(self._mine) if self._mine else tf.constant([], tf.string)
+        except Exception as error:  # for example: no memory
+            self.failure = self.failure or error
+        mine = {
+            "step": step + 1,  # the current step, from 1
+            "ended": ended,
+            "spec": self._spec,
+            "shapes": self._shapes,
+            "bytes": sum(len(text.numpy()) for text in self._mine),
+            "failure": None if self.failure is None else words_of(self.failure),
+        }
+        self._mine, self._shapes = [], []
+        try:
+            said = bindings.Allgather(self._name, json.dumps(mine).encode()).wait()
+        except Exception as of_others:  # for example: the other ranks have departed
+            if self.failure is not None:
+                raise self._own_failure() from of_others
+            raise
+        if self.failure is not None:
+            raise self._own_failure()
+        heads = [json.loads(one) for one in said]
+        self._check(heads, step)
+        parts = gather(texts, name=f"{self._name}, outputs")
+        try:
+            if self._job.trainer == 0:
+                self._keep(heads, parts.numpy().tolist())
+        except Exception as error:  # for example: no memory
+            if ended:
+                raise
+            self.failure = error  # for the next round
+        if ended:
+            self._join()
+        steps = len(mine["shapes"])
+        bytes_of_step = sum(head["bytes"] for head in heads) / max(1, steps)
+        self.next_step = step + max(1, min(2 * steps, _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
+        self.done = ended
+
+    def _own_failure(self) -> BaseException:
         """Returns this rank's failure, and forgets it."""
         assert self.failure is not None
         failure, self.failure = self.failure, None
         return failure
 
-    def taken(self, step: int, ended: bool) -> tf.Tensor:
-        """Returns the kept outputs as one row for a gather, and forgets them."""
-        words = {
-            "spec": self.spec,
-            "rows": [bool(step) for step in self.steps],
-            "step": step + 1,  # the current step, from 1
-            "ended": ended,
-            "failure": None if self.failure is None else words_of(self.failure),
-        }
-        texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
-        self.steps = []
-        return tf.io.serialize_tensor(tf.stack(texts))[tf.newaxis]
-
-
-class Rounds:
-    """The gathers, in order, and the outputs that have reached rank 0."""
-
-    def __init__(self, job: state.Job, channel: Optional[str]):
-        self.next_step = 0  # the next gather comes after this many steps
-        self.done = False
-        self.joined: Any = None  # on rank 0, when done: the outputs of all rows
-        self._job = job
-        # for error texts
-        self.of_channel = f", channel {channel}" if channel is not None else ""
-        self._name = f"horovod_data.predict{self.of_channel}"
-        self._spec: Any = None  # the spec of every rank's outputs
-        self._got: list[list[Any]] = []  # on rank 0: by step, then by rank, the leaves of the outputs
-
-    def gather(self, outputs: Outputs, step: int, ended: bool) -> None:
-        """Sends this rank's outputs to rank 0, and takes rank 0's answer.
-
-        Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks. Collective
-        among trainers.
-        """
-        try:
-            answer = self._exchange(outputs, step, ended)
-        except Exception as of_others:  # for example: the other ranks have departed
-            if outputs.failure is not None:
-                raise outputs.own_failure() from of_others
-            raise
-        if outputs.failure is not None:
-            raise outputs.own_failure()
-        if "failure" in answer:
-            rank, failed, kind, text = answer["failure"]
-            member = self._job.layout.trainers[rank]
-            whose = self._job.name(member)
-            raise raised(f"{whose}{self.of_channel}, step {failed}", kind, f"predict() failed: {kind}: {text}")
-        self.done, self.next_step = answer["done"], answer["next_step"]
-
-    def _exchange(self, outputs: Outputs, step: int, ended: bool) -> dict[str, Any]:
-        """Gathers the outputs on rank 0, and returns rank 0's answer."""
-        try:
-            mine = outputs.taken(step, ended)
-        except Exception as error:  # for example: no memory
-            outputs.failure = outputs.failure or error
-            outputs.steps = []
-            mine = outputs.taken(step, ended)
-        parts = gather(mine, name=self._name)
-        answer = {}
-        if self._job.trainer == 0:
-            try:
-                answer = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
-            except Exception as error:
-                answer = {"failure": [0, step, *words_of(error)]}
-                outputs.failure = outputs.failure or error
-        answers = scatter(tf.constant([json.dumps(answer)] * len(self._job.layout.trainers)), name=self._name)
-        return dict(json.loads(answers.numpy()[0]))
-
-    def _take(self, outputs: Outputs, parts: list[Any], step: int) -> dict[str, Any]:
-        """Takes the outputs that all ranks sent for the same steps, and returns the answer."""
-        heads = [json.loads(texts[0]) for texts in parts]
+    def _check(self, heads: list[dict[str, Any]], step: int) -> None:
+        """Raises the first failure of a rank, or an error if the ranks' outputs can't be joined."""
         if failed := [(head["step"], rank) for rank, head in enumerate(heads) if head["failure"] is not None]:
-            at, rank = min(failed)  # the first failure
-            return {"failure": [rank, at, *heads[rank]["failure"]]}
-        steps = [len(head["rows"]) for head in heads]
+            at, rank = min(failed)
+            kind, text = heads[rank]["failure"]
+            whose = self._job.name(self._job.layout.trainers[rank])
+            raise raised(f"{whose}{self._of_channel}, step {at}", kind, f"predict() failed: {kind}: {text}")
+        steps = [len(head["shapes"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
-            fewest = step - steps[0] + steps[few]
+            fewest = heads[few]["step"] - 1
             raise explained(
                 ValueError,
                 f"the ranks make different numbers of steps: rank {few} makes {fewest}, other ranks make more",
                 "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
-                self._where(),
+                self.where,
             )
+        for rank, head in enumerate(heads):  # a rank without rows has no spec
+            self._spec = self._spec or head["spec"]
         for rank, head in enumerate(heads):
-            self._check_spec(rank, head["spec"])
-        rest = [texts[1:].tolist() for texts in parts]
-        dtypes = [leaf.dtype for leaf in tf.nest.flatten(_tf_spec(self._spec))] if self._spec else []
-        for i in range(steps[0]):
-            for rank, head in enumerate(heads):
-                if head["rows"][i]:
-                    leaves = [tf.io.parse_tensor(rest[rank].pop(0), dtype).numpy() for dtype in dtypes]
-                    self._keep(leaves, rank, step - steps[0] + i + 1)
-        if heads[0]["ended"]:
-            self._join(outputs)
-        bytes_of_step = sum(len(text) for texts in parts for text in texts) / max(1, steps[0])
-        more = max(1, min(2 * steps[0], _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
-        return {"done": heads[0]["ended"], "next_step": step + more}
+            if head["spec"] not in (None, self._spec):
+                raise explained(
+                    TypeError,
+                    f"the ranks' outputs differ: {_tf_spec(self._spec)} on one rank, {_tf_spec(head['spec'])} on rank {rank}",
+                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
+                    self.where,
+                )
+            for at, shapes in enumerate(head["shapes"], step - steps[0] + 1):
+                self._check_shapes(shapes, rank, at)
 
-    def _check_spec(self, rank: int, spec: Any) -> None:
-        """Checks that the outputs of all ranks have the same types and the same structure.
-
-        `spec` is None if the rank had no rows.
-        """
-        self._spec = self._spec or spec
-        if spec is not None and spec != self._spec:
-            raise explained(
-                TypeError,
-                f"the ranks' outputs differ: {_tf_spec(self._spec)} on one rank, {_tf_spec(spec)} on rank {rank}",
-                "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
-                self._where(),
-            )
-
-    def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
-        for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
-            if leaf.shape[1:] != known.shape[1:]:
-                output = f" (output {number})" if len(leaves) > 1 else ""
+    def _check_shapes(self, shapes: list[list[int]], rank: int, step: int) -> None:
+        self._row_shapes = self._row_shapes or shapes
+        for number, (shape, known) in enumerate(zip(shapes, self._row_shapes)):
+            if shape != known:
+                output = f" (output {number})" if len(shapes) > 1 else ""
                 raise explained(
                     ValueError,
-                    f"model_or_fn returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on "
-                    f"rank {rank} in step {step}, which can't be joined{output}",
+                    f"model_or_fn returned rows of shape {known} before, and of {shape} on rank {rank} in step {step}, "
+                    f"which can't be joined{output}",
                     "Pad all batches to one size (padded_batch with padded_shapes), or return outputs of one shape",
-                    self._where(),
+                    self.where,
                 )
-        self._got.append(leaves)
 
-    def _join(self, outputs: Outputs) -> None:
-        """Joins the outputs. It runs before rank 0 answers, so all ranks raise its errors."""
-        if not self._got:
+    def _keep(self, heads: list[dict[str, Any]], texts: list[bytes]) -> None:
+        """On rank 0: keeps the outputs of a round. `texts`: the encoded leaves, by rank and then by step."""
+        dtypes = [leaf.dtype for leaf in tf.nest.flatten(_tf_spec(self._spec))] if self._spec else []
+        every = iter(texts)
+        of_ranks = [list(itertools.islice(every, sum(map(len, head["shapes"])))) for head in heads]
+        for at in range(len(heads[0]["shapes"])):
+            for head, rest in zip(heads, of_ranks):
+                if head["shapes"][at]:
+                    self._got.append([tf.io.parse_tensor(rest.pop(0), dtype).numpy() for dtype in dtypes])
+
+    def _join(self) -> None:
+        if not self._row_shapes:
             what = "predict() was given a dataset without rows"
-            raise explained(ValueError, what, "Check whether the reader finds the data", self._where())
-        structure = _tf_spec(self._spec) if outputs.structure is None else outputs.structure
-        self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
-
-    def _where(self) -> str:
-        return self._job.where + self.of_channel
+            raise explained(ValueError, what, "Check whether the reader finds the data", self.where)
+        if self._job.trainer == 0:
+            structure = _tf_spec(self._spec) if self._structure is None else self._structure
+            self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])

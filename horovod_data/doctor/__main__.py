@@ -13,10 +13,9 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
 import time
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from ..errors import show_any_text
 from ..job import launch_checks
@@ -24,7 +23,6 @@ from . import environment, libraries, machine, selftest
 from .findings import Finding, as_json, as_text, error, ok, status
 
 _HEAD_START = 10.0  # seconds; another rank's status ends the job, so rank 0 reports before other ranks exit
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -55,7 +53,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 0
     width = max(80, shutil.get_terminal_size((120, 24)).columns)
     print(as_json(found) if given.json else as_text(found, width), flush=True)
-    if launched and status(found) != 0 and _rank(os.environ) > 0:
+    if launched and status(found) != 0 and launch_checks.rank_before_mpi(os.environ):
         time.sleep(_HEAD_START)  # usually the end of rank 0 also ends this process
     return status(found)
 
@@ -89,10 +87,9 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     ranks = told.get("ranks")
     if ranks is None and told.get("done") and not told.ended:
         return None
-    first = _rank(os.environ) == 0
-    if ranks is None and not first:  # rank 0 reports the rest
+    if ranks is None and launch_checks.rank_before_mpi(os.environ):  # rank 0 reports the rest
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
-        me = f"rank {_rank(os.environ)} on {socket.gethostname()}, according to its launcher"
+        me = f"{launch_checks.place_before_mpi(os.environ)}, according to its launcher"
         return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
     # The process of run_as_rank() has loaded the core, so no other process loads it. judge() looks at how that process
     # ended.
@@ -104,11 +101,6 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
         *environment.launched(os.environ, mpi),
         *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ),
     ]
-
-
-def _rank(environ: Mapping[str, str]) -> int:
-    """The rank of this process, from its launcher. MPI's rank may differ."""
-    return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 _MARK = "@horovod_data.doctor "
@@ -54,21 +53,13 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None, in_job: bool = False) -> Told:
-    """Runs a command to its end, or for `limit` seconds. `env`: its whole environment. None: that of this process.
-
-    `in_job`: it takes this process's place in a job, so it gets this process's descriptors and the launcher's signals.
-    """
+def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None) -> Told:
+    """Runs a command to its end, or for `limit` seconds. `env`: its whole environment. None: that of this process."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
+        given = None if env is None else dict(env)
+        try:  # with all descriptors, because it may take this process's place in a job
             child = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=None if env is None else dict(env),
-                close_fds=not in_job,
-                start_new_session=not in_job,
+                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=given, close_fds=False
             )
         except OSError as failure:
             return Told([], f"before it began ({failure})", str(failure))
@@ -77,7 +68,7 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
         except subprocess.TimeoutExpired:
             ended = f"not within {limit:.0f} s"
         finally:
-            _stop(child, whole_session=not in_job)
+            _stop(child)
         out.seek(0)
         err.seek(0)
         return Told(records(out.read().decode(errors="replace")), ended, err.read().decode(errors="replace"))
@@ -102,17 +93,11 @@ def _end(status: int) -> str:
         return f"by signal {-status}"
 
 
-def _stop(child: subprocess.Popen[bytes], whole_session: bool) -> None:
-    """Ends a process, and any processes that it has started."""
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """Ends a process. A launcher ends its ranks, and other children call end_with_parent()."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_SECONDS)
-    if whole_session:
-        for entry in Path("/proc").iterdir():  # Open MPI gives every rank its own process group
-            with contextlib.suppress(ValueError, OSError):
-                if os.getsid(int(entry.name)) == child.pid:
-                    os.kill(int(entry.name), signal.SIGKILL)
-    if child.poll() is None:
         child.kill()
     child.wait()

@@ -74,15 +74,6 @@ def as_text(findings: Sequence[Finding], width: int = 120) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
-    """The text in lines of this width. It keeps its own line breaks, and does not break paths and commands."""
-    lines: list[str] = []
-    for line in text.splitlines() or [""]:
-        lines += textwrap.wrap(
-            line,
-            width,
-            initial_indent=rest if lines else first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [first.rstrip()]
-    return lines
+    """The text in lines of this width. Paths and commands are not broken."""
+    wrap = textwrap.TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
+    return wrap.wrap(text) or [first.rstrip()]

@@ -49,7 +49,7 @@ def main() -> None:
     for name in _OF_TRAINING:
         os.environ.pop(name, None)
     os.environ.update({**_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
-    if findings:
+    if findings:  # otherwise a launcher ends the ranks
         children.end_with_parent()
     try:
         everything(float(seconds), json.loads(findings[0]) if findings else [])

@@ -42,7 +42,7 @@ def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
     `local`: this process's own findings, for rank 0.
     """
     command = [sys.executable, "-m", _RANK, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), str(seconds), local]
-    return children.run(command, _LIMIT + seconds, environ, in_job=True)
+    return children.run(command, _LIMIT + seconds, environ)
 
 
 def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:

@@ -19,8 +19,8 @@ _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
-# Variables of Open MPI, PMI, PMIx and Slurm. They have this process's rank before MPI knows it.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# Variables of Open MPI, PMI, PMIx, Slurm and horovodrun. They have this process's rank before MPI knows it.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
 class Launcher(NamedTuple):
@@ -51,10 +51,15 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
     return None
 
 
+def rank_before_mpi(environ: Mapping[str, str]) -> Optional[int]:
+    """The rank of this process, from the variables of its launcher. MPI's rank may differ. None: they don't have it."""
+    return next((int(environ[name]) for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), None)
+
+
 def place_before_mpi(environ: Mapping[str, str]) -> str:
-    """The `where` of this process before MPI runs, from the variables of its launcher."""
-    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
-    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+    """The `where` of this process before MPI runs."""
+    rank = rank_before_mpi(environ)
+    return f"a rank on {socket.gethostname()}" if rank is None else place(rank, socket.gethostname())
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:

@@ -16,10 +16,8 @@ resets = 0  # calls of stats(reset=True)
 def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     """Returns the bytes that this process has moved since init(), and where its time went. Local. {} before init().
 
-    Channel names below are `train` for an example. The result has the same keys on every process. Values of a role that the
-    process does not have are 0. `report()` shows the times of all processes.
-
-    - `attempt`: the number of this start of the job (HOROVOD_DATA_ATTEMPT), from 1.
+    Channel names below are `train` for an example. The result has the same keys on every process. `report()` shows the
+    times of all processes.
 
     Counts of the channel's running epoch, or of its last epoch:
 
@@ -28,25 +26,9 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     - `train/dropped`: rows of the whole job that remainder="drop" left out (elements with batch="per_rank"). They are
       counted when the readers reach the end of the epoch, or when the epoch is broken off.
 
-    Seconds of a channel on a rank, since the channel was made or since the last `stats(reset=True)`. The first three
-    add up to the time of its epochs:
-
-    - `train/wait_seconds`: waiting for batches, inside `next()`.
-    - `train/receive_seconds`: making tensors of the batches.
-    - `train/step_seconds`: the program's own work, between two calls of `next()`.
-    - `train/waits`: the steps whose batch had not arrived when the program asked for it.
-    - `train/queue`: the mean number of batches that had arrived when the program asked for a batch.
-    - `train/window`: the steps that may be on their way, now.
-
-    Seconds of a channel on a reader. On a dedicated reader they start again when rank 0 calls `stats(reset=True)`. The first four add up
-    to the time of its epochs:
-
-    - `train/pipeline_seconds`: the dataset works.
-    - `train/deal_seconds`: cutting, copying, sending.
-    - `train/room_seconds`: waiting for credit of a rank, because its window is full. `train/room_seconds/3` and
-      `train/room_waits/3` are the time and the number of these waits that ended with credit of rank 3.
-    - `train/serve_seconds`: all elements are dealt, and not all taken.
-    - `train/untaken`: the steps that are dealt and not yet taken by all ranks, now. With schedule="dynamic": elements.
+    Seconds and counts of a channel, such as `train/wait_seconds`, since the channel was made or since the last
+    `stats(reset=True)`: docs/report.md has a table. On a dedicated reader they start again when rank 0 calls
+    `stats(reset=True)`.
 
     Bytes of batches that were sent to other processes, by their way:
 

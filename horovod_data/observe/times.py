@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from ..native import bindings
 
@@ -16,7 +16,7 @@ _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
-_OF_NOW = ("untaken", "window")  # values of this moment, not sums
+_KEPT = ("rank", "host", "reader", "trains", "untaken", "window")  # what something is, and values of this moment
 
 # The values that stats() has for each channel on every process.
 _NAMES = {
@@ -24,7 +24,9 @@ _NAMES = {
     "reader": ("pipeline", "deal", "room", "serve", "untaken"),
 }
 
-Process = Mapping[str, Any]  # what read() makes of the lines of one process
+# What read() makes of the lines of one process. For each of its channels it has the options, the tally, and a Trainer
+# or a Reader or both.
+Process = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,6 @@ class Channel:
 
     name: str
     dynamic: bool
-    prefetch: int
     trainers: tuple[Trainer, ...]
     readers: tuple[Reader, ...]
 
@@ -139,40 +140,38 @@ def read(text: str) -> list[dict[str, Any]]:
             channel = {"options": dict(zip(_OPTIONS, numbers)), "tally": dict(zip(_TALLY, tally))}
             processes[-1]["channels"][name] = channel
         elif kind == "trainer":
-            channel[kind] = dict[str, Any](zip(_TRAINER, numbers)) | {"waited_for": numbers[len(_TRAINER) :]}
+            channel[kind] = _trainer(processes[-1], numbers)
         elif kind == "reader":
-            of = numbers[len(_READER) :]
-            half = len(of) // 2
-            channel[kind] = dict[str, Any](zip(_READER, numbers)) | {"room_of": of[:half], "room_times_of": of[half:]}
+            channel[kind] = _reader(processes[-1], numbers)
         else:  # "sources", "serves"
             processes[-1][kind] = numbers
     return processes
 
 
-def _scaled(ns: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value * _NS if name in _TIMES else value for name, value in ns.items()}
+def _values(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
+    return {name: number * _NS if name in _TIMES else number for name, number in zip(names, numbers)}
 
 
-def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
-    waited_for = {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])}
-    return Trainer(process["rank"], process["host"], **{**_scaled(ns), "waited_for": waited_for})
+def _trainer(process: Process, numbers: Sequence[int]) -> Trainer:
+    waited_for = {reader: ns * _NS for reader, ns in zip(process["sources"], numbers[len(_TRAINER) :])}
+    return Trainer(process["rank"], process["host"], **_values(_TRAINER, numbers), waited_for=waited_for)
 
 
-def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
-    room_of = {rank: spent * _NS for rank, spent in zip(process["serves"], ns["room_of"])}
-    times_of = dict(zip(process["serves"], ns["room_times_of"]))
-    values = {**_scaled(ns), "room_of": room_of, "room_times_of": times_of}
+def _reader(process: Process, numbers: Sequence[int]) -> Reader:
+    serves, of = process["serves"], numbers[len(_READER) :]
+    room_of = {rank: ns * _NS for rank, ns in zip(serves, of)}
+    values = {**_values(_READER, numbers), "room_of": room_of, "room_times_of": dict(zip(serves, of[len(serves) :]))}
     return Reader(process["reader"], process["host"], process["rank"] >= 0, **values)
 
 
 def trainers(process: Process) -> dict[str, Trainer]:
     """The times of one process as a rank, by channel."""
-    return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
+    return {name: one["trainer"] for name, one in process["channels"].items() if "trainer" in one}
 
 
 def readers(process: Process) -> dict[str, Reader]:
     """The times of one process as a reader, by channel."""
-    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
+    return {name: one["reader"] for name, one in process["channels"].items() if "reader" in one}
 
 
 def channels(processes: Iterable[Process]) -> list[Channel]:
@@ -188,8 +187,7 @@ def channels(processes: Iterable[Process]) -> list[Channel]:
         ranks = sorted((one[name] for one in as_trainers if name in one), key=lambda one: one.rank)
         reading = sorted((one[name] for one in as_readers if name in one), key=lambda one: one.reader)
         if any(one.steps for one in ranks):
-            prefetch = option["prefetch"] or max(one.window for one in ranks)
-            made.append(Channel(name, option["schedule"] == 1, prefetch, tuple(ranks), tuple(reading)))
+            made.append(Channel(name, option["schedule"] == 1, tuple(ranks), tuple(reading)))
     return made
 
 
@@ -212,24 +210,22 @@ def _since(process: Process, before: Process) -> dict[str, Any]:
         earlier = before["channels"].get(name, {})
         if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of the same name
             earlier = {}
-        roles = {
-            role: _grown(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel
-        }
+        roles = {role: _grown(channel[role], earlier.get(role)) for role in _NAMES if role in channel}
         later[name] = {"options": channel["options"], **roles}
     return {**process, "channels": later}
 
 
-def _grown(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+def _grown(now: Any, then: Any) -> Any:
+    """The growth of a Trainer or Reader since `then`, which may be None."""
     grown: dict[str, Any] = {}
-    for key, value in now.items():
-        if key in _OF_NOW:
-            grown[key] = value
-        elif isinstance(value, list):
-            grown[key] = [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
-        else:
-            grown[key] = value - then.get(key, 0)
-    was_reset = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in grown.values())
-    return dict(now) if was_reset else grown
+    for name, value in vars(now).items() if then is not None else ():
+        before = getattr(then, name)
+        if isinstance(value, Mapping):
+            grown[name] = {key: one - before.get(key, 0) for key, one in value.items()}
+        elif name not in _KEPT:
+            grown[name] = value - before
+    was_reset = any(min(one.values(), default=0) < 0 if isinstance(one, dict) else one < 0 for one in grown.values())
+    return now if was_reset else dataclasses.replace(now, **grown)
 
 
 def flat(process: Process) -> dict[str, float]:
@@ -242,17 +238,12 @@ def flat(process: Process) -> dict[str, float]:
     for name, channel in process.get("channels", {}).items():
         named |= {f"{name}/{what}": number for what, number in channel.get("tally", {}).items()}
         for role, values in _NAMES.items():
-            mine = channel.get(role, {})
             for value in values:
-                if value in _TIMES:
-                    named[f"{name}/{value}_seconds"] = mine.get(value, 0) * _NS
-                else:
-                    named[f"{name}/{value}"] = mine.get(value, 0)
-        trainer = channel.get("trainer", {})
-        named[f"{name}/queue"] = trainer["queued"] / trainer["steps"] if trainer.get("steps") else 0.0
-        reader = channel.get("reader", {"room_of": (), "room_times_of": ()})
-        room, times = (dict(zip(process["serves"], reader[what])) for what in ("room_of", "room_times_of"))
+                unit, none = ("_seconds", 0.0) if value in _TIMES else ("", 0)
+                named[f"{name}/{value}{unit}"] = getattr(channel.get(role), value, none)
+        trainer, reader = channel.get("trainer"), channel.get("reader")
+        named[f"{name}/queue"] = trainer.queued / trainer.steps if trainer and trainer.steps else 0.0
         for rank in range(process["ranks"]):
-            named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0) * _NS
-            named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)
+            named[f"{name}/room_seconds/{rank}"] = reader.room_of.get(rank, 0.0) if reader else 0.0
+            named[f"{name}/room_waits/{rank}"] = reader.room_times_of.get(rank, 0) if reader else 0
     return named

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from ..channel.tensors import check_types, components, has_composites, put_together, take_apart
 from ..elements import nests
-from ..errors import explained, whole
+from ..errors import at_least, explained
 from . import even_steps
 
 _ANY_SHAPE = -1
@@ -88,15 +88,15 @@ class _Options:
     """The arguments, checked."""
 
     def __init__(self, ranks: Any, window: Any, max_cost: Any, batch_size: Any, seed: Any):
-        self.ranks = _count("ranks", ranks)
-        self.window = _count("window", window)
-        self.seed = 0 if seed is None else _whole("seed", seed)
-        if not -(2**63) <= self.seed < 2**63:
+        self.ranks = at_least(1, "ranks", ranks)
+        self.window = at_least(1, "window", window)
+        self.seed = 0 if seed is None else at_least(-(2**63), "seed", seed)
+        if self.seed >= 2**63:
             raise explained(ValueError, f"seed={seed!r} has more than 64 bits")
         if (max_cost is None) == (batch_size is None):
             got = "neither of them" if max_cost is None else "both"
             raise explained(ValueError, f"even_batches needs max_cost or batch_size, and got {got}", "Pass one of them")
-        self.batch_size = None if batch_size is None else _count("batch_size", batch_size)
+        self.batch_size = None if batch_size is None else at_least(1, "batch_size", batch_size)
         self.max_cost = math.inf if max_cost is None else _budget(max_cost)
         if self.batch_size and self.window < self.batch_size * self.ranks:
             step = f"{self.batch_size * self.ranks} rows, which is a step of {self.ranks} batches of {self.batch_size}"
@@ -106,18 +106,6 @@ class _Options:
         if self.batch_size:
             return even_steps.by_count(costs, self.batch_size, self.ranks, last, first, self.seed)
         return even_steps.by_budget(costs, self.max_cost, self.ranks, last, first, self.seed)
-
-
-def _whole(name: str, value: Any) -> int:
-    if (number := whole(value)) is None:
-        raise explained(TypeError, f"{name}={value!r} is not a whole number")
-    return number
-
-
-def _count(name: str, value: Any) -> int:
-    if (number := _whole(name, value)) < 1:
-        raise explained(ValueError, f"{name}={value!r} is less than 1")
-    return number
 
 
 def _budget(value: Any) -> float:

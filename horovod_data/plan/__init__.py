@@ -12,7 +12,7 @@ import dataclasses
 import math
 from typing import Any, Optional, Union
 
-from ..errors import explained, whole
+from ..errors import at_least, explained
 from ..job.settings import too_many_per_node
 
 # A plan without slack falls behind at the first delay. So delivery in a recommended plan takes at most this part of a
@@ -60,15 +60,9 @@ class Costs:
 MEASURED = Costs()
 
 
-def counted(name: str, value: Any, least: int) -> int:
-    """Returns `value` as an int. A numpy number is allowed, too.
-
-    Raises ValueError unless it is a whole number from `least` to MOST.
-    """
-    number = whole(value)
-    if number is None or number < least:
-        raise explained(ValueError, f"{name} must be a whole number of {least} or more, not {value!r}")
-    if number > MOST:
+def _counted(least: int, name: str, value: Any) -> int:
+    """at_least(), and not above MOST."""
+    if (number := at_least(least, name, value)) > MOST:
         raise explained(ValueError, f"{name} must be {MOST} or less, not {number}")
     return number
 
@@ -88,9 +82,8 @@ class Job:
     prefetch_bytes: float = PREFETCH_BYTES  # with "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("ranks", 1), ("ranks_per_host", 1), ("prefetch", 1)):
-            if name != "prefetch" or self.prefetch != AUTO:
-                object.__setattr__(self, name, counted(name, getattr(self, name), least))
+        for name in ["ranks", "ranks_per_host", *(["prefetch"] if self.prefetch != AUTO else [])]:
+            object.__setattr__(self, name, _counted(1, name, getattr(self, name)))
         for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -131,7 +124,7 @@ class Readers:
 
     def __post_init__(self) -> None:
         for name in ("dedicated", "per_node"):
-            object.__setattr__(self, name, counted(name, getattr(self, name), 0))
+            object.__setattr__(self, name, _counted(0, name, getattr(self, name)))
         if self.dedicated and self.per_node:
             both = f"dedicated={self.dedicated} and per_node={self.per_node}"
             raise explained(ValueError, f"{both} contradict each other", "Give one of them")

@@ -6,12 +6,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
-import re
 import sys
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
-from . import AUTO, MOST, MOST_USED, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, counted, judge, plans, recommend
+from . import AUTO, MOST_USED, PREFETCH_BYTES, USUAL_RANKS, Job, Plan, Readers, judge, plans, recommend
 
 
 def _size(count: float) -> str:
@@ -90,36 +88,9 @@ def _table(found: Sequence[Plan]) -> list[str]:
     return ["  ".join(row).rstrip() for row in zip(*padded)]
 
 
-def _whole(least: int) -> Callable[[str], int]:
-    """For argparse: takes a whole number from `least` to MOST."""
-
-    def take(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text):
-            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
-        try:
-            return counted("it", int(text), least)
-        except ValueError:
-            bound = f"{least} or more" if int(text) < least else f"{MOST} or less"
-            raise argparse.ArgumentTypeError(f"must be {bound}, not {text}") from None
-
-    return take
-
-
-def _steps(text: str) -> Union[int, str]:
-    return text if text == AUTO else _whole(1)(text)
-
-
-def _above_zero(text: str) -> float:
-    """For argparse: takes a finite number above 0."""
-    number = float(text)
-    if not (math.isfinite(number) and number > 0):
-        raise argparse.ArgumentTypeError(f"must be a finite number above 0, not {text}")
-    return number
-
-
-def _zero_or_more(text: str) -> float:
-    """For argparse: takes a finite number of 0 or more."""
-    return 0.0 if float(text) == 0 else _above_zero(text)
+def steps(text: str) -> Union[int, str]:
+    """For argparse, which shows the name of this function."""
+    return text if text == AUTO else int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,24 +100,24 @@ def _parser() -> argparse.ArgumentParser:
         "Status 0: a layout keeps up, or --step-ms is 0; 1: none keeps up; 2: wrong arguments.",
     )
     usual = ", ".join(map(str, USUAL_RANKS))
-    parser.add_argument("--ranks", type=_whole(1), help=f"ranks that train; left out: a table for {usual}")
-    for name, takes, text in (
-        ("--batch-mb", _above_zero, "MB of one rank's batch; 1 MB is 1,000,000 bytes"),
-        ("--step-ms", _zero_or_more, "ms of computation in a step; 0: as fast as data comes"),
-        ("--link-gbit", _above_zero, "Gbit/s of each host's link that batches may use"),
+    parser.add_argument("--ranks", type=int, help=f"ranks that train; left out: a table for {usual}")
+    for name, text in (
+        ("--batch-mb", "MB of one rank's batch; 1 MB is 1,000,000 bytes"),
+        ("--step-ms", "ms of computation in a step; 0: as fast as data comes"),
+        ("--link-gbit", "Gbit/s of each host's link that batches may use"),
     ):
-        parser.add_argument(name, type=takes, required=True, help=text)
-    parser.add_argument("--ranks-per-host", type=_whole(1), default=8)
+        parser.add_argument(name, type=float, required=True, help=text)
+    parser.add_argument("--ranks-per-host", type=int, default=8)
     text = "steps sent ahead; auto (the default): 2, or more if they help and --prefetch-mb allows"
-    parser.add_argument("--prefetch", type=_steps, default=AUTO, metavar="auto|N", help=text)
+    parser.add_argument("--prefetch", type=steps, default=AUTO, metavar="auto|N", help=text)
     text = f"MiB that auto may send ahead; by default {PREFETCH_BYTES >> 20}"
-    parser.add_argument("--prefetch-mb", type=_above_zero, metavar="MiB", help=text)
+    parser.add_argument("--prefetch-mb", type=float, metavar="MiB", help=text)
     pipeline = parser.add_mutually_exclusive_group()
-    pipeline.add_argument("--pipeline-mb-s", type=_above_zero, help="MB/s that the pipeline of one reader yields")
+    pipeline.add_argument("--pipeline-mb-s", type=float, help="MB/s that the pipeline of one reader yields")
     text = "ms in which the pipeline of one reader yields one rank's batch"
-    pipeline.add_argument("--pipeline-ms", type=_above_zero, help=text)
+    pipeline.add_argument("--pipeline-ms", type=float, help=text)
     layout = parser.add_mutually_exclusive_group()
-    layout.add_argument("--readers", type=_whole(0), help="judge this many dedicated readers; 0: rank 0 reads")
+    layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
     layout.add_argument("--readers-per-node", type=int, choices=[1], help="judge one reader on every host")
     parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
     parser.add_argument("--json", action="store_true")
@@ -154,11 +125,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _job(given: argparse.Namespace, ranks: int) -> Job:
-    if given.prefetch_mb is not None and given.prefetch != AUTO:
-        both = f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps"
-        raise ValueError(f"{both}. Give one of them")
     batch = given.batch_mb * 1e6
-    pipeline = given.pipeline_mb_s and given.pipeline_mb_s * 1e6
+    pipeline = None if given.pipeline_mb_s is None else given.pipeline_mb_s * 1e6
+    if given.pipeline_ms is not None:
+        pipeline = batch / given.pipeline_ms * 1e3 if given.pipeline_ms else 0.0
     return Job(
         ranks,
         batch,
@@ -166,16 +136,12 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
         given.link_gbit,
         given.ranks_per_host,
         given.prefetch,
-        pipeline or (given.pipeline_ms and batch / given.pipeline_ms * 1e3),
+        pipeline,
         PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20),
     )
 
 
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
-    if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
-        layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
-        both = f"--shared-hosts says where dedicated readers are, and with {layout} there are none"
-        raise ValueError(f"{both}. Leave it out")
     if given.readers_per_node is not None:
         return Readers(per_node=1)
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)

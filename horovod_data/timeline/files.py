@@ -47,11 +47,9 @@ def read(path: str) -> Timeline:
     broken_off = not text.endswith("]")
     events = _whole_events(path, text) if broken_off else _events(path, text)
     heads = _metadata(events, "horovod_data")
-    if not heads:
-        return _horovods(path, events, broken_off)
-    if (said := heads[0]["args"].get("timeline")) != FORMAT:
+    if heads and (said := heads[0]["args"].get("timeline")) != FORMAT:
         raise _no_timeline(path, f"its format is {said!r:.60}, of another version of horovod_data")
-    return _ours(path, events, broken_off)
+    return _timeline(path, bool(heads), events, broken_off)
 
 
 def _whole_events(path: str, text: str) -> list[Event]:
@@ -114,7 +112,7 @@ def read_parts(paths: Sequence[str]) -> list[Timeline]:
     for ours in jobs.values():
         events = list(parts.events_of(ours))
         more = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
-        timelines.append(_ours(ours[0].path + more, events, not all(part.ended for part in ours)))
+        timelines.append(_timeline(ours[0].path + more, True, events, not all(part.ended for part in ours)))
     return timelines
 
 
@@ -150,22 +148,15 @@ def _metadata(events: Sequence[Event], name: str) -> list[Event]:
     return [event for event in events if event["ph"] == "M" and event.get("name") == name]
 
 
-def _ours(path: str, events: list[Event], broken_off: bool) -> Timeline:
-    clocks = _metadata(events, "horovod_data clock")
-    clocks.sort(key=lambda event: event.get("pid") != 0)  # rank 0's clock is that of Horovod's timeline
-    if not clocks or not _is_number(clocks[0]["args"].get(START)):
-        raise _no_timeline(path, "it has no start time")
+def _timeline(path: str, ours: bool, events: list[Event], broken_off: bool) -> Timeline:
+    starts = [event for event in events if event["ph"] == "M" and START in event.get("args", {})]
+    starts.sort(key=lambda event: event.get("pid") != 0)  # rank 0's clock is that of Horovod's timeline
+    if not starts or not _is_number(starts[0]["args"][START]):
+        raise _no_timeline(path, "it has no start time, as timelines of horovod_data and of Horovod 0.21 or later have")
     # The event "horovod_data end" has the number of all events that were left out.
     lost = _metadata(events, "horovod_data end")[-1:] or [one for one in events if one.get("cat") == "left out"]
     left_out = sum(int(event.get("args", {}).get("left_out", 0)) for event in lost)
-    return Timeline(path, True, clocks[0]["args"][START], events, broken_off, left_out)
-
-
-def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
-    starts = [event["args"][START] for event in events if event["ph"] == "M" and START in event.get("args", {})]
-    if not starts or not _is_number(starts[0]):
-        raise _no_timeline(path, "it has no start time, as timelines of horovod_data and of Horovod 0.21 or later have")
-    return Timeline(path, False, starts[0], events, broken_off)
+    return Timeline(path, ours, starts[0]["args"][START], events, broken_off, left_out)
 
 
 def _no_timeline(path: str, why: str) -> ValueError:

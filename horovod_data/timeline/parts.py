@@ -142,7 +142,8 @@ class Part:
                 # the process may have been killed while it wrote an event
                 whole = len(payload) // _EVENT.size * _EVENT.size
                 for begin, end, epoch, step, channel, whom, name, reads, moment in _EVENT.iter_unpack(payload[:whole]):
-                    row, role, whose = _line(self.row, channel, reads), _role(reads), channels.get(channel, "")
+                    row, whose = _line(self.row, channel, reads), channels.get(channel, "")
+                    role = "reader" if reads else "trainer"
                     if row not in named:
                         named.add(row)
                         yield _meta("thread_name", self.row, row, {"name": f"{whose} ({role})"})
@@ -195,10 +196,6 @@ def _blocks(path: str) -> Iterator[tuple[bytes, bytes]]:
             if kind not in _KINDS:
                 raise ValueError(f"a block of unknown kind {kind!r} ends at byte {file.tell()}")
             yield kind, file.read(size)
-
-
-def _role(reads: bool) -> str:
-    return "reader" if reads else "trainer"
 
 
 def _line(row: int, channel: int, reads: bool) -> int:

@@ -197,7 +197,7 @@ if rank == 1:
     except TypeError as error:
         say("raised", error, "because of", type(error.__cause__).__name__)
 """, 2)  # fmt: skip
-    job.assert_said("raised .*not 'no model'.* because of UnavailableError", 1)
+    job.assert_said("raised .*not 'no model'.* because of RuntimeError", 1)
 
 
 def test_what_a_rank_has_left_keeps_nothing_of_its_program():

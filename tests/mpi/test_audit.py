@@ -270,14 +270,6 @@ def test_a_dedicated_reader_takes_no_part(hvdata, comm):
     assert got == [(12 // trainers, "every row once")] * trainers + [True]
 
 
-@pytest.mark.ranks(2, 3)
-def test_our_own_delivery(hvdata, comm):
-    dataset = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(ROWS).batch(4 * comm.size), batch="global", remainder="partial"
-    )
-    assert passed(comm, hvdata.audit(dataset, key=same, reference=ROWS)).verdict == "every row once"
-
-
 @pytest.mark.slow
 @pytest.mark.alone()
 @pytest.mark.ranks(2)

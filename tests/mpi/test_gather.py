@@ -127,28 +127,6 @@ def test_gradient_of_a_gradient(hvdata, comm):
     assert got == [[6.0 * (rank + 1), 6.0 * (rank + 2)] for rank in range(comm.size)]
 
 
-@pytest.mark.parametrize("more, wider", [(1, 0), (-1, 0), (0, 1), (0, -1)])
-def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
-    """The root's program made the gradient. Every rank raises, and the job goes on."""
-
-    def gradient(more, wider):
-        x = tf.constant(part(comm.rank, rows=2))
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            whole = hvdata.gather(x, root=root, name="odd")
-        given = tf.ones([len(whole) + more, 3 + wider] if comm.rank == root else [0, 3])
-        return tape.gradient(whole, x, output_gradients=given).numpy()
-
-    raises_everywhere(
-        comm,
-        lambda: gradient(more, wider),
-        tf.errors.InvalidArgumentError,
-        rf"\[rank {root} on \S+, gradient of gather 'odd', call \d+\] the gradient has shape \({2 * comm.size + more}, {3 + wider}\), but what the call returned has "
-        rf"shape \({2 * comm.size}, 3\)\. Pass output_gradients",
-    )
-    assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0, 0)))
-
-
 @pytest.mark.ranks(2, 4)
 def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
     """The rows have no bytes."""
@@ -185,14 +163,3 @@ def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
     x = tf.constant(1.0) if comm.rank == 0 else tf.zeros([1])
     says = r"\[rank 0 on \S+, gather 'unknown'\] a scalar has no rows to gather"
     raises_everywhere(comm, lambda: gather(x), tf.errors.InvalidArgumentError, says)
-
-
-@pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("name", [None, "wrong-root"])
-def test_a_wrong_root_on_one_rank(hvdata, comm, name):
-    """The wrong call counts as a call with root 0, and every rank raises."""
-    for who in (1, 0):
-        root = 99 if comm.rank == who else 0
-        heard_everywhere(comm, lambda root=root: hvdata.gather(tf.zeros([1]), root=root, name=name), who, ValueError,
-                         "root=99 is not one of the")  # fmt: skip
-        goes_on(hvdata, comm, name=name)

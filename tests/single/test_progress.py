@@ -14,46 +14,46 @@ from horovod_data.observe.report import verdict
 
 
 def looks(epochs, *given):
-    """What has ended at each look: (seconds, epoch, its steps, steps of all epochs, seconds of all). A step has 4 rows."""
+    """What has ended at each look: (epoch, its steps, steps of all epochs, seconds of all). A step has 4 rows."""
     return [
-        epochs.look(at, Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
-        for at, epoch, steps, all_steps, seconds in given
+        epochs.look(Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
+        for epoch, steps, all_steps, seconds in given
     ]
 
 
 def test_an_epoch_whose_length_is_known():
     epochs = Epochs(expected=1000)
-    assert looks(epochs, (0, 0, 0, 0, 0.0), (1, 1, 200, 200, 1.0), (2, 1, 450, 450, 2.0)) == [[], [], []]
-    assert epochs.text() == "epoch 1: 45 %, 450 of 1,000 steps, 1,000 rows/s on rank 0"
-    last, (ended,) = looks(epochs, (5, 1, 1000, 1000, 5.0), (6, 1, 1000, 1000, 5.0))
+    assert looks(epochs, (0, 0, 0, 0.0), (1, 200, 200, 1.0), (1, 450, 450, 2.0)) == [[], [], []]
+    assert epochs.text() == "epoch 1: 45 %, 450 of 1,000 steps, 900 rows/s on rank 0"
+    last, (ended,) = looks(epochs, (1, 1000, 1000, 5.0), (1, 1000, 1000, 5.0))
     assert last == [] and not epochs.under_way
     assert ended.text() == "epoch 1 ended after 1,000 steps: 4,000 rows on rank 0 in 5.0 s, 800 rows/s"
-    assert looks(epochs, (7, 1, 1000, 1000, 5.0)) == [[]], "it ends once"
+    assert looks(epochs, (1, 1000, 1000, 5.0)) == [[]], "it ends once"
 
 
 def test_an_epoch_that_is_left():
     epochs = Epochs(expected=1000)
-    *_, (ended,) = looks(epochs, (1, 1, 1, 1, 1.0), (2, 1, 450, 450, 2.0), (3, 1, 450, 450, 2.0))
+    *_, (ended,) = looks(epochs, (1, 1, 1, 1.0), (1, 450, 450, 2.0), (1, 450, 450, 2.0))
     assert ended.text() == "epoch 1 ended after 450 steps of 1,000: 1,800 rows on rank 0 in 2.0 s, 900 rows/s"
-    _, (ended,) = looks(epochs, (4, 2, 1, 451, 2.5), (5, 2, 1, 451, 2.5))
+    _, (ended,) = looks(epochs, (2, 1, 451, 2.5), (2, 1, 451, 2.5))
     assert ended.text() == "epoch 2 ended after 1 step of 1,000: 4 rows on rank 0 in 0.5 s, 8 rows/s"
 
 
 def test_a_length_that_is_not_known():
     """The second epoch is measured by the first, and says so. If it is longer, its end is unknown."""
     epochs = Epochs()
-    looks(epochs, (1, 1, 50, 50, 1.0))
-    assert epochs.text() == "epoch 1: 50 steps, 200 rows/s on rank 0" and epochs.whole is None
-    looks(epochs, (2, 1, 60, 60, 1.5), (3, 1, 60, 60, 1.5), (4, 2, 20, 80, 2.0), (5, 2, 30, 90, 3.0))
-    assert epochs.text() == "epoch 2: about 50 %, 30 steps (60 in the epoch before), 40 rows/s on rank 0"
-    looks(epochs, (6, 2, 61, 121, 4.0))
+    looks(epochs, (1, 50, 50, 1.0))
+    assert epochs.text() == "epoch 1: 50 steps, 200 rows/s on rank 0"
+    looks(epochs, (1, 60, 60, 1.5), (1, 60, 60, 1.5), (2, 20, 80, 2.0), (2, 30, 90, 3.0))
+    assert epochs.text() == "epoch 2: about 50 %, 30 steps (60 in the epoch before), 80 rows/s on rank 0"
+    looks(epochs, (2, 61, 121, 4.0))
     assert epochs.text().startswith("epoch 2: 61 steps, ")
 
 
 def test_epochs_that_follow_at_once():
     """A look finds the next epoch already running. The totals say what the epoch before had since the last look."""
     epochs = Epochs()
-    *_, ended = looks(epochs, (1, 1, 40, 40, 1.0), (2, 2, 10, 110, 2.0))
+    *_, ended = looks(epochs, (1, 40, 40, 1.0), (2, 10, 110, 2.0))
     assert [(one.first, one.last, one.steps, one.rows) for one in ended] == [(1, 1, 100, 400)]
     assert ended[0].seconds == pytest.approx(1 + 60 / 70)
     assert (epochs.number, epochs.steps, epochs.seconds) == (2, 10, pytest.approx(10 / 70))
@@ -61,62 +61,54 @@ def test_epochs_that_follow_at_once():
 
 def test_epochs_between_two_looks():
     epochs = Epochs(expected=3)
-    ((ended,),) = looks(epochs, (1, 4, 1, 10, 1.0))
+    ((ended,),) = looks(epochs, (4, 1, 10, 1.0))
     assert ended == Ended(1, 3, 9, 36, pytest.approx(0.9), 3)
     assert ended.text() == "epochs 1 to 3 ended after 9 steps: 36 rows on rank 0 in 0.9 s, 40 rows/s"
-    looks(epochs, (2, 4, 3, 12, 1.2), (3, 4, 3, 12, 1.2))
-    ((ended,),) = looks(epochs, (4, 6, 2, 17, 2.0))
+    looks(epochs, (4, 3, 12, 1.2), (4, 3, 12, 1.2))
+    ((ended,),) = looks(epochs, (6, 2, 17, 2.0))
     assert (ended.first, ended.last, ended.steps) == (5, 5, 3), "the fourth was over already"
 
 
 def test_numbers_that_begin_anew():
     """After stats(reset=True) in mid-epoch, and in a new channel of the name."""
     epochs = Epochs()
-    assert looks(epochs, (1, 1, 40, 40, 9.0), (2, 1, 50, 5, 0.5)) == [[], []]
+    assert looks(epochs, (1, 40, 40, 9.0), (1, 50, 5, 0.5)) == [[], []]
     assert (epochs.steps, epochs.seconds) == (50, 9.5)
-    looks(epochs, (3, 2, 7, 12, 1.5), (4, 2, 8, 13, 2.0))
-    ((ended,),) = looks(epochs, (5, 1, 3, 3, 0.2))
+    looks(epochs, (2, 7, 12, 1.5), (2, 8, 13, 2.0))
+    ((ended,),) = looks(epochs, (1, 3, 3, 0.2))
     assert (ended.first, ended.steps) == (2, 8) and (epochs.number, epochs.steps) == (1, 3)
-
-
-def test_the_rate_is_of_the_last_seconds():
-    """It covers a step at least. A step that takes longer than those before lowers it while the step lasts."""
-    epochs = Epochs(expected=10**6)
-    looks(epochs, *[(at, 1, 100 * at, 100 * at, float(at)) for at in range(1, 11)])
-    assert epochs.rate() == pytest.approx(400)
-    looks(epochs, *[(at, 1, 1000, 1000, float(at)) for at in range(11, 26)])
-    assert epochs.rate() == pytest.approx(2000 / 20, rel=0.01)
-    for step in range(1, 4):
-        looks(epochs, (20 + 30 * step, 1, 1000 + step, 1000 + step, 20.0 + 30 * step))
-    assert epochs.rate() == pytest.approx(4 / 30)
 
 
 def process(number=1, **channels):
     """The times of rank 0, which reads. Each channel has those of its trainer or of its reader."""
-    named = {name: {"options": {"number": number}, **times} for name, times in channels.items()}
+    named = {
+        name: {"options": {"number": number}, type(one).__name__.lower(): one, "tally": {}}
+        for name, one in channels.items()
+    }
     return {"rank": 0, "reader": 0, "channels": named}
 
 
-def waited(seconds):
-    return {"trainer": {"wait": seconds, "waited_for": [seconds]}}
+def waited(seconds, for_reader=None):
+    of = {0: seconds if for_reader is None else for_reader}
+    return times.Trainer(0, "a", 1, 4, seconds, 0.0, 0.0, 1, 0, of, window=2)
+
+
+def dealt(seconds, untaken):
+    return times.Reader(0, "a", True, 5, 5, 0.0, seconds, 0.0, 0.0, {0: 0.0}, {0: 0}, untaken)
 
 
 def test_times_since():
-    before = process(a=waited(5), c={"reader": {"deal": 3, "untaken": 4}})
+    before = process(a=waited(5), c=dealt(3, 4))
 
     def since(now):
         (found,) = times.since([now], {(0, 0): before})
-        return {name: {**channel, "options": None} for name, channel in found["channels"].items()}
+        return {name: one.get("trainer") or one["reader"] for name, one in found["channels"].items()}
 
-    def told(**channels):
-        return {name: {**channel, "options": None} for name, channel in channels.items()}
-
-    now = process(a=waited(7), b={"reader": {"deal": 3}}, c={"reader": {"deal": 4, "untaken": 1}})
-    assert since(now) == told(a=waited(2), b={"reader": {"deal": 3}}, c={"reader": {"deal": 1, "untaken": 1}})
-    anew = {"trainer": {"wait": 6, "waited_for": [1]}}
-    assert since(process(a=anew)) == told(a=anew)
-    assert since(process(4, a=waited(7))) == told(a=waited(7)), "a new channel of that name"
-    assert times.since([now], {}) == [now]
+    found = since(process(a=waited(7), b=dealt(3, 0), c=dealt(4, 1)))
+    assert (found["a"].wait, found["a"].waited_for, found["a"].steps, found["a"].window) == (2, {0: 2}, 0, 2)
+    assert found["b"] == dealt(3, 0) and (found["c"].deal, found["c"].untaken, found["c"].elements) == (1, 1, 0)
+    assert since(process(a=waited(6, 1))) == {"a": waited(6, 1)}, "the times were reset"
+    assert since(process(4, a=waited(7))) == {"a": waited(7)}, "a new channel of that name"
 
 
 @pytest.mark.parametrize("found, text", [

@@ -26,8 +26,8 @@ def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"
     return times.Reader(number, host, number == 0, steps, steps, *spent, 0.0, of, dict.fromkeys(of, steps))
 
 
-def judged(trainers, readers, dynamic=False, prefetch=2):
-    return verdict.judge(times.Channel("train", dynamic, prefetch, tuple(trainers), tuple(readers)))
+def judged(trainers, readers, dynamic=False):
+    return verdict.judge(times.Channel("train", dynamic, tuple(trainers), tuple(readers)))
 
 
 def others(rank, wait, step, slow):
@@ -172,15 +172,11 @@ def test_readers_of_hosts(slow):
 
 def times_of(rank):
     """What a rank of a job of 100 tells. Rank 0 reads."""
-    trained = dict(wait=rank * 10**7, receive=0, step=10**9, steps=100, rows=100, waits=3)
-    trained |= dict(queued=150, epochs=1, first=0, window=2, waited_for=[0])
-    read = dict(pipeline=10**9, deal=1, room=10**9, serve=0, elements=10**4, steps=100, untaken=3)
-    read |= dict(room_of=[10**9] + [0] * 99, room_times_of=[7] + [0] * 99)
-    channel = {"options": {"batch": 1, "schedule": 0, "prefetch": 2}, "trainer": trained}
+    trained = times.Trainer(rank, f"node{rank}", 100, 100, rank * 0.01, 0.0, 1.0, 3, 150, {0: 0.0})
+    channel = {"options": {"schedule": 0}, "trainer": trained}
     if rank == 0:
-        channel["reader"] = read
-    process = dict(rank=rank, reader=0 if rank == 0 else -1, sources=[0], serves=list(range(100)), host=f"node{rank}")
-    return {**process, "ranks": 100, "channels": {"train": channel}}
+        channel["reader"] = times.Reader(0, "node0", True, 10**4, 100, 1.0, 0.0, 1.0, 0.0, {0: 1.0}, {0: 7}, 3)
+    return {"rank": rank, "reader": 0 if rank == 0 else -1, "ranks": 100, "channels": {"train": channel}}
 
 
 def test_a_report_of_many_ranks_is_short():
@@ -192,6 +188,6 @@ def test_a_report_of_many_ranks_is_short():
 
 
 def test_no_batch_yet():
-    begun = {"rank": 0, "reader": 0, "sources": [0], "serves": [0], "host": "a", "channels": {}}
+    begun = {"rank": 0, "reader": 0, "channels": {}}
     for processes in [], [begun]:
         assert str(report.make(processes)).endswith("no batch has been delivered yet, or none since stats(reset=True)")

@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from ...errors import explained, whole
+from ...errors import at_least, explained
 from ...native import tensorflow_private as private
 
 # The names under which a saved model has these values.
@@ -24,22 +24,6 @@ _COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 # Numbers optimizers by their first use, because the ranks use them in the same order. They may make others in between.
 _used = itertools.count()
 _Base: Any = object
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """The arguments of DistributedOptimizer(), as a saved model has them."""
-
-    name: Optional[str] = None
-    device_dense: str = ""
-    device_sparse: str = ""
-    compression: str = "none"
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    op: str = "average"
-    backward_passes_per_step: int = 1
-    average_aggregated_gradients: bool = False
-    groups: Optional[int] = None
 
 
 def DistributedOptimizer(
@@ -61,12 +45,10 @@ def DistributedOptimizer(
     """Makes an optimizer that averages gradients over all ranks before it applies them.
 
     The result is of a subclass of the given optimizer's class, and has its configuration. If the given optimizer is
-    built, the result also has copies of its variables. A MultiOptimizer keeps a function as its map, and the optimizers
-    that the function returns. A saved model keeps the optimizer: import this module before `keras.models.load_model`.
+    built, the result also has copies of its variables. A saved model keeps the optimizer: import this module before
+    `keras.models.load_model`.
 
-    Gradient clipping, weight decay, averages of weights and gradient accumulation of Keras work as in one process. With
-    `gradient_accumulation_steps` each step is averaged. With loss scaling (`mixed_float16`, LossScaleOptimizer) all
-    ranks skip the same steps.
+    Gradient clipping, weight decay, averages of weights and loss scaling work as in one process (docs/frameworks.md).
 
     Local. Its steps are collective: all ranks must apply gradients for the same variables in the same order.
 
@@ -100,15 +82,12 @@ def DistributedOptimizer(
             TypeError, what, "Give it an optimizer of Keras 3; horovod.tensorflow.keras has the one for tf_keras"
         )
     if averages(optimizer):
-        raise _averages_already()
+        raise explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
     if process_set is not hvd.global_process_set:
         to_do = "Use hvd.DistributedGradientTape in a train_step"
         raise explained(ValueError, "DistributedOptimizer() of Keras 3 averages over all ranks", to_do)
     groups = num_groups or None if groups is None else groups
-    for argument, number in ("backward_passes_per_step", backward_passes_per_step), ("groups", groups):
-        if (whole(number) or 0) < 1 and (argument, number) != ("groups", None):
-            raise explained(ValueError, f"{argument} must be a whole number of 1 or more, not {number!r}")
-    options = _Options(
+    options = SimpleNamespace(  # as a saved model has them
         name=name,
         device_dense=device_dense,
         device_sparse=device_sparse,
@@ -116,18 +95,14 @@ def DistributedOptimizer(
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         op=_name_of("op", op, _OPS),
-        backward_passes_per_step=int(backward_passes_per_step),
+        backward_passes_per_step=at_least(1, "backward_passes_per_step", backward_passes_per_step),
         average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
+        groups=None if groups is None else at_least(1, "groups", groups),
     )
     _skip_steps_together()
     _no_xla_by_default()
     kind: Any = type(optimizer)
     return _averaging_class(kind).made_of(optimizer, options)
-
-
-def _averages_already() -> Exception:
-    return explained(ValueError, "DistributedOptimizer() was given an optimizer that averages gradients already")
 
 
 def averages(optimizer: Any) -> bool:
@@ -168,45 +143,24 @@ def _name_of(argument: str, value: Any, names: dict[str, Any]) -> str:
     raise explained(ValueError, f"{argument} must be one of Horovod's {' and '.join(names)}, not {value!r}")
 
 
-def _configured(optimizer: Any) -> Iterator[Any]:
-    """An optimizer, and the optimizers that its configuration has. The map of a MultiOptimizer may be a function."""
-    yield optimizer
-    for part in () if _function_map(optimizer) else _inside(optimizer):
-        yield from _configured(part)
-
-
-def _function_map(optimizer: Any) -> Any:
-    """The function by which a MultiOptimizer chooses optimizers. None: it has none."""
-    chosen = getattr(optimizer, "_optimizer_map", None)
-    return None if chosen is None or isinstance(chosen, keras.optimizers.OptimizerMap) else chosen
-
-
-def _function_rate(optimizer: Any) -> Any:
-    """The function or schedule that is the learning rate of an optimizer. None: it is a number."""
-    rate = getattr(optimizer, "_learning_rate", None)
-    return rate if callable(rate) and not isinstance(rate, keras.Variable) else None
-
-
 @contextlib.contextmanager
-def _without_functions(optimizer: Any) -> Iterator[list[dict[str, Any]]]:
-    """Replaces functions by values that Keras can make again from a configuration, for a time.
+def _without_functions(optimizer: Any) -> Iterator[list[Any]]:
+    """Replaces learning rates that are functions or schedules by a number, for a time. Gives them by part, or None.
 
-    Keras refuses lambdas, and functions and schedules that are not registered. Gives the functions of each part.
+    Keras refuses to make lambdas, and functions and schedules that are not registered, again from a configuration.
     """
-    parts, kept = list(_configured(optimizer)), []
-    for part in parts:
-        functions = {"_learning_rate": _function_rate(part), "_optimizer_map": _function_map(part)}
-        kept.append({name: value for name, value in functions.items() if value is not None})
+    parts = list(_parts(optimizer))
+    rates = [getattr(part, "_learning_rate", None) for part in parts]
+    functions = [rate if callable(rate) and not isinstance(rate, keras.Variable) else None for rate in rates]
     try:
-        for part, functions in zip(parts, kept):
-            if "_learning_rate" in functions:
+        for part, function in zip(parts, functions):
+            if function is not None:
                 vars(part)["_learning_rate"] = 0.5
-            if "_optimizer_map" in functions:
-                vars(part)["_optimizer_map"] = keras.optimizers.OptimizerMap(keras.optimizers.SGD())
-        yield kept
+        yield functions
     finally:
-        for part, functions in zip(parts, kept):
-            vars(part).update(functions)
+        for part, function in zip(parts, functions):
+            if function is not None:
+                vars(part)["_learning_rate"] = function
 
 
 @keras.saving.register_keras_serializable("horovod_data", "DistributedOptimizer")
@@ -214,18 +168,16 @@ class _Averaging(_Base):
     """Stands before the class of an optimizer, in a class that has both as its bases."""
 
     _plain: Any  # the class of the optimizer
-    _options: _Options
+    _options: SimpleNamespace  # the arguments of DistributedOptimizer()
     _prefix: str
 
     @classmethod
-    def made_of(cls, optimizer: Any, options: _Options) -> Any:
+    def made_of(cls, optimizer: Any, options: SimpleNamespace) -> Any:
         with _without_functions(optimizer) as functions:
             made = super().from_config(optimizer.get_config())
-        for part, its in zip(list(_configured(made)), functions):
-            if "_learning_rate" in its:
-                part.learning_rate = its["_learning_rate"]
-            if "_optimizer_map" in its:
-                part._optimizer_map, part._inner_optimizers = its["_optimizer_map"], []
+        for part, function in zip(_parts(made), functions):
+            if function is not None:
+                part.learning_rate = function
         made._options = options
         made._prefix = ""
         copy_state(optimizer, made)
@@ -234,7 +186,7 @@ class _Averaging(_Base):
     def get_config(self) -> dict[str, Any]:
         plain = self._plain.__new__(self._plain)  # from_config() can't make each learning rate again
         vars(plain).update(vars(self))
-        return {"optimizer": keras.saving.serialize_keras_object(plain), **dataclasses.asdict(self._options)}
+        return {"optimizer": keras.saving.serialize_keras_object(plain), **vars(self._options)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -248,8 +200,6 @@ class _Averaging(_Base):
         if self.built:
             return
         super().build(variables)
-        if any(averages(part) for part in _inside(self)):  # a MultiOptimizer's function may have made it only now
-            raise _averages_already()
         if self._options.backward_passes_per_step > 1:
             self._passes = self.add_variable((), dtype="int32", name="backward_passes")
             self._sums = [self.add_variable_from_reference(each, name="gradient_sum") for each in variables]
@@ -306,7 +256,7 @@ class _Averaging(_Base):
         return [averaged.get(name) for name in names]
 
 
-def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[str, Any]]:
+def _averaged_dense(grads: dict[str, Any], options: SimpleNamespace) -> Iterator[tuple[str, Any]]:
     how: dict[str, Any] = {
         "op": _OPS[options.op],
         "compression": _COMPRESSIONS[options.compression],
@@ -331,7 +281,7 @@ def _averaged_dense(grads: dict[str, Any], options: _Options) -> Iterator[tuple[
             yield from zip(group, hvd.grouped_allreduce([grads[name] for name in group], name=group[0], **how))
 
 
-def _averaged_slices(grad: Any, name: str, options: _Options) -> Any:
+def _averaged_slices(grad: Any, name: str, options: SimpleNamespace) -> Any:
     """The rows of all ranks. Two of them may have the same index: they stand for their sum."""
     with tf.device(options.device_sparse):
         values = hvd.allgather(grad.values, name=f"{name}.values", ignore_name_scope=True)

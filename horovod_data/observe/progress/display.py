@@ -24,25 +24,26 @@ class Shown(NamedTuple):
 
 
 def make(how: str, seconds: float, attempt: int = 1) -> Union[Lines, OneLine]:
-    """Chooses a display. `how`: a value of settings.PROGRESS. `seconds`: the time from line to line. `attempt`: the
-    number of this start of the job."""
+    """Chooses a display.
+
+    Args:
+      how: a value of settings.PROGRESS.
+      seconds: the time from line to line.
+      attempt: the number of this start of the job. 1 is not shown.
+    """
     try:
         terminal = sys.stderr.isatty()
     except (AttributeError, OSError, ValueError):  # there is no stderr, it is closed, or it is an object of the program
         terminal = False
-    return OneLine(attempt) if how == "bar" or terminal else Lines(seconds, attempt)
-
-
-def _before(attempt: int) -> str:
-    """The beginning of a line."""
-    return f"attempt {attempt}, " if attempt > 1 else ""
+    before = f"attempt {attempt}, " if attempt > 1 else ""
+    return OneLine(before) if how == "bar" or terminal else Lines(before, seconds)
 
 
 class Lines:
-    """Writes a line for each channel whose epoch is running, every `seconds` seconds."""
+    """Writes a line for each channel whose epoch is running, every `seconds` seconds. `before` begins each line."""
 
-    def __init__(self, seconds: float, attempt: int = 1) -> None:
-        self._seconds, self._before = seconds, _before(attempt)
+    def __init__(self, before: str, seconds: float) -> None:
+        self._before, self._seconds = before, seconds
         self._due: dict[str, float] = {}
         self._steps: dict[str, int] = {}  # the steps at the last line
 
@@ -69,10 +70,10 @@ class Lines:
 
 
 class OneLine:
-    """Rewrites one line, which shows all channels whose epochs are running."""
+    """Rewrites one line, which shows all channels whose epochs are running. `before` begins it."""
 
-    def __init__(self, attempt: int = 1) -> None:
-        self._before = _before(attempt)
+    def __init__(self, before: str) -> None:
+        self._before = before
         self._next = 0.0
         self._dirty = False
 

@@ -8,7 +8,6 @@ and the thread waits for no step.
 
 from __future__ import annotations
 
-import collections
 import os
 import sys
 import threading
@@ -32,7 +31,6 @@ _PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
 # A terminal that takes no output must not delay the end of the job for longer than this.
 _JOIN_SECONDS = 2.0
 
-_Times = Mapping[tuple[int, int], times.Process]  # the key is times.who()
 _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
@@ -62,9 +60,9 @@ def stop() -> None:
 
 
 def renew(channel: str) -> None:
-    """Keeps the numbers of the last channel of this name. Call it before a new channel replaces that channel."""
-    if _watch is not None and channel in _expected and not _watch.forked() and (own := times.own()):
-        _watch.replaced.append((own, {channel: _expected[channel]}))
+    """Notes the last numbers of this channel. Call it before a new channel of its name replaces it."""
+    if _watch is not None and channel in _expected and not _watch.forked():
+        _watch.look()
 
 
 def expect(channel: str, steps: int) -> None:
@@ -73,24 +71,29 @@ def expect(channel: str, steps: int) -> None:
         _expected[channel] = steps if steps >= 0 else None
 
 
+class _Channel(Epochs):
+    """A channel that is shown."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.of_channel = number  # tells channels of one name apart
+        self.begun: Mapping[tuple[int, int], times.Process] = {}  # the times at the begin of its epoch, by times.who()
+
+
 class Watch:
     """The thread and its data."""
 
     def __init__(self, shown_by: Union[display.Lines, display.OneLine]) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
         self.forked = fork_check()
-        # For each channel that a new channel of its name replaced: the times of rank 0 before that, and the expected
-        # steps of the old channel's epochs.
-        self.replaced: collections.deque[tuple[times.Process, Mapping[str, Optional[int]]]] = collections.deque()
         self._display = shown_by
         self._stopped = threading.Event()
         # held while the program must not fork, because a child would inherit stderr's lock
         self._showing = threading.Lock()
         self._held = False
-        # By channel:
-        self._epochs: dict[str, Epochs] = {}
-        self._numbers: dict[str, int] = {}  # tells channels of one name apart
-        self._begun: dict[str, _Times] = {}  # the times at the begin of the channel's epoch
+        self._lock = threading.Lock()  # of all that follows
+        self._channels: dict[str, _Channel] = {}
+        self._ended: list[tuple[str, Ended]] = []  # not yet shown
         self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
         self._asked = 0.0  # time of the last question
 
@@ -99,10 +102,10 @@ class Watch:
             while not self._stopped.wait(_LOOK_SECONDS):
                 if bindings.state() is not bindings.State.RUNNING:
                     return
-                self._look(_PATIENCE_SECONDS)
+                self._show(_PATIENCE_SECONDS)
             for _ in range(2):  # an epoch is over when the second look finds no more time in it
                 if bindings.state() is bindings.State.RUNNING:
-                    self._look(_LAST_PATIENCE_SECONDS)
+                    self._show(_LAST_PATIENCE_SECONDS)
             with self._showing:
                 self._display.close()
         except (OSError, ValueError):  # stderr is closed
@@ -113,67 +116,57 @@ class Watch:
         self._stopped.set()
         self.thread.join(_JOIN_SECONDS)
 
-    def _look(self, patience: float) -> None:
-        now = time.monotonic()
-        ended: list[tuple[str, Ended]] = []
-        while True:
-            own = times.own()
-            if not self.replaced:  # otherwise `replaced` may have newer times than `own`
-                break
-            while self.replaced:
-                before, expected = self.replaced.popleft()
-                ended += self._seen(now, before, expected)
-        if not own:
-            return
+    def look(self) -> None:
+        """Reads the times of rank 0. Any thread may call it."""
+        with self._lock:
+            if own := times.own():
+                self._look(own)
+
+    def _look(self, own: times.Process) -> None:
         self._times[times.who(own)] = own
-        ended += self._seen(now, own)
-        ended += self._forget(own)
-        running = {name: epochs for name, epochs in self._epochs.items() if epochs.under_way}
-        if self._due(now, at_once=bool(ended), running=bool(running)):
-            self._times |= {times.who(one): one for one in times.of_all(patience)}
-            self._asked = now
-        over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
-        for name in {name for name, _ in ended} & self._epochs.keys():
-            self._begun[name] = {
-                who: {**one, "channels": {name: one["channels"][name]}}
-                for who, one in self._times.items()
-                if name in one["channels"]
+        for name, one in times.trainers(own).items():
+            number, tally = own["channels"][name]["options"]["number"], own["channels"][name]["tally"]
+            if name not in self._channels or self._channels[name].of_channel != number:
+                self._end(name)  # a new channel of this name
+                self._channels[name] = _Channel(number)
+            channel = self._channels[name]
+            channel.expected = _expected.get(name)
+            ended = channel.look(
+                Tally(tally["epoch"], tally["steps"], tally["rows"]), Total(one.steps, one.rows, one.total)
+            )
+            self._ended += [(name, each) for each in ended]
+        for name in self._channels.keys() - own["channels"].keys():  # the core has forgotten them
+            self._end(name)
+            _expected.pop(name, None)
+
+    def _end(self, name: str) -> None:
+        if name in self._channels:
+            self._ended += [(name, each) for each in self._channels.pop(name).over()]
+
+    def _show(self, patience: float) -> None:
+        self.look()
+        with self._lock:
+            now = time.monotonic()
+            ended, self._ended = self._ended, []
+            running = {name: channel for name, channel in self._channels.items() if channel.under_way}
+            if self._due(now, at_once=bool(ended), running=bool(running)):
+                self._times |= {times.who(one): one for one in times.of_all(patience)}
+                self._asked = now
+            over = [(name, display.Shown(each.text(), self._waits(name), each.steps)) for name, each in ended]
+            for name in {name for name, _ in ended} & self._channels.keys():
+                self._channels[name].begun = {
+                    who: {**one, "channels": {name: one["channels"][name]}}
+                    for who, one in self._times.items()
+                    if name in one["channels"]
+                }
+            shown = {
+                name: display.Shown(channel.text(), self._waits(name), channel.steps)
+                for name, channel in running.items()
             }
-        shown = {
-            name: display.Shown(epochs.text(), self._waits(name), epochs.steps) for name, epochs in running.items()
-        }
         with self._showing:
             for one in over:
                 self._display.end(*one)
             self._display.show(shown, now)
-
-    def _seen(
-        self, now: float, own: times.Process, expected: Mapping[str, Optional[int]] = {}
-    ) -> list[tuple[str, Ended]]:
-        """Returns the epochs that have ended, according to these times of rank 0.
-
-        `expected`: the steps of an epoch, for replaced channels.
-        """
-        ended: list[tuple[str, Ended]] = []
-        for name, one in times.trainers(own).items():
-            number, tally = own["channels"][name]["options"]["number"], own["channels"][name]["tally"]
-            if self._numbers.setdefault(name, number) != number:  # a new channel of this name
-                ended += [(name, each) for each in self._epochs.pop(name).over()]
-                self._numbers[name] = number
-            epochs = self._epochs.setdefault(name, Epochs())
-            epochs.expected = expected.get(name, _expected.get(name))
-            tally = Tally(tally["epoch"], tally["steps"], tally["rows"])
-            ended += [(name, each) for each in epochs.look(now, tally, Total(one.steps, one.rows, one.total))]
-        return ended
-
-    def _forget(self, own: times.Process) -> list[tuple[str, Ended]]:
-        """Forgets the channels that the core has forgotten. Their epochs end."""
-        ended: list[tuple[str, Ended]] = []
-        for name in self._epochs.keys() - own["channels"].keys():
-            ended += [(name, each) for each in self._epochs.pop(name).over()]
-            for known in (self._numbers, self._begun, _expected):
-                known.pop(name, None)
-        return ended
 
     def _due(self, now: float, at_once: bool, running: bool) -> bool:
         """Says whether to ask the other processes again. Answers of many processes are expensive."""
@@ -182,12 +175,12 @@ class Watch:
 
     def _waits(self, name: str) -> str:
         """A text that says which ranks have waited for what in the channel's epoch."""
-        if name not in self._epochs:  # the core has forgotten the channel's times
+        if name not in self._channels:  # the core has forgotten the channel's times
             return ""
-        for channel in times.channels(times.since(self._times.values(), self._begun.get(name, {}))):
+        for channel in times.channels(times.since(self._times.values(), self._channels[name].begun)):
             if channel.name == name:
                 return verdict.judge(channel).brief(len(channel.trainers))
-        return "" if self._epochs[name].steps else "rank 0 waits for its first batch"
+        return "" if self._channels[name].steps else "rank 0 waits for its first batch"
 
     # ---- Forks.
 

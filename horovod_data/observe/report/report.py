@@ -41,13 +41,7 @@ def report() -> TimesReport:
     out a process that does not answer within five seconds. Times count from the creation of the channel, or from
     `stats(reset=True)` on the process.
 
-    The table has:
-
-    - For each rank: the steps, the time of a step and its parts, and the queue. The parts are: waiting for batches,
-      making tensors of them, the program's own work. The queue is the mean number of batches that had arrived when the
-      program asked for a batch.
-    - For each reader: the parts of its time. The parts are: the pipeline's work; cutting, copying and sending; waiting
-      for credit of a rank.
+    docs/report.md explains the table and the verdict.
 
     Returns:
       The printed report with its numbers: `.channels["train"].trainers[0].wait` (seconds),

@@ -11,7 +11,6 @@ import dataclasses
 from statistics import fmean
 from typing import Optional, Sequence
 
-from ... import plan
 from ..times import Channel, Reader, Trainer
 
 # A rank that waits for less than this part of a step is limited by its own work.
@@ -133,7 +132,7 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
         )
         awaited = f"slow {slow.name}"
     more = max(2, len(channel.readers) + 1)
-    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
+    now, then = _now(channel, trainers), max(_own(trainers), _busy(channel) / more)
     gain = now / then if then else 1.0
     if gain < _WORTH:
         return Verdict("reader", text, share, awaited=awaited)
@@ -145,29 +144,13 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
     hosts = sorted({one.host for one in trainers} - {reader.host})
     way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)}" if hosts else f"on {reader.host}"
-    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
+    fullest = max(collections.Counter(one.host for one in trainers).values())
+    now, then = _now(channel, trainers), max(_own(trainers), _busy(channel) * fullest / len(trainers))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
         text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements would give a part of this gain"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
-
-
-def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Readers) -> float:
-    """Seconds of a step with these readers and with fast links, by plan's model and the times measured here."""
-    ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
-    busy = max(_busy(channel), 1e-9)
-    job = plan.Job(
-        ranks=ranks,
-        ranks_per_host=max(hosts.values()),
-        batch_bytes=1.0,
-        step_seconds=_own(trainers),
-        link_gbit=1e6,
-        prefetch=max(channel.prefetch, readers.dedicated),
-        pipeline_bytes_per_second=ranks / busy,
-    )
-    costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # the cost of batches is already in `busy`
-    return 1 / plan.predict(job, readers, costs).steps_per_second
 
 
 def _work(channel: Channel) -> list[float]:
