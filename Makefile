@@ -153,8 +153,9 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 
 # What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, weights and metrics of Keras.
 SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
-# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras.
-SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks)
+# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras, such as BackupAndRestore, also under the launcher.
+SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks) \
+  tests/faults/test_restarted_jobs.py::test_killed_ranks_in_mid_epoch
 smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15
 	@$(SETUP) horovod
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
@@ -208,7 +209,6 @@ lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	ls -S build/lint/*.cc | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet --config-file=.clang-tidy \
 	  --checks=-bugprone-suspicious-include "$$1" -- '"$$flags"' -Xclang -analyzer-opt-analyze-headers' sh
 
-MINUTES ?= 10
 SOAK_ARGS ?=
 soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=10; memory must stay level
 	@$(SETUP) horovod

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
+import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from page import DOCS, LIMIT, OURS, RIVAL, put
+from page import DOCS, rate
+
+# Ours, what others do, and what can't be done better.
+OURS, RIVAL, LIMIT = "#1b7837", "#9970ab", "#bbbbbb"
 
 PAGES = {
     "even-steps.md": DOCS / "even-steps.md",
@@ -24,11 +28,10 @@ PAGES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     name: str
     value: float
-    colour: str = RIVAL
+    colour: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,121 +56,98 @@ def told(benchmark: str) -> dict[str, Any]:
     return found
 
 
+def bars(
+    value: Callable[[str], float], ours: dict[str, str], rivals: dict[str, str], limits: dict[str, str] = {}
+) -> list[Bar]:
+    """Bars with the names of ways on the chart, by their names in the results."""
+    colours = ((ours, OURS), (rivals, RIVAL), (limits, LIMIT))
+    return [Bar(name, value(way), colour) for names, colour in colours for way, name in names.items()]
+
+
 def alternatives() -> list[Panel]:
     (profile,) = (result for result in told("storage")["results"] if result["profile"] == "resnet50")
-    names = {
-        "horovod_data, per_rank": ("horovod_data", OURS),
-        "hvd.alltoall": ("hvd.alltoall", RIVAL),
-        "hvd.broadcast + slice": ("hvd.broadcast + slice", RIVAL),
-        "tf.data service": ("tf.data service", RIVAL),
-        "all read + shard": ("all read + shard", RIVAL),
-    }
     ways = {way["name"]: way for way in profile["ways"] if way["source"] == "files"}
-    bars = [
-        Bar(name, 100 * statistics.median(each["busy"] for each in ways[way]["rounds"]), colour)
-        for way, (name, colour) in names.items()
-    ]
-    return [Panel("ResNet-50 from files, 4 ranks", "% of the time in which an accelerator computes", bars)]
+    rivals = ("hvd.alltoall", "hvd.broadcast + slice", "tf.data service", "all read + shard")
+    shown = bars(
+        lambda way: 100 * median(each["busy"] for each in ways[way]["rounds"]),
+        ours={"horovod_data, per_rank": "horovod_data"},
+        rivals={name: name for name in rivals},
+    )
+    return [Panel("ResNet-50 from files, 4 ranks", "% of the time in which an accelerator computes", shown)]
 
 
 def limits() -> list[Panel]:
-    names = {
-        "horovod_data, per_rank": ("horovod_data,\nto 4 ranks", OURS),
-        "all read + shard": ("all read + shard,\nto 4 ranks", RIVAL),
-        "pipeline alone": ("the same pipeline\nalone, 1 process", LIMIT),
-    }
     results = {result["name"]: result for result in told("pipeline")["results"]}
-    bars = [
-        Bar(name, result["elements_per_step"] * result["steps"] / statistics.median(result["seconds"]), colour)
-        for result, (name, colour) in ((results[way], shown) for way, shown in names.items())
-    ]
-    return [Panel("Batches of 1 MiB from files", "batches per second", bars)]
+    shown = bars(
+        lambda way: results[way]["elements_per_step"] * rate(results[way]),
+        ours={"horovod_data, per_rank": "horovod_data,\nto 4 ranks"},
+        rivals={"all read + shard": "all read + shard,\nto 4 ranks"},
+        limits={"pipeline alone": "the same pipeline\nalone, 1 process"},
+    )
+    return [Panel("Batches of 1 MiB from files", "batches per second", shown)]
 
 
 def scaling() -> list[Panel]:
-    names = {
-        "a reader on each host": ("horovod_data,\na reader on each host", OURS),
-        "one reader": ("horovod_data,\none reader", OURS),
-        "hvd.broadcast + slice": ("hvd.broadcast\n+ slice", RIVAL),
-    }
     panels = []
     for hosts in (2, 4):
         results = {result["name"]: result for result in told("scaling")["over_hosts"] if result["hosts"] == hosts}
-        bars = [
-            Bar(name, results[way]["batches"] / statistics.median(results[way]["seconds"]), colour)
-            for way, (name, colour) in names.items()
-        ]
-        panels.append(Panel(f"{hosts} hosts of 2 ranks, lines of 1 Gbit/s", "batches of 1 MiB per second", bars))
+        shown = bars(
+            lambda way: results[way]["batches"] / median(results[way]["seconds"]),
+            ours={
+                "a reader on each host": "horovod_data,\na reader on each host",
+                "one reader": "horovod_data,\none reader",
+            },
+            rivals={"hvd.broadcast + slice": "hvd.broadcast\n+ slice"},
+        )
+        panels.append(Panel(f"{hosts} hosts of 2 ranks, lines of 1 Gbit/s", "batches of 1 MiB per second", shown))
     return panels
 
 
 def proof() -> list[Panel]:
     panels = []
-    results = {
-        (result["ranks"], result["milliseconds"]): result
-        for result in told("certificate")["results"]
-        if result["bytes"] == 1 << 20
-    }
-    for ranks in (2, 4):
-        result = results[ranks, 10]
-        bars = [
-            Bar("verify=True", 1e3 * statistics.median(result["on"]), OURS),
-            Bar("without", 1e3 * statistics.median(result["off"]), LIMIT),
-        ]
-        panels.append(
-            Panel(f"{ranks} ranks, 1 MiB each, a step that computes for 10 ms", "ms per step", bars, digits=2)
-        )
+    for result in told("certificate")["results"]:
+        if (result["bytes"], result["milliseconds"]) == (1 << 20, 10):
+            shown = bars(lambda way: 1e3 * median(result[way]), {"on": "verify=True"}, {}, {"off": "without"})
+            title = f"{result['ranks']} ranks, 1 MiB each, a step that computes for 10 ms"
+            panels.append(Panel(title, "ms per step", shown, digits=2))
     return panels
 
 
 def memory() -> list[Panel]:
     data = told("memory")
-    mebibyte = float(1 << 20)
-    bars = []
-    for prefetch, name in ((0, "default"), (1, "prefetch=1"), (2, "prefetch=2"), (8, "prefetch=8")):
-        (reader,) = (
-            each
-            for each in data["results"]
-            if (each["rank"], each["pipeline"], each["prefetch"]) == (0, "batch", prefetch)
-        )
-        bars.append(Bar(name, (reader["private"] + reader["shared"]) / mebibyte, OURS))
-        bars.append(Bar("the formula", (reader["widest"] + 3) * data["step"] / mebibyte, LIMIT))
-    return [Panel("The reader, 4 ranks, steps of 16 MiB", "MiB", bars)]
+    shown = []
+    for result in data["results"]:
+        if (result["rank"], result["pipeline"]) == (0, "batch"):
+            name = f"prefetch={result['prefetch']}" if result["prefetch"] else "default"
+            shown.append(Bar(name, (result["private"] + result["shared"]) / 2**20, OURS))
+            shown.append(Bar("the formula", (result["widest"] + 3) * data["step"] / 2**20, LIMIT))
+    return [Panel("The reader, 4 ranks, steps of 16 MiB", "MiB", shown)]
 
 
 def even() -> list[Panel]:
-    names = {
-        "even_batches, max_cost": ("even_batches,\nmax_cost", OURS),
-        "even_batches, batch_size": ("even_batches,\nbatch_size", OURS),
-        "buckets by length": ("buckets by length", RIVAL),
-        "plain batches": ("plain batches", RIVAL),
-    }
     panels = []
     for sigma in (1.0, 0.6):
-        results = {result["name"]: result for result in told("even")["results"] if _is(result, sigma, ranks=8)}
-        bars = [Bar(name, 100 / results[way]["faster"], colour) for way, (name, colour) in names.items()]
-        panels.append(Panel(f"8 ranks, log-normal lengths, sigma {sigma:g}", "% of the epoch with plain batches", bars))
+        results = {r["name"]: r for r in told("even")["results"] if (r["sigma"], r["ranks"]) == (sigma, 8)}
+        shown = bars(
+            lambda way: 100 / results[way]["faster"],
+            ours={way: way.replace(", ", ",\n") for way in ("even_batches, max_cost", "even_batches, batch_size")},
+            rivals={way: way for way in ("buckets by length", "plain batches")},
+        )
+        title = f"8 ranks, log-normal lengths, sigma {sigma:g}"
+        panels.append(Panel(title, "% of the epoch with plain batches", shown))
     return panels
 
 
 def torch_ranks() -> list[Panel]:
     data = told("torch_ranks")
-    names = {
-        "ours": ("loader(),\na dedicated reader", OURS),
-        "every_rank": ("every rank runs\nthe pipeline", RIVAL),
-        "broadcast": ("rank 0 runs it,\nbroadcast + slice", RIVAL),
-    }
-    bars = []
-    for way, (name, colour) in names.items():
-        memory = statistics.median(each["memory"] for each in data["pipeline"] if each["way"] == way)
-        bars.append(Bar(name, memory / (1 << 30), colour))
-    buffer = data["buffer"] * data["side"] ** 2 * 3 / (1 << 30)
+    shown = bars(
+        lambda way: median(each["memory"] for each in data["pipeline"] if each["way"] == way) / 2**30,
+        ours={"ours": "loader(),\na dedicated reader"},
+        rivals={"every_rank": "every rank runs\nthe pipeline", "broadcast": "rank 0 runs it,\nbroadcast + slice"},
+    )
+    buffer = data["buffer"] * data["side"] ** 2 * 3 / 2**30
     title = f"{data['ranks']} ranks of PyTorch, a shuffle buffer of {buffer:.1f} GiB"
-    return [Panel(title, "GiB of memory of the whole job", bars, digits=1)]
-
-
-def _is(result: dict[str, Any], sigma: float, ranks: int) -> bool:
-    return bool(result["sigma"] == sigma and result["ranks"] == ranks)
+    return [Panel(title, "GiB of memory of the whole job", shown, digits=1)]
 
 
 # By chart: the panels, and the pages that show the chart.
@@ -213,7 +193,7 @@ def draw(name: str, panels: list[Panel], pyplot: Any) -> None:
     pyplot.close(figure)
 
 
-def main(names: Iterable[str]) -> int:
+def main(names: Iterable[str]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -222,10 +202,12 @@ def main(names: Iterable[str]) -> int:
     for name in names or CHARTS:
         make, pages = CHARTS[name]
         draw(name, make(), pyplot)
+        marked = re.compile(f"(<!-- chart {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         for page in pages:
-            put(PAGES[page], f"chart {name}", line(name, page))
-    return 0
+            shown = line(name, page)
+            text = PAGES[page].read_text()
+            PAGES[page].write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", text))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import machine
 
 HERE = Path(__file__).resolve().parent
 GRACE = 10  # seconds that a launcher may take to end its ranks
@@ -35,72 +36,81 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "",
 }
+# Binds each process to a core of its own, with Open MPI and with MPICH.
+BINDING = {"OMPI_MCA_hwloc_base_binding_policy": "core", "HYDRA_BINDING": "core"}
+
+FAILED: list[str] = []  # the jobs and contestants that have failed
 
 
-def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argparse.ArgumentParser:
-    """The options of every benchmark. `about` is the benchmark's docstring."""
+def options(about: str | None, quick: Mapping[str, Any], **settings: Any) -> argparse.ArgumentParser:
+    """A parser with an option for each setting. `settings` has the defaults, and `quick` those with --quick.
+
+    All benchmarks have `seconds` (of a round and contestant, about) and `limit` (seconds of a job).
+    """
+    settings = {"rounds": 7, "seconds": 0.5, "limit": 285.0, **settings}
+    if "--quick" in sys.argv[1:]:
+        settings |= {"rounds": 1, "seconds": 0.02, **quick}
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=seconds, help="about, per round and contestant")
-    parser.add_argument(
-        "--limit", type=float, default=limit, help="seconds for each job; what it has not measured then is missing"
-    )
+    for name, value in settings.items():
+        items = value if isinstance(value, list) else [value]
+        several = "*" if value is items else None
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(
+            option, type=type(items[0]) if items else str, nargs=several, default=value, help=f"{value}"
+        )
     parser.add_argument("--quick", action="store_true", help="small and short: whether every part runs, no measurement")
-    parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
-    parser.add_argument("--docs", action="store_true", help="publish the results in docs/")
+    parser.add_argument("--mpirun", default="mpirun")
+    parser.set_defaults(settings=list(settings), machine=machine.describe())
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """Parses the command line. `quick`: the defaults with --quick."""
-    if "--quick" in sys.argv[1:]:
-        parser.set_defaults(**{"rounds": 1, "seconds": 0.02, **quick})
+def parsed(about: str | None, quick: Mapping[str, Any], **settings: Any) -> argparse.Namespace:
+    """The command line of a benchmark that writes a page. The arguments are those of options()."""
+    parser = options(about, quick, **settings)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
+    parser.add_argument("--docs", action="store_true", help="publish the results in docs/")
     arguments = parser.parse_args()
     if arguments.quick and arguments.docs:
         parser.error("--quick measures nothing that --docs could publish: leave one out")
-    _measure_this_checkout()
-    return arguments
-
-
-def _measure_this_checkout() -> None:
-    """Builds the installed library again if sources changed, in an environment that `make` keeps.
-
-    The ranks import the installed library, unless PYTHONPATH names another.
-    """
+    # The ranks import the installed library, unless PYTHONPATH names another. In an environment that `make` keeps, it
+    # is built again if sources changed.
     package = importlib.util.find_spec("horovod_data")
     installed = package is None or "site-packages" in (package.origin or "")
     if installed and (Path(sys.prefix) / ".stamps" / "op").exists():
         subprocess.run([HERE.parent / "scripts" / "setup.sh", "op"], check=True, env={**os.environ, "VENV": sys.prefix})
+    return arguments
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in arguments.settings}
 
 
 def run(
     module: str,
     ranks: int,
     arguments: argparse.Namespace,
-    given: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
     *,
     env: Mapping[str, str] | None = None,
     mpirun: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs `module` of ranks/ in one job. A job that hangs is ended. Its results until then count."""
+    """Runs `module` of ranks/ in one job, with the settings in `arguments` and in `given`.
+
+    A job that hangs is ended. The results that it has written count.
+    """
     with tempfile.TemporaryDirectory(prefix="hvdata-bench-") as directory:
         out = Path(directory) / "results.json"
-        settings = {
-            "rounds": arguments.rounds,
-            "seconds": arguments.seconds,
-            "out": str(out),
-            "directory": directory,
-            **given,
-        }
+        settings = {**settings_of(arguments), "out": str(out), "directory": directory, **(given or {})}
         program = [sys.executable, "-m", f"ranks.{module}", json.dumps(settings)]
         command = [*(mpirun or shlex.split(arguments.mpirun)), "-np", str(ranks), *program]
         run_job(command, {**ENVIRONMENT, **os.environ, **(env or {})}, arguments.limit, f"{module}, {ranks} ranks")
-        return json.loads(out.read_text()) if out.exists() else []
+        results = json.loads(out.read_text()) if out.exists() else []
+        FAILED.extend(result["name"] for result in results if result.get("error"))
+        return results
 
 
-def run_job(command: Sequence[str], env: Mapping[str, str], limit: float, what: str) -> bool:
-    """Runs a job for at most `limit` seconds. Logs how it ended. Returns whether its status was 0."""
+def run_job(command: Sequence[str], env: Mapping[str, str], limit: float, what: str) -> None:
+    """Runs a job for at most `limit` seconds. Logs how it ended."""
     began = time.monotonic()
     job = subprocess.Popen(command, cwd=HERE, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     status: object
@@ -112,7 +122,8 @@ def run_job(command: Sequence[str], env: Mapping[str, str], limit: float, what: 
         _end(job)
     how = "" if status == 0 else f", ended with status {status}"
     print(f"[bench] {what}: {time.monotonic() - began:.0f} s{how}", file=sys.stderr)
-    return status == 0
+    if status != 0:
+        FAILED.append(what)
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
@@ -124,27 +135,3 @@ def _end(job: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
-
-
-def described(only: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """For each contestant: NAME, ABOUT and LARGEST.
-
-    A separate process reads them, because importing them starts MPI.
-    """
-    script = (
-        "import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
-        "for r in rivals.ALL}))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=HERE,
-        env={**ENVIRONMENT, **os.environ},
-        text=True,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    known: dict[str, tuple[str, tuple[str, float]]] = json.loads(ran.stdout.splitlines()[-1])
-    unknown = set(only) - set(known)
-    if unknown:
-        sys.exit(f"--only: not known: {', '.join(sorted(unknown))}. There are: {', '.join(known)}")
-    return dict(known[key] for key in known if not only or key in only)

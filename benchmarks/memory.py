@@ -4,17 +4,16 @@
     python benchmarks/memory.py                      # prefetch default, 1, 2, 8; four pipelines; about four minutes
     python benchmarks/memory.py --docs               # and publish it in docs/
 
-Writes memory.json, .md and .png to --out. Status 1: something failed, or took more than the formula allows.
+Writes memory.json and .md to --out. Status 1: something failed, or took more than the formula allows.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import launch
-import machine
-from page import LIMIT, OURS, RIVAL, defined, prose, size_name, table, write
+from page import Result, defined, size_name, table, write
 
 PIPELINES = {
     "batch": "it ends with `batch`, which makes its elements in shared memory",
@@ -34,109 +33,71 @@ DEFAULT = 0  # for `prefetch`: no value is given
 BOUND, MOST_STEPS = 64 << 20, 64  # limits of the default window (HOROVOD_DATA_PREFETCH_MB): bytes, and steps
 
 
-def window(said: object, step: int) -> int:
-    """The most steps of the window. A given number, or for the default as many as fit into BOUND, at least 2."""
-    return said if isinstance(said, int) else max(2, min(MOST_STEPS, BOUND // step))
+def summed(group: list[Result], given: int, ranks: int, step: int) -> Result:
+    """The row of the table for one case: the results of its ranks, whose first is the reader."""
+    reader, *trainers = group
+    # The most steps of the window. The default has as many as fit into BOUND, at least 2.
+    steps = given or max(2, min(MOST_STEPS, BOUND // step))
+    row = {
+        "pipeline": reader["pipeline"],
+        "prefetch": str(given) if given else f"default: {max(r['widest'] for r in group)} of at most {steps}",
+        "shared": sum(r["shared"] for r in group),
+        "private": reader["private"],
+        # The steps on their way, the step that waits for credit, the step that ranks use now, and the step that the
+        # pipeline makes next. On the reader's host, the step that ranks use is in the same memory.
+        "most": (steps + 3) * step,
+        "trainer": max(r["private"] for r in trainers),
+        # If batches are messages: the steps that have arrived, and the step in use.
+        "trainer_most": (steps + 1) * (step // ranks),
+        "resident": max(r["resident"] for r in group),
+    }
+    reads, trains = row["shared"] + row["private"] <= row["most"] + SLACK, row["trainer"] <= row["trainer_most"] + SLACK
+    return {**row, "holds": reads and trains}
 
 
-def reader_bytes(prefetch: int, step: int) -> int:
-    """The most bytes in the reader: the steps on their way, and the step that waits for credit."""
-    return (prefetch + 1) * step
+def mib(what: str) -> Callable[[Result], str]:
+    return lambda row: f"{row[what] / 2**20:,.1f}"
 
 
-def hands_bytes(step: int) -> int:
-    """The most bytes beyond reader_bytes(): the step that ranks use now, and the step that the pipeline makes next.
-
-    On the reader's host, the step that ranks use is in the same memory. The second step may also be the pipeline's
-    source.
-    """
-    return 2 * step
-
-
-def trainer_bytes(prefetch: int, share: int) -> int:
-    """The most bytes in a rank that trains, if batches are messages: the steps that have arrived, and the step in
-    use."""
-    return (prefetch + 1) * share
-
-
-def mib(count: float) -> str:
-    return f"{count / 2**20:,.1f}"
+COLUMNS = {
+    "pipeline": lambda row: row["pipeline"],
+    "prefetch": lambda row: row["prefetch"],
+    "shared": mib("shared"),
+    "reader's private": mib("private"),
+    "formula": mib("most"),
+    "trainer's private": mib("trainer"),
+    "its formula": mib("trainer_most"),
+    "resident": mib("resident"),
+    "holds": lambda row: "yes" if row["holds"] else "no",
+}
 
 
 def main() -> int:
-    parser = launch.options(__doc__, seconds=3.0, limit=120)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=64, help="of a global batch")
-    parser.add_argument("--row-bytes", type=int, default=256 << 10)
-    parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES))
-    parser.add_argument(
-        "--prefetch", type=int, nargs="+", default=[DEFAULT, 1, 2, 8], help=f"{DEFAULT}: default settings"
-    )
-    arguments = launch.parsed(parser, seconds=0.3, ranks=2, row_bytes=16 << 10, prefetch=[DEFAULT])
+    # rows: of a global batch. prefetch: DEFAULT for default settings.
+    settings = {
+        "ranks": 4,
+        "rows": 64,
+        "row_bytes": 256 << 10,
+        "pipelines": list(PIPELINES),
+        "prefetch": [DEFAULT, 1, 2, 8],
+    }
+    quick = {"seconds": 0.3, "ranks": 2, "row_bytes": 16 << 10, "prefetch": [DEFAULT]}
+    arguments = launch.parsed(__doc__, quick, **{"seconds": 3.0, "limit": 120.0, **settings})
     step = arguments.rows * arguments.row_bytes
-    share = step // arguments.ranks
-    told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}
-    results: list[dict[str, Any]] = []
-    cases = [(pipeline, prefetch) for pipeline in arguments.pipelines for prefetch in arguments.prefetch]
-    # A separate job for each case, because memory that was used once may be kept. With --quick, one job does all cases.
-    jobs = [([pipeline], prefetch) for pipeline, prefetch in cases]
-    if arguments.quick:
-        shared_jobs = [[name for name in arguments.pipelines if (name == MESSAGES) == apart] for apart in (False, True)]
-        jobs = [(names, prefetch) for names in shared_jobs if names for prefetch in arguments.prefetch]
-    for names, prefetch in jobs:
-        results += launch.run(
-            "memory",
-            arguments.ranks,
-            arguments,
-            {
-                "pipelines": names,
-                "rows": arguments.rows,
-                "row_bytes": arguments.row_bytes,
-                "prefetch": prefetch,
-                "keep": KEEP[names == [MESSAGES]],
-            },
-            env={
-                **({"HOROVOD_DATA_PAYLOAD": "message", **GIVEN_BACK} if names == [MESSAGES] else {}),
-                **({"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {}),
-            },
-        )
-    told["results"] = results
-
-    rows, bars = [], []
-    for pipeline, prefetch in cases:
-        group = [r for r in results if (r["pipeline"], r["prefetch"]) == (pipeline, prefetch)]
-        if not group:
-            continue
-        shared = sum(r["shared"] for r in group)
-        reader = shared + group[0]["private"]
-        steps = window(group[0]["window"], step)
-        most = reader_bytes(steps, step) + hands_bytes(step)
-        trainer = max((r["private"] for r in group[1:]), default=0)
-        trainer_most = trainer_bytes(steps, share)
-        holds = reader <= most + SLACK and trainer <= trainer_most + SLACK
-        name = (
-            f"default: {max(r['widest'] for r in group)} of at most {steps}" if prefetch == DEFAULT else str(prefetch)
-        )
-        rows.append(
-            [
-                pipeline,
-                name,
-                mib(shared),
-                mib(group[0]["private"]),
-                mib(most),
-                mib(trainer),
-                mib(trainer_most),
-                mib(max(r["resident"] for r in group)),
-                "yes" if holds else "no",
-            ]
-        )
-        bars.append((pipeline, name, shared, group[0]["private"], most))
+    results, rows = [], []
+    # A separate job for each case, because memory that was used once may be kept.
+    for pipeline in arguments.pipelines:
+        for prefetch in arguments.prefetch:
+            given = {"pipelines": [pipeline], "prefetch": prefetch, "keep": KEEP[pipeline == MESSAGES]}
+            env = {"HOROVOD_DATA_PAYLOAD": "message", **GIVEN_BACK} if pipeline == MESSAGES else {}
+            env |= {"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {}
+            group = launch.run("memory", arguments.ranks, arguments, given, env=env)
+            results += group
+            rows += [summed(group, prefetch, arguments.ranks, step)] if group else []
     text = [
-        prose(
-            f"Global batches have {size_name(step)} ({arguments.rows} rows). {arguments.ranks} ranks train, and rank 0 reads. First ranks "
-            "take steps as they come, so they wait and the default window widens. Then each rank keeps each share for 20 ms, or 80 ms with "
-            "*messages*, so the reader is always ahead. Figures are peaks in MiB, beyond the memory of the same job with rows of 64 bytes."
-        ),
+        f"Global batches have {size_name(step)} ({arguments.rows} rows). {arguments.ranks} ranks train, and rank 0 reads. First ranks "
+        "take steps as they come, so they wait and the default window widens. Then each rank keeps each share for 20 ms, or 80 ms with "
+        "*messages*, so the reader is always ahead. Figures are peaks in MiB, beyond the memory of the same job with rows of 64 bytes.",
         "",
         "The pipelines have no prefetch of their own:",
         *defined({name: PIPELINES[name] for name in arguments.pipelines}),
@@ -153,46 +114,9 @@ def main() -> int:
                 "Holds": f"yes if the formula holds, within the {size_name(SLACK)} to which allocators round",
             }
         ),
-        *table(
-            [
-                "pipeline",
-                "prefetch",
-                "shared",
-                "reader's private",
-                "formula",
-                "trainer's private",
-                "formula",
-                "resident",
-                "holds",
-            ],
-            rows,
-        ),
+        *table(rows, COLUMNS),
     ]
-
-    def draw(pyplot: Any) -> Any:
-        figure, axis = pyplot.subplots(figsize=(9, 3))
-        names = [f"{pipeline}\nprefetch {prefetch}" for pipeline, prefetch, *_ in bars]
-        axis.bar(names, [most / 2**20 for *_, most in bars], width=0.7, color=LIMIT, label="formula")
-        axis.bar(names, [shared / 2**20 for *_, shared, _, _ in bars], width=0.4, color=OURS, label="shared")
-        axis.bar(
-            names,
-            [own / 2**20 for *_, own, _ in bars],
-            width=0.4,
-            color=RIVAL,
-            label="reader's private",
-            bottom=[shared / 2**20 for *_, shared, _, _ in bars],
-        )
-        axis.tick_params(axis="x", labelsize=6)
-        axis.set_ylabel(f"MiB, steps of {size_name(step)}")
-        axis.legend()
-        return figure
-
-    summary = table(
-        ["pipeline", "prefetch", "MiB of the reader, shared and private", "formula"],
-        [[pipeline, prefetch, mib(shared + own), mib(most)] for pipeline, prefetch, shared, own, most in bars],
-    )
-    write("memory", told, text, summary, arguments, draw)
-    return 0 if len(rows) == len(cases) and all(row[-1] == "yes" for row in rows) else 1
+    return write("memory", arguments, text, step=step, results=results) or int(not all(row["holds"] for row in rows))
 
 
 if __name__ == "__main__":

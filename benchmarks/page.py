@@ -1,25 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the results of a benchmark: JSON, a Markdown page and a plot. With --docs it publishes them in docs/."""
+"""Writes the results of a benchmark: JSON and a Markdown page. With --docs they go into docs/."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import launch
 import machine
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-OURS, RIVAL, LIMIT = "#1b7837", "#9970ab", "#bbbbbb"
-COLOURS = {"ours": OURS, "rival": RIVAL, "limit": LIMIT}
+Result = dict[str, Any]
+
+
+# ---- Figures.
 
 
 def size_name(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the rounds' ratios. The machine's own pace drifts by more than many differences."""
+    return float(statistics.median(a / b for a, b in zip(above, below)))
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """The median, and in brackets the lowest and the highest value."""
+    middle, low, high = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low}-{high})"
+
+
+# The next functions take a result of ranks/turns.py.
+
+
+def rates(result: Result) -> list[float]:
+    """Steps per second of each round."""
+    return [result["steps"] / seconds for seconds in result["seconds"]]
+
+
+def rate(result: Result) -> float:
+    return float(statistics.median(rates(result)))
+
+
+def cpu_per_gigabyte(result: Result) -> float:
+    """Processor seconds of all ranks for each GB that all ranks received."""
+    moved: float = result["cpu_steps"] * result["ranks"] * result["bytes"] / 1e9
+    return float(statistics.median(result["cpu"])) / moved
+
+
+def named(group: list[Result], name: str) -> Result | None:
+    return next((r for r in group if r["name"] == name and not r["error"]), None)
+
+
+# ---- Markdown.
 
 
 def prose(text: str) -> str:
@@ -29,77 +68,33 @@ def prose(text: str) -> str:
 
 def defined(terms: dict[str, str]) -> list[str]:
     """The lines of a Markdown list that says what each term of a table means, between blank lines."""
-    return ["", *[f"- *{term}*: {prose(meaning)}" for term, meaning in terms.items()], ""]
+    return ["", *[f"- *{term}*: {meaning}" for term, meaning in terms.items()], ""]
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table, between blank lines.
+def table(results: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> list[str]:
+    """The lines of a Markdown table, between blank lines. A column has a header and makes its cell of a result.
 
     The first column is aligned to the left, figures to the right.
     """
-    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    rows = [[cell(result) for cell in columns.values()] for result in results]
+    lines = [list(columns), ["---", *["--:"] * (len(columns) - 1)], *rows]
     return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
 
 
-def write(
-    name: str,
-    told: dict[str, Any],
-    text: list[str],
-    summary: list[str],
-    arguments: argparse.Namespace,
-    draw: Callable[[Any], Any],
-) -> None:
-    """Writes `told` as NAME.json, and `summary` and `text` as NAME.md.
-
-    `draw` takes matplotlib.pyplot and returns the figure. Without matplotlib there is no picture.
-    """
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    told["machine"]["load_after"] = machine.load()
-    body = _joined(
-        [machine.sentence(told["machine"]), "", "## In short", "", *summary, "", "## All figures", "", *text]
-    )
-    (arguments.out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
-    (arguments.out / f"{name}.md").write_text(body)
-    plotted = _plot(arguments.out / f"{name}.png", draw)
+def write(name: str, arguments: argparse.Namespace, text: list[str], **told: Any) -> int:
+    """Writes the machine, the settings and `told` as JSON, and `text` as a page. Returns 1 if something has failed."""
+    told = {"machine": {**arguments.machine, "load_after": machine.load()}, **launch.settings_of(arguments), **told}
+    lines = "\n".join([machine.sentence(told["machine"]), "", *text])
+    body = re.sub("\n{3,}", "\n\n", lines).strip() + "\n"
+    folder, stem, head = arguments.out, name, ""
     if arguments.docs:
-        _publish(name, arguments.out, body, plotted)
+        folder, stem = DOCS, f"benchmark_{name}"
+        head = (
+            f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. What it means for you: "
+            f"[Performance](performance.md). All rounds: [{stem}.json]({stem}.json).\n\n"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{stem}.json").write_text(json.dumps(told, indent=1) + "\n")
+    (folder / f"{stem}.md").write_text(head + body)
     print(body)
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
-
-
-def _plot(path: Path, draw: Callable[[Any], Any]) -> bool:
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure = draw(pyplot)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    return True
-
-
-def _publish(name: str, out: Path, body: str, plotted: bool) -> None:
-    """Copies the figures, the page and the plot into docs/. charts.py draws the charts of docs/performance.md from
-    them."""
-    page = f"benchmark_{name}"
-    shutil.copy(out / f"{name}.json", DOCS / f"{page}.json")
-    picture = ""
-    if plotted:
-        shutil.copy(out / f"{name}.png", DOCS / f"{page}.png")
-        picture = f"\n![The plot of benchmarks/{name}.py]({page}.png)\n"
-    (DOCS / f"{page}.md").write_text(
-        f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. What it means for you: "
-        f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}"
-    )
-
-
-def put(page: Path, name: str, shown: str) -> None:
-    """Writes `shown` between the two marks `<!-- name -->` and `<!-- end -->` of a page."""
-    marked = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    page.write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", page.read_text()))
+    return 1 if launch.FAILED else 0

@@ -3,7 +3,7 @@
 
 The numbers come from configs/dlio/workload/{cosmoflow,resnet50,unet3d}_h100.yaml in github.com/mlcommons/storage,
 commit caa90c9. github.com/argonne-lcf/dlio_benchmark, commit e1919d7, has the same. Values that they lack are DLIO's
-defaults. Three choices are ours: `files`, which limits the space; `aim`; all records of a profile have the mean length.
+defaults. Two choices are ours: `files`, which limits the space; all records of a profile have the mean length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class Profile:
     computation_threads: int
     shuffle: int  # shuffle_size; 0: sample_shuffle is off
     mark: float  # metric.au: the lowest accelerator utilisation that passes
-    aim: float  # the utilisation that we want to reach
 
     @property
     def batch(self) -> int:
@@ -60,7 +59,6 @@ PROFILES = {
         computation_threads=1,
         shuffle=2,
         mark=0.70,
-        aim=0.95,
     ),
     "resnet50": Profile(
         "ResNet-50",
@@ -75,7 +73,6 @@ PROFILES = {
         computation_threads=8,
         shuffle=0,
         mark=0.90,
-        aim=0.95,
     ),
     "unet3d": Profile(
         "3D U-Net",
@@ -90,6 +87,5 @@ PROFILES = {
         computation_threads=1,
         shuffle=0,
         mark=0.90,
-        aim=0.90,
     ),
 }

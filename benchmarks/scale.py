@@ -5,10 +5,9 @@
     python benchmarks/scale.py --docs                # and publish it in docs/
 
 Its jobs use neither TensorFlow nor Python. csrc/tests/scale_job.cc is a program on the engine alone, whose trainers
-check the fingerprint of every row. CMake builds it here (build/scale) if no --program is given. All processes are on
-this machine.
-Hosts are only names for the engine: ranks with the same name share memory, other ranks send messages over TCP.
-Needs MPI, and 16 MiB of memory for each rank. Writes scale.json, .md and .png to --out. Status 1: something failed.
+check the fingerprint of every row. CMake builds it here (build/scale) without --program. All processes are on this
+machine. Hosts are only names for the engine: ranks with the same name share memory, other ranks send messages over TCP.
+Needs MPI, and 16 MiB of memory for each rank. Writes scale.json and .md to --out. Status 1: something failed.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import launch
-import machine
-from page import LIMIT, OURS, RIVAL, defined, prose, size_name, table, write
+from page import Result, defined, size_name, table, write
 
 from horovod_data.plan import Job, Prediction, Readers, predict
 
@@ -37,23 +35,13 @@ ROOT = launch.HERE.parent
 ENVIRONMENT = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
 # So fast that only the measured costs limit the plan.
 LINK_GBIT = 1e6
-OPTIONS = (
-    "rounds",
-    "rows",
-    "row_bytes",
-    "prefetch",
-    "paced_steps",
-    "pace_ms",
-    "idle_ms",
-)  # of scale_job, with the same names
+OPTIONS = ("rounds", "rows", "row_bytes", "prefetch", "paced_steps", "pace_ms", "idle_ms")  # of scale_job
 
-Result = dict[str, Any]
 Figures = dict[str, list[float]]
 
 
-def program(given: Path | None) -> Path:
-    if given is not None:
-        return given
+def built() -> Path:
+    """Builds scale_job."""
     build = ROOT / "build" / "scale"
     build.mkdir(parents=True, exist_ok=True)
     with open(build / "log", "w") as log:
@@ -82,8 +70,8 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
         program = [str(binary.resolve()), *[f"{name}={value}" for name, value in given.items()]]
         command = [*shlex.split(arguments.mpirun), "-np", str(trainers + 1), *program]
         env = {**launch.ENVIRONMENT, **ENVIRONMENT, **os.environ}
-        well = launch.run_job(command, env, arguments.limit, f"{trainers} trainers on {hosts} hosts")
-        return json.loads(out.read_text()) if well and out.exists() else None
+        launch.run_job(command, env, arguments.limit, f"{trainers} trainers on {hosts} hosts")
+        return json.loads(out.read_text()) if out.exists() else None
 
 
 def grown(figures: Figures, since: str, until: str, what: str) -> list[float]:
@@ -101,26 +89,27 @@ def epoch(figures: Figures, name: str, trainers: int) -> dict[str, float]:
         "reader": (cpu[0] - source[0]) / batches,
         "comm": comm[0] / batches,
         "all": (sum(cpu) - sum(source)) / batches,
-        "trainer": statistics.median(cpu[1:]) / steps,
-        "waited": statistics.fmean(figures[f"{name}.waited"][1:]) / (steps - 1),
+        "trainer": median(cpu[1:]) / steps,
+        "waited": fmean(figures[f"{name}.waited"][1:]) / (steps - 1),
     }
 
 
-def median(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str, float]:
-    epochs = [epoch(figures, f"{kind}{i}", trainers) for i in range(rounds)]
-    return {what: statistics.median(one[what] for one in epochs) for what in epochs[0]}
+def epochs(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str, float]:
+    """The medians of the epochs of a kind."""
+    found = [epoch(figures, f"{kind}{i}", trainers) for i in range(rounds)]
+    return {what: median(one[what] for one in found) for what in found[0]}
 
 
 def by_mpi(figures: Figures, steps: int, rounds: int) -> float:
     """Seconds of a step with the same rows, by MPI's own calls."""
-    return statistics.median(
+    return median(
         (max(figures[f"mpi{i}.last"][1:]) - max(figures[f"mpi{i}.first"][1:])) / (steps - 1) for i in range(rounds)
     )
 
 
 def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Result:
     """The results of a job, from its figures. Times in s, memory in bytes."""
-    seconds = statistics.median(grown(figures, "idle.before", "idle.after", "at"))
+    seconds = median(grown(figures, "idle.before", "idle.after", "at"))
     idle = [used / seconds for used in grown(figures, "idle.before", "idle.after", "cpu")]
     kib = {what: [1024 * by for by in grown(figures, "before", "idle.after", what)] for what in ("anon", "shared")}
     batch = arguments.rows * arguments.row_bytes
@@ -134,47 +123,17 @@ def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Resu
         "mpi": max(figures["mpi"]),
         "engine": max(figures["engine"]),
         "first": max(figures["first.first"][1:]),
-        "left": max(figures["left"]),
-        "plain": median(figures, "plain", trainers, arguments.rounds),
-        "verified": median(figures, "verified", trainers, arguments.rounds),
+        "plain": epochs(figures, "plain", trainers, arguments.rounds),
+        "verified": epochs(figures, "verified", trainers, arguments.rounds),
         "paced": epoch(figures, "paced", trainers),
         "mpi_step": by_mpi(figures, int(max(figures["plain0.steps"])), arguments.rounds),
         "reader_private": kib["anon"][0],
         "reader_shared": kib["shared"][0],
         "trainer_private": kib["anon"][-1],
-        "reader_before": 1024 * figures["before.anon"][0],
-        "trainer_before": 1024 * figures["before.anon"][-1],
-        "reader_pss": 1024 * figures["idle.after.pss"][0],
-        "trainer_pss": 1024 * statistics.median(figures["idle.after.pss"][1:]),
-        "fds": max(figures["idle.after.fds"]),
+        "trainer_pss": 1024 * median(figures["idle.after.pss"][1:]),
         "idle_reader": idle[0],
-        "idle_trainer": statistics.median(idle[1:]),
+        "idle_trainer": median(idle[1:]),
     }
-
-
-def planned(told: Result, arguments: Any) -> Prediction:
-    job = Job(
-        ranks=told["trainers"],
-        batch_bytes=told["bytes"],
-        step_seconds=0,
-        link_gbit=LINK_GBIT,
-        ranks_per_host=told["trainers"] // told["hosts"],
-        prefetch=arguments.prefetch,
-    )
-    return predict(job, Readers(dedicated=1, own_hosts=False))
-
-
-def steepest(results: list[Result], value: Callable[[Result], float]) -> tuple[float, int]:
-    """The largest growth of the value per rank from one result to the next, and where it is."""
-    return max(((value(b) / value(a), b["trainers"]) for a, b in zip(results, results[1:])), default=(1.0, 0))
-
-
-def us(seconds: float) -> str:
-    return f"{1e6 * seconds:,.1f}"
-
-
-def kib(count: float) -> str:
-    return f"{count / 1024:,.0f}"
 
 
 def sent(told: Result) -> float:
@@ -185,6 +144,22 @@ def sent(told: Result) -> float:
 def busiest(told: Result) -> float:
     """Processor seconds of a step in the reader's busiest thread. On a cluster, a step takes at least as long."""
     return float(told["trainers"] * max(told["plain"]["comm"], told["plain"]["reader"] - told["plain"]["comm"]))
+
+
+def memory(told: Result) -> float:
+    return told["reader_private"] + told["reader_shared"]
+
+
+def us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f}"
+
+
+def kib(count: float) -> str:
+    return f"{count / 1024:,.0f}"
+
+
+def mib(count: float) -> str:
+    return f"{count / 2**20:,.1f}"
 
 
 COSTS: dict[str, Callable[[Result], float]] = {
@@ -198,151 +173,89 @@ COSTS: dict[str, Callable[[Result], float]] = {
 }
 
 
-def tables(results: list[Result], arguments: Any) -> list[tuple[str, list[str]]]:
-    started, costs, plans = [], [], []
-    for r in results:
-        n = r["trainers"]
-        started.append(
-            [
-                str(n),
-                str(r["hosts"]),
-                f"{r['mpi']:.1f}",
-                f"{1e3 * r['engine']:,.0f}",
-                f"{1e3 * r['first']:,.0f}",
-                f"{1e3 * r['first'] / n:.2f}",
-                kib(r["reader_private"] / n),
-                kib(r["reader_shared"] / n),
-                kib(r["trainer_private"]),
-                f"{r['trainer_pss'] / 2**20:.1f}",
-                f"{100 * r['idle_reader']:.2f}",
-                f"{100 * r['idle_trainer']:.2f}",
-            ]
+STARTED = {
+    "trainers": lambda r: str(r["trainers"]),
+    "hosts": lambda r: str(r["hosts"]),
+    "MPI, s": lambda r: f"{r['mpi']:.1f}",
+    "engine, ms": lambda r: f"{1e3 * r['engine']:,.0f}",
+    "first step, ms": lambda r: f"{1e3 * r['first']:,.0f}",
+    "first step per rank, ms": lambda r: f"{1e3 * r['first'] / r['trainers']:.2f}",
+    "reader's private memory per rank, KiB": lambda r: kib(r["reader_private"] / r["trainers"]),
+    "shared, KiB": lambda r: kib(r["reader_shared"] / r["trainers"]),
+    "a trainer's private, KiB": lambda r: kib(r["trainer_private"]),
+    "a trainer's part of all memory, MiB": lambda r: mib(r["trainer_pss"]),
+    "reader idle, % of a core": lambda r: f"{100 * r['idle_reader']:.2f}",
+    "a trainer idle, % of a core": lambda r: f"{100 * r['idle_trainer']:.2f}",
+}
+PER_RANK = {
+    "trainers": lambda r: str(r["trainers"]),
+    "time, us": lambda r: us(r["plain"]["step"] / r["trainers"]),
+    "by MPI's own calls": lambda r: us(r["mpi_step"] / r["trainers"]),
+    "time / that": lambda r: f"{r['plain']['step'] / r['mpi_step']:.2f}",
+    "processor time of the reader": lambda r: us(r["plain"]["reader"]),
+    "of its communication thread, for a batch of another host": lambda r: us(sent(r)),
+    "of all processes": lambda r: us(r["plain"]["all"]),
+    "verified: time": lambda r: us(r["verified"]["step"] / r["trainers"]),
+    "verified: reader": lambda r: us(r["verified"]["reader"]),
+    "verified: all processes": lambda r: us(r["verified"]["all"]),
+    "paced: wait in GetNext": lambda r: us(r["paced"]["waited"]),
+    "paced: reader": lambda r: us(r["paced"]["reader"]),
+    "paced: a trainer": lambda r: us(r["paced"]["trainer"]),
+}
+
+
+def beside_the_plan(prefetch: int) -> dict[str, Callable[[Result], str]]:
+    def plan(told: Result) -> Prediction:
+        job = Job(
+            ranks=told["trainers"],
+            batch_bytes=told["bytes"],
+            step_seconds=0,
+            link_gbit=LINK_GBIT,
+            ranks_per_host=told["trainers"] // told["hosts"],
+            prefetch=prefetch,
         )
-        costs.append(
-            [
-                str(n),
-                us(r["plain"]["step"] / n),
-                us(r["mpi_step"] / n),
-                f"{r['plain']['step'] / r['mpi_step']:.2f}",
-                us(r["plain"]["reader"]),
-                us(sent(r)),
-                us(r["plain"]["all"]),
-                us(r["verified"]["step"] / n),
-                us(r["verified"]["reader"]),
-                us(r["verified"]["all"]),
-                us(r["paced"]["waited"]),
-                us(r["paced"]["reader"]),
-                us(r["paced"]["trainer"]),
-            ]
-        )
-        plan = planned(r, arguments)
-        memory = r["reader_private"] + r["reader_shared"]
-        reader = busiest(r)
-        plans.append(
-            [
-                str(n),
-                f"{1e3 * reader:,.2f}",
-                f"{1e3 * plan.delivery_seconds:,.2f}",
-                plan.bound_by,
-                f"{reader / plan.delivery_seconds:.2f}",
-                f"{memory / 2**20:,.1f}",
-                f"{plan.reader_memory_bytes / 2**20:,.1f}",
-                f"{memory / plan.reader_memory_bytes:.2f}",
-            ]
-        )
-    return [
-        (
-            "Start-up, memory, idle",
-            table(
-                [
-                    "trainers",
-                    "hosts",
-                    "MPI, s",
-                    "engine, ms",
-                    "first step, ms",
-                    "first step per rank, ms",
-                    "reader's private memory per rank, KiB",
-                    "shared, KiB",
-                    "a trainer's private, KiB",
-                    "a trainer's part of all memory, MiB",
-                    "reader idle, % of a core",
-                    "a trainer idle, % of a core",
-                ],
-                started,
-            ),
-        ),
-        (
-            "A step, per rank",
-            table(
-                [
-                    "trainers",
-                    "time, us",
-                    "by MPI's own calls",
-                    "time / that",
-                    "processor time of the reader",
-                    "of its communication thread, for a batch of another host",
-                    "of all processes",
-                    "verified: time",
-                    "verified: reader",
-                    "verified: all processes",
-                    "paced: wait in GetNext",
-                    "paced: reader",
-                    "paced: a trainer",
-                ],
-                costs,
-            ),
-        ),
-        (
-            "Beside the plan",
-            table(
-                [
-                    "trainers",
-                    "a step of the reader's busiest thread, ms",
-                    "planned, ms",
-                    "limited by",
-                    "step / planned",
-                    "memory of the reader, MiB",
-                    "planned, MiB",
-                    "memory / planned",
-                ],
-                plans,
-            ),
-        ),
-    ]
+        return predict(job, Readers(dedicated=1, own_hosts=False))
+
+    return {
+        "trainers": lambda r: str(r["trainers"]),
+        "a step of the reader's busiest thread, ms": lambda r: f"{1e3 * busiest(r):,.2f}",
+        "planned, ms": lambda r: f"{1e3 * plan(r).delivery_seconds:,.2f}",
+        "limited by": lambda r: plan(r).bound_by,
+        "step / planned": lambda r: f"{busiest(r) / plan(r).delivery_seconds:.2f}",
+        "memory of the reader, MiB": lambda r: mib(memory(r)),
+        "planned, MiB": lambda r: mib(plan(r).reader_memory_bytes),
+        "memory / planned": lambda r: f"{memory(r) / plan(r).reader_memory_bytes:.2f}",
+    }
 
 
 def main() -> int:
-    parser = launch.options(__doc__, limit=400)
-    parser.set_defaults(rounds=3)
-    parser.add_argument("--trainers", type=int, nargs="+", default=[8, 32, 128, 256])
-    parser.add_argument("--per-host", type=int, default=32, help="at most; two hosts at least")
-    parser.add_argument("--rows", type=int, default=16, help="of one rank's batch")
-    parser.add_argument("--row-bytes", type=int, default=4096)
-    parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--batches", type=int, default=8000, help="of all ranks together, in an epoch")
-    parser.add_argument("--paced-steps", type=int, default=8)
-    parser.add_argument("--pace-ms", type=int, default=500, help="that each rank sleeps for after each of them")
-    parser.add_argument("--idle-ms", type=int, default=4000)
-    parser.add_argument("--program", type=Path, help="scale_job, already built")
-    arguments = launch.parsed(parser, trainers=[8], batches=400, paced_steps=3, pace_ms=20, idle_ms=200)
-    told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds}
-    binary = program(arguments.program)
+    # per_host: the most ranks on a host; there are two hosts at least. rows, row_bytes: of one rank's batch. batches: of all
+    # ranks together, in an epoch. pace_ms: a rank sleeps for it after each of its paced_steps. program: scale_job; "": build it.
+    settings = {
+        "trainers": [8, 32, 128, 256],
+        "per_host": 32,
+        "rows": 16,
+        "row_bytes": 4096,
+        "prefetch": 2,
+        "batches": 8000,
+    }
+    settings |= {"paced_steps": 8, "pace_ms": 500, "idle_ms": 4000, "program": ""}
+    quick = {"trainers": [8], "batches": 400, "paced_steps": 3, "pace_ms": 20, "idle_ms": 200}
+    arguments = launch.parsed(__doc__, quick, **{"limit": 400.0, "rounds": 3, **settings})
+    binary = Path(arguments.program) if arguments.program else built()
     results: list[Result] = []
     for trainers in arguments.trainers:
         hosts = max(2, -(-trainers // arguments.per_host))
         figures = run(binary, trainers, hosts, arguments)
         if figures is not None:
             results.append(told_of(figures, trainers, hosts, arguments))
-    told["results"] = results
     batch = arguments.rows * arguments.row_bytes
     rows = sum(r["rows"] for r in results)
     text = [
-        prose(
-            "One dedicated reader with a made-up source is on the host of some trainers. All other trainers are on simulated hosts, and "
-            f"get batches by TCP. Batches have {size_name(batch)} per rank in {arguments.rows} rows, with `prefetch={arguments.prefetch}`. "
-            f"All processes are on {len(os.sched_getaffinity(0))} cores, without TensorFlow. {rows:,.0f} rows were handed out, and "
-            f"{sum(r['wrong'] for r in results):,.0f} of them were wrong, by their hashes."
-        ),
+        "One dedicated reader with a made-up source is on the host of some trainers. All other trainers are on simulated hosts, and "
+        f"get batches by TCP. Batches have {size_name(batch)} per rank in {arguments.rows} rows, with `prefetch={arguments.prefetch}`. "
+        f"All processes are on {len(os.sched_getaffinity(0))} cores, without TensorFlow. {rows:,.0f} rows were handed out, and "
+        f"{sum(r['wrong'] for r in results):,.0f} of them were wrong, by their hashes.",
         "",
         *defined(
             {
@@ -362,43 +275,16 @@ def main() -> int:
             }
         ),
     ]
-    found = tables(results, arguments)
-    for title, lines in found:
-        text += ["", f"**{title}**", *lines]
+    parts = {"Start-up, memory, idle": STARTED, "A step, per rank": PER_RANK}
+    parts["Beside the plan"] = beside_the_plan(arguments.prefetch)
+    for title, columns in parts.items():
+        text += ["", f"**{title}**", *table(results, columns)]
     if len(results) > 1:
         text += ["", "The largest increase of the cost of one more rank:", ""]
         for what, value in COSTS.items():
-            times, where = steepest(results, value)
+            times, where = max((value(b) / value(a), b["trainers"]) for a, b in zip(results, results[1:]))
             text.append(f"- {what}: {times:.2f} times per rank, to {where} trainers")
-
-    def draw(pyplot: Any) -> Any:
-        figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
-        n = [r["trainers"] for r in results]
-        lines: list[tuple[int, str, Callable[[Result], float], str]] = [
-            (0, "first step", lambda r: 1e3 * r["first"], OURS),
-            (0, "of that, engine", lambda r: 1e3 * r["engine"], LIMIT),
-            (1, "private", lambda r: r["reader_private"] / 2**20, OURS),
-            (1, "with shared", lambda r: (r["reader_private"] + r["reader_shared"]) / 2**20, RIVAL),
-            (1, "planned", lambda r: planned(r, arguments).reader_memory_bytes / 2**20, LIMIT),
-            (2, "reader's processor time", lambda r: 1e6 * r["plain"]["reader"], OURS),
-            (2, "the same, verified", lambda r: 1e6 * r["verified"]["reader"], RIVAL),
-            (2, "its communication thread, batch of another host", lambda r: 1e6 * sent(r), "#d95f02"),
-            (2, "planned", lambda r: 1e6 * planned(r, arguments).delivery_seconds / r["trainers"], LIMIT),
-        ]
-        for at, label, value, colour in lines:
-            axes[at].plot(n, [value(r) for r in results], "-o", color=colour, label=label)
-        units = ("ms until the last rank has its first batch", "MiB of the reader", "us for one rank's batch")
-        for axis, what in zip(axes, units):
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(n, [str(one) for one in n])
-            axis.set_xlabel("trainers")
-            axis.set_ylabel(what)
-            axis.set_ylim(0)
-            axis.legend()
-        return figure
-
-    write("scale", told, text, [line for _, lines in found for line in lines], arguments, draw)
-    return 0 if len(results) == len(arguments.trainers) and rows and not any(r["wrong"] for r in results) else 1
+    return write("scale", arguments, text, results=results) or int(not rows or any(r["wrong"] for r in results))
 
 
 if __name__ == "__main__":

@@ -14,20 +14,14 @@ differences from the first version.
 from __future__ import annotations
 
 import argparse
-import shutil
-import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import launch
 import machine
 from page import size_name, table
-
-SIZES = (4 << 10, 1 << 20)
-WINDOWS = (None, 2, 64)
-RANKS = (1, 4)
-STEPS = 20000  # for 4 KiB; ranks/steps.py chooses the number for larger elements
 
 
 def version(text: str) -> tuple[str, dict[str, str]]:
@@ -42,20 +36,17 @@ def version(text: str) -> tuple[str, dict[str, str]]:
 def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """The figures of each round, by what was measured and by version."""
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    windows = [None if window == "default" else int(window) for window in arguments.windows]
+    of_steps = {"settings": [[size, window] for size in arguments.bytes for window in windows]}
     for _ in range(arguments.rounds):
         for name, env in arguments.versions:
-            for result in launch.run(
-                "iteration", 2, arguments, {"bytes": arguments.bytes, "burst": arguments.burst, "rounds": 10}, env=env
-            ):
+            for result in launch.run("iteration", 2, arguments, {"rounds": 10}, env=env):
                 if result["name"] == "horovod_data":
                     what = f"{size_name(result['bytes'])}, 2 ranks, an element that is there"
-                    figures[what][name].append(statistics.median(result["microseconds"]))
+                    figures[what][name].append(median(result["microseconds"]))
         for ranks in arguments.ranks:
             for name, env in arguments.versions:
-                settings = [[size, window] for size in arguments.bytes for window in arguments.windows]
-                for result in launch.run(
-                    "steps", ranks, arguments, {"settings": settings, "steps": arguments.steps}, env=env
-                ):
+                for result in launch.run("steps", ranks, arguments, of_steps, env=env):
                     window = "default window" if result["prefetch"] is None else f"prefetch={result['prefetch']}"
                     what = f"{size_name(result['bytes'])}, {ranks} rank{'s'[: ranks - 1]}, {window}"
                     figures[f"{what}: a step"][name].append(result["microseconds"])
@@ -63,48 +54,42 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     return figures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    # bytes: per rank's batch. steps: for 4 KiB; ranks/steps.py chooses the number for larger elements. burst: 0 is as many
+    # as the window's memory holds.
+    settings = {
+        "bytes": [4 << 10, 1 << 20],
+        "ranks": [1, 4],
+        "windows": ["default", "2", "64"],
+        "steps": 20000,
+        "burst": 0,
+    }
+    quick = {"steps": 50, "ranks": [1], "burst": 4}
+    parser = launch.options(__doc__, quick, **{"rounds": 9, "limit": 120.0, **settings})
     parser.add_argument("versions", nargs="+", type=version, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
-    parser.add_argument("--quick", action="store_true", help="whether it runs")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="per rank's batch")
-    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument(
-        "--windows",
-        type=lambda text: None if text == "default" else int(text),
-        nargs="+",
-        default=WINDOWS,
-        help="default, or numbers of steps",
-    )
-    parser.add_argument("--limit", type=float, default=120, help="seconds for each job")
-    parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()
-    arguments.seconds = 0.0
-    arguments.burst = 64 if max(arguments.bytes) <= 1 << 20 else 8  # as many as the window's memory holds
-    if arguments.quick:
-        arguments.rounds, arguments.steps, arguments.ranks, arguments.burst = 1, 50, RANKS[:1], 4
+    arguments.burst = arguments.burst or (64 if max(arguments.bytes) <= 1 << 20 else 8)
     names = [name for name, _ in arguments.versions]
-    load = machine.load()
     figures = measure(arguments)
-    rows, complete = [], bool(figures)
-    for what, by_name in figures.items():
-        first = by_name[names[0]]
-        row = [what]
-        for name in names:
-            values = by_name[name]
-            complete &= len(values) == arguments.rounds == len(first)
-            row.append(f"{statistics.median(values):.2f}" if values else "failed")
-            if name != names[0] and complete:
-                row.append(f"{statistics.median(b - a for a, b in zip(first, values)):+.2f}")
-        rows.append(row)
-    header = ["microseconds", names[0], *[column for name in names[1:] for column in (name, f"{name} - {names[0]}")]]
-    told = {**machine.describe(), "load_before": load, "load_after": machine.load()}
+
+    def value(name: str):
+        return lambda what: f"{median(figures[what][name]):.2f}" if figures[what][name] else "failed"
+
+    def difference(name: str):
+        return lambda what: (
+            f"{median(b - a for a, b in zip(figures[what][names[0]], figures[what][name])):+.2f}"
+            if not launch.FAILED
+            else ""
+        )
+
+    columns = {"microseconds": str, names[0]: value(names[0])}
+    for name in names[1:]:
+        columns |= {name: value(name), f"{name} - {names[0]}": difference(name)}
+    told = {**arguments.machine, "load_after": machine.load()}
     print(f"{machine.sentence(told)} Medians of {arguments.rounds} rounds.\n")
-    print("\n".join(table(header, rows)))
-    sys.exit(0 if complete else 1)
+    print("\n".join(table(figures, columns)))
+    return 1 if launch.FAILED else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

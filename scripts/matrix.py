@@ -4,7 +4,6 @@
 
     python scripts/matrix.py                        all cells
     python scripts/matrix.py CELL...                these cells; all other cells keep their results
-    python scripts/matrix.py --list                 the names of the cells
 
 A cell gets its own environment in build/matrix, which is removed after its run. CELL.log stays. Nothing is installed
 elsewhere. If a Python or an MPI is missing, the cell's result says so. Pythons are found in PATH, in pyenv, or by the
@@ -14,9 +13,7 @@ option --python 3.12=/path/to/python.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-import fcntl
 import json
 import os
 import re
@@ -111,23 +108,21 @@ def find_python(version: str, given: Mapping[str, str]) -> str:
 class Run:
     """The steps of a cell, in its folder. The folder is like a checkout with an environment in .venv."""
 
-    def __init__(self, cell: Cell, before: Sequence[str]) -> None:
-        self.cell, self.before = cell, before
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
         self.folder = ROOT / "build" / "matrix" / cell.name
         self.log = self.folder.parent / f"{cell.name}.log"
         self.commands: list[str] = []
         venv = self.folder / ".venv" / "bin"
         self.environment = {
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if name not in ("PYTHONPATH", "MPICC", "MPI_HOME", "VIRTUAL_ENV")
-            },
+            **os.environ,
             "PATH": f"{venv}{os.pathsep}{os.environ['PATH']}",
             # Cells of one Python and one TensorFlow differ only in the files that include mpi.h.
             "CCACHE_BASEDIR": str(self.folder),
             "CCACHE_NOHASHDIR": "1",
         }
+        for name in ("PYTHONPATH", "MPICC", "MPI_HOME", "VIRTUAL_ENV"):
+            self.environment.pop(name, None)
         if MPIS[cell.mpi][0] == "MPICH":  # its waiting ranks spin, and take the cores from working ranks
             self.environment.setdefault("HVDATA_TEST_LIMIT", "240")
 
@@ -151,20 +146,18 @@ class Run:
             log.write(f"\n==== {datetime.datetime.now():%H:%M:%S}\n{script}\n")
             log.flush()
             begin = log.tell()
-            status = subprocess.run([*self.before, "bash", "-c", script], cwd=self.folder, env=self.environment,
+            status = subprocess.run(["bash", "-c", script], cwd=self.folder, env=self.environment,
                                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).returncode  # fmt: skip
             log.seek(begin)
             output = log.read()
         if status:
-            raise Failure(reason(output.replace(str(self.folder), "."), self.cell))
+            raise Failure(reason(output.replace(str(self.folder), ".")))
         return output
 
     def use_mpi(self) -> tuple[str, str]:
         """Makes the MPI's mpicc and mpirun the first in PATH. Returns its name and version."""
-        name, major, package = MPIS[self.cell.mpi]
-        if (
-            package is None and name == "MPICH" and shutil.which("mpicc.mpich")
-        ):  # Debian's, beside Open MPI; as setup.sh
+        name, major, _ = MPIS[self.cell.mpi]
+        if self.cell.mpi == "mpich4" and shutil.which("mpicc.mpich"):  # Debian's, beside Open MPI; as setup.sh
             for tool in ("mpicc", "mpicxx", "mpirun", "mpiexec"):
                 path = self.folder / ".venv" / "bin" / tool
                 path.write_text(f'#!/bin/sh\nexec {shutil.which(f"{tool}.mpich")} "$@"\n')
@@ -177,10 +170,8 @@ class Run:
         return found
 
 
-def reason(output: str, cell: Cell) -> str:
+def reason(output: str) -> str:
     """Says in a few words why a step failed."""
-    if re.search(r"No matching distribution found for tensorflow", output):
-        return f"no wheel of TensorFlow {cell.tensorflow} for Python {cell.python}"
     lines = output.splitlines()
     for line in reversed(lines):
         if re.search(r"\d+ (failed|errors?)\b.* in \d", line):
@@ -203,11 +194,13 @@ def summary(output: str) -> str:
     return ", ".join(f"{number} {what}" for what, number in counts.items())
 
 
-def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
+def run(cell: Cell, given: Mapping[str, str]) -> dict:
     """Runs a cell. Returns its entry in the record."""
-    of = Run(cell, before)
+    of = Run(cell)
     entry = {"date": f"{datetime.date.today():%Y-%m-%d}", "mpi": "", "delivery": "", "horovod": ""}
+    python = ""
     try:
+        python = find_python(cell.python, given)
         of.check_out()
         package = MPIS[cell.mpi][2]
         system = "tensorflow-cpu" if os.uname().machine == "x86_64" else "tensorflow"
@@ -225,7 +218,7 @@ def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
     except Failure as failure:
         entry["delivery" if not entry["delivery"] else "horovod"] = str(failure)
     finally:
-        entry["commands"] = [command.replace(str(python), f"python{cell.python}") for command in of.commands]
+        entry["commands"] = [command.replace(python, f"python{cell.python}") for command in of.commands]
         shutil.rmtree(of.folder, ignore_errors=True)
     return entry
 
@@ -236,14 +229,10 @@ def folder_of_wheel(cell: Cell, mpi: str) -> Path:
     patched = ""
     if not cell.tensorflow.startswith("2.15."):
         patches = b"".join(path.read_bytes() for path in sorted((ROOT / "packaging" / "horovod").glob("[1-9]*.patch")))
-        patched = (
-            "-patched"
-            + subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout.split()[0].decode()
-        )
-    return (
-        WHEELS
-        / f"{name.replace(' ', '').lower()}-{version}-py{cell.python.replace('.', '')}-tf{cell.tensorflow}{patched}"
-    )
+        said = subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout
+        patched = f"-patched{said.split()[0].decode()}"
+    python = cell.python.replace(".", "")
+    return WHEELS / f"{name.replace(' ', '').lower()}-{version}-py{python}-tf{cell.tensorflow}{patched}"
 
 
 def with_horovod(of: Run, mpi: str, pip: str) -> str:
@@ -290,15 +279,10 @@ def page(record: Mapping[str, dict]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for cell in CELLS:
-        entry = record.get(cell.name)
-        told = (
-            [entry[key] or "-" for key in ("date", "mpi", "delivery", "horovod")] if entry else ["never", "-", "-", "-"]
-        )
-        lines.append(
-            "| "
-            + " | ".join([cell.name, *(text.replace("|", "\\|") for text in told), f"`make matrix CELLS={cell.name}`"])
-            + " |"
-        )
+        entry = record.get(cell.name, {"date": "never"})
+        told = [entry.get(key) or "-" for key in ("date", "mpi", "delivery", "horovod")]
+        cells = [cell.name, *(text.replace("|", "\\|") for text in told), f"`make matrix CELLS={cell.name}`"]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "The commands behind each are in [matrix.json](matrix.json). All of them:",
@@ -313,35 +297,19 @@ def page(record: Mapping[str, dict]) -> str:
 def mark(entry: Mapping[str, str] | None) -> str:
     if entry is None or entry["delivery"].startswith("not run"):
         return "not run"
-    if entry["delivery"].startswith("no wheel"):
-        return "no wheel"
     return "fails" if re.search(r"fail|error", entry["delivery"] + entry["horovod"]) else "passes"
 
 
-@contextlib.contextmanager
-def alone(name: str, wait: bool = True):
-    """A lock between processes. One process runs a cell, and one writes the record."""
-    folder = ROOT / "build" / "matrix"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{name}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise Failure("not run: it is just being run by another process") from None
-        yield
-
-
 def keep(name: str, entry: dict) -> None:
-    """Writes the entry. It reads the record again first, because runs of other cells may have written meanwhile."""
+    """Writes the entry into the record, and the page."""
     record = read()
     if entry["delivery"].startswith("not run") and name in record:
         return  # a cell that could not be run keeps its earlier result
     before = record[name]["horovod"] if name in record else ""
     if entry["horovod"].startswith("not run") and before and not before.startswith("not run"):
-        told = re.search(r" \(on \d{4}-\d\d-\d\d\)$", before)
-        entry = entry | {
-            "horovod": before if told else f"{before} (on {record[name]['date']})"
-        }  # not of this entry's date
+        if not re.search(r" \(on \d{4}-\d\d-\d\d\)$", before):  # not of this entry's date
+            before += f" (on {record[name]['date']})"
+        entry = entry | {"horovod": before}
     record[name] = entry
     order = [cell.name for cell in CELLS]
     record = {name: record[name] for name in order if name in record}
@@ -356,41 +324,25 @@ def read() -> dict[str, dict]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="CELL")
-    parser.add_argument("--list", action="store_true", help="the names of all cells")
     parser.add_argument("--page", action="store_true", help="only write the page anew from the record")
     parser.add_argument("--python", action="append", default=[], metavar="X.Y=PATH", help="this Python for X.Y")
-    parser.add_argument("--before", default="", metavar="COMMAND", help="stands before each step, such as 'nice -n 10'")
     options = parser.parse_args(arguments)
     known = {cell.name: cell for cell in CELLS}
     unknown = sorted(set(options.cells) - set(known))
     if unknown:
         parser.error(f"no such cell: {', '.join(unknown)}; there are: {', '.join(known)}")
-    if options.list:
-        print("\n".join(known))
-        return 0
     if options.page:
         PAGE.write_text(page(read()))
         return 0
     given = dict(text.partition("=")[::2] for text in options.python)
-    failed = 0
+    failed = False
     for name in options.cells or known:
         print(f"[matrix] {name}: build/matrix/{name}.log", flush=True)
-        try:
-            with alone(name, wait=False):
-                entry = run(known[name], find_python(known[name].python, given), shlex.split(options.before))
-        except Failure as failure:
-            entry = {
-                "date": f"{datetime.date.today():%Y-%m-%d}",
-                "mpi": "",
-                "delivery": str(failure),
-                "horovod": "",
-                "commands": [],
-            }
-        with alone("record"):
-            keep(name, entry)
-        failed += mark(entry) == "fails"
+        entry = run(known[name], given)
+        keep(name, entry)
+        failed |= mark(entry) == "fails"
         print(f"[matrix] {name}: {entry['delivery']}; Horovod: {entry['horovod'] or '-'}", flush=True)
-    return 1 if failed else 0
+    return int(failed)
 
 
 if __name__ == "__main__":

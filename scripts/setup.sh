@@ -158,6 +158,7 @@ python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2
 
 pythons() { # the versions of Python for which TensorFlow has wheels; nothing if only pip knows them
   case $TENSORFLOW in
+    site) echo 3.11 3.12 3.13 3.14 ;; # the stage docs: no TensorFlow
     *==2.15.*) echo 3.11 3.10 3.9 ;;
     *==2.21.*) echo 3.11 3.12 3.13 3.10 ;;
   esac
@@ -226,7 +227,7 @@ venv() {
     scikit-learn                            # the real handwritten digits of the demo
     pytest pytest-xdist hypothesis mypy     # tests, also with several workers; property tests; type check
     ruff==0.17.6 clang-format==23.1.5       # format the code (make format), and check it (make lint)
-    matplotlib                              # the benchmarks' plots
+    matplotlib                              # the charts
     prometheus_client                       # the example in docs/report.md
   )
   done_before venv "${packages[*]}" && return
@@ -322,69 +323,52 @@ patched_horovod() {
   echo "$work/horovod-$HOROVOD"
 }
 
+# add STAGE NOTE PACKAGE...: installs packages into the environment, once. They may have options of pip before them.
+add() {
+  local stage=$1 note=$2
+  shift 2
+  venv
+  done_before "$stage" "$*" && return
+  say "installing $* ($note)"
+  pip install "$@"
+  stamp "$stage" "$*"
+}
+
 tf_keras() { # the Keras for Horovod's Keras layer, with newer TensorFlows; TF_USE_LEGACY_KERAS=1 makes it tf.keras
   venv
   local minor
   minor=$(tensorflow_version)
   minor=${minor%.*}
   [ "$minor" != 2.15 ] || return 0 # its own Keras is the right one
-  done_before tf_keras "$minor" && return
   # Without dependencies, because it requires the package tensorflow, which would be installed over tensorflow-cpu.
-  pip install --no-deps "tf_keras==$minor.*"
-  stamp tf_keras "$minor"
+  add tf_keras "for Horovod's Keras layer" --no-deps "tf_keras==$minor.*"
 }
 
 jax() { # examples/keras_jax.py
-  venv
-  local packages=(jax==0.10.2 jaxlib==0.10.2)
-  done_before jax "${packages[*]}" && return
-  say "installing ${packages[*]} (about 100 MB)"
-  pip install "${packages[@]}"
-  stamp jax "${packages[*]}"
+  add jax "about 100 MB" jax==0.10.2 jaxlib==0.10.2
 }
 
 torch() { # examples/torch_ranks.py, torch_horovod.py and keras_torch.py; before the stage horovod, which builds for it
-  venv
-  local packages=(torch==2.13.0)
-  done_before torch "${packages[*]}" && return
-  say "installing ${packages[*]} (several GB, unless pip knows where there is one for CPUs)"
-  pip install "${packages[@]}"
-  stamp torch "${packages[*]}"
+  add torch "several GB, unless pip knows where there is one for CPUs" torch==2.13.0
 }
 
 sources() { # libraries whose datasets hvdata.loader() reads: tests/integrations/test_loader_sources.py
-  venv
-  local packages=(torchdata==0.11.0 datasets==5.2.0 grain==0.2.18 webdataset==1.0.2)
-  done_before sources "${packages[*]}" && return
-  say "installing ${packages[*]} (about 150 MB)"
-  pip install "${packages[@]}"
-  stamp sources "${packages[*]}"
+  add sources "about 150 MB" torchdata==0.11.0 datasets==5.2.0 grain==0.2.18 webdataset==1.0.2
 }
 
-returnn() { # tests/integrations train with it; of its dependencies, only dm-tree is missing
-  venv
-  local packages=(returnn==1.20261022.211313 dm-tree==0.1.10)
-  done_before returnn "${packages[*]}" && return
-  say "installing ${packages[*]}"
-  pip install --no-deps "${packages[@]}"
-  stamp returnn "${packages[*]}"
+returnn() { # tests/integrations train with it
+  add returnn "of its dependencies, only dm-tree is missing" --no-deps returnn==1.20261022.211313 dm-tree==0.1.10
 }
 
 docs() ( # builds the site, in its own environment, because the site needs other packages than the library
-  VENV=$PWD/.venv-docs TENSORFLOW=
+  VENV=$PWD/.venv-docs TENSORFLOW=site
   local packages=(
     mkdocs-material==9.8.2      # the pages as a site, with a search that needs no server
     mkdocstrings-python==2.0.11 # the reference, from the docstrings, without importing the package
     ruff==0.17.6                # breaks the signatures there into lines
   )
   done_before docs "${packages[*]}" && return
-  local name
-  [ -n "${PYTHON:-}" ] || for name in /usr/bin/python3 python3 python3.11 python3.12 python3.13; do
-    case $(python_version "$name") in '' | 3.9 | 3.10) ;; *) PYTHON=$name; break ;; esac
-  done
-  case $(python_version "$(find_python)") in
-    3.9 | 3.10) say "no site, then: what makes it needs Python 3.11 or newer"; return ;;
-  esac
+  (find_python) >/dev/null 2>&1 || { say "no site, then: what makes it needs Python 3.11 or newer"; return; }
   make_venv
   say "installing what makes the site into $VENV"
   pip install "${packages[@]}"
@@ -440,10 +424,8 @@ op() { # our library, from this checkout
   stamp op "$key"
 }
 
+stages=" $(sed -n 's/^# *STAGE: //p' scripts/setup.sh) "
 for stage in "$@"; do
-  case $stage in
-    compiler | ccache | xxhash | gtest | tidy | fuzzer | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
-      tf_keras | jax | torch | sources | docs | patches) "$stage" ;;
-    *) die "no such stage: $stage" ;;
-  esac
+  [[ $stages == *" $stage "* ]] || die "no such stage: $stage"
+  "$stage"
 done

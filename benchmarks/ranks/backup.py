@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import Batch
-from ranks.start import meet, start, tell_so_far
+from ranks.start import finish, in_turns, start
 
 
 class Sleeping(tf.keras.Model):
@@ -25,6 +25,7 @@ class Sleeping(tf.keras.Model):
         self.seconds = seconds
         # One part is the model's, and one the momentum of the optimizer. Layers are of 1 MiB.
         self.parts = [self.add_weight(name=f"part{i}", shape=[1 << 18], initializer="zeros") for i in range(mib // 2)]
+        self.nothing = tf.zeros([1 << 18])
         self.built = True
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
@@ -33,16 +34,27 @@ class Sleeping(tf.keras.Model):
 
 
 class Timed(hvdata.callbacks.BackupAndRestore):
-    """Notes how long each save keeps the training."""
+    """Notes how long each save keeps the training, with the time that it adds to the next update of the variables."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.seconds: list[float] = []
 
-    def _save(self, *arguments: Any, **named: Any) -> None:
+    def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
         began = time.perf_counter()
-        super()._save(*arguments, **named)
-        self.seconds.append(time.perf_counter() - began)
+        super().on_train_batch_end(*arguments, **named)
+        if self._since == 0:  # a set has begun
+            held = time.perf_counter() - began
+            first, second = self.update(), self.update()
+            self.seconds.append(held + max(0.0, first - second))
+
+    def update(self) -> float:
+        """Updates all variables, which copies those that a set still holds, and returns the seconds."""
+        began = time.perf_counter()
+        for part in [*self.model.weights, *self.model.optimizer.variables]:
+            if part.shape == self.model.nothing.shape:
+                part.assign_add(self.model.nothing)
+        return time.perf_counter() - began
 
 
 def main() -> None:
@@ -55,22 +67,21 @@ def main() -> None:
         model = Sleeping(mib, given["milliseconds"] / 1e3)
         model.compile(tf.keras.optimizers.SGD(momentum=0.9), run_eagerly=True)
         model.optimizer.build(model.trainable_variables)
-        fits: dict[str, list[float]] = {"off": [], "on": []}
-        saves: list[float] = []
-        for turn in range(1 + given["rounds"]):  # the first warms up
-            for way in list(fits)[:: 1 if turn % 2 else -1]:
-                backup = [Timed(f"{given['directory']}/sets", save_freq=often)] if way == "on" else []
-                meet(job.comm)
-                began = time.perf_counter()
-                model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=backup)
-                took = max(job.comm.allgather(time.perf_counter() - began))
-                each = [max(seconds) for seconds in zip(*job.comm.allgather(backup[0].seconds))] if backup else []
-                if turn:
-                    fits[way].append(took / steps)
-                    saves += each
-        results.append({"ranks": job.size, "mib": mib, "often": often, **fits, "saves": saves})
-        tell_so_far(job, given, results)
-    hvdata.shutdown()
+        backups: list[Timed] = []
+
+        def fit() -> None:
+            model.fit(dataset, steps_per_epoch=steps, verbose=0)
+
+        def fit_with_backups() -> None:
+            backups.append(Timed(f"{given['directory']}/sets", save_freq=often))
+            model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=backups[-1:])
+
+        fits = in_turns(job, given["rounds"], 1, {"off": fit, "on": fit_with_backups})
+        seconds = [each for backup in backups[1:] for each in backup.seconds]  # the first turn warms up
+        saves = list(map(max, zip(*job.comm.allgather(seconds))))
+        of_step = {way: [each / steps for each in values] for way, values in fits.items()}
+        results.append({"ranks": job.size, "mib": mib, "often": often, **of_step, "saves": saves})
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 from ranks.setting import ROWS
-from ranks.start import meet, start, tell_so_far
+from ranks.start import finish, meet, start
 
 # of the engine's copies: the most threads, and the bytes from which it uses several
 MOST_THREADS, PARALLEL = 4, 8 << 20
@@ -148,8 +148,7 @@ def main() -> None:
                 memcpy.close()
             del elements, memcpys
             results.append({"pipeline": pipeline, "bytes": size, "ranks": job.size, "steps": steps, **rounds})
-            tell_so_far(job, given, results)
-    hvdata.shutdown()
+    finish(job, given, results)
 
 
 if __name__ == "__main__":

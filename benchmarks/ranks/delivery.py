@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ways to deliver ready-made batches.
 
-Settings: bytes of one rank's batch (a list), only (names of rivals), horovod (False: the job runs without it).
+Settings: bytes of one rank's batch (a list), only (names in rivals.py; none: all), horovod (False: the job runs without it).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ranks.turns import Contestant, take_turns
 def main() -> None:
     with_horovod = json.loads(sys.argv[1])["horovod"]
     job, given = start(horovod=with_horovod)
-    wanted = [
-        r
-        for r in rivals.ALL
-        if (not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"])
-        and (with_horovod or not r.NAME.startswith("hvd."))
-    ]
+    wanted = [rivals.ALL[key] for key in given["only"] or rivals.ALL]
+    wanted = [way for way in wanted if with_horovod or not way.name.startswith("hvd.")]
     results = []
     for size in given["bytes"]:
         batch = Batch(size)
-        taking_part = [rival for rival in wanted if rivals.takes_part(rival, size)]
-        contestants = [
-            Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "ahead", lambda _: 2)(batch))
-            for rival in taking_part
-        ]
+        ways = [way for way in wanted if size <= way.largest]
+        contestants = [Contestant(job, way.steps(job, batch), way.cuts, way.ahead(batch)) for way in ways]
         take_turns(job, contestants, given["rounds"], given["seconds"])
         results += [
-            {"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
-            for r, c in zip(taking_part, contestants)
+            {
+                "name": way.name,
+                "kind": way.kind,
+                "moves": way.moves,
+                "ranks": job.size,
+                "bytes": size,
+                **contestant.told(),
+            }
+            for way, contestant in zip(ways, contestants)
         ]
         if job.reads:
             tell(given, results)

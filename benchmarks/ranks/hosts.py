@@ -30,6 +30,7 @@ WINDOWS = (16, 64)  # fixed windows, measured besides the default
 # the most steps of broadcast and slice; it takes 1 ms or more per step, so it gets only a part of many steps
 BROADCASTS = 1024
 APART = 64  # steps between ranks that only iterate, as many as the default window may have
+Way = tuple[Any, Callable[[], None]]  # a context in which it runs, and the job
 FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, for each packet in the counters
 
 
@@ -118,54 +119,30 @@ def main() -> None:
     leaving = steps * len(remote) * batch.bytes
     distribute = hvdata.distribute_dataset
     nothing = contextlib.nullcontext
-    fixed: dict[str, tuple[str, Any, Callable[[], None]]] = {
-        f"horovod_data, per_rank, prefetch={window}": (
-            "ours",
-            nothing,
-            whole_dataset(distribute(lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=window)),
+
+    def ours(**how: Any) -> Way:
+        source = (
+            (lambda: batch.own().take(steps * job.size))
+            if how["batch"] == "per_rank"
+            else lambda: batch.whole(job.size).take(steps)
         )
-        for window in WINDOWS
-    }
-    ways: dict[str, tuple[str, Any, Callable[[], None]]] = {
-        "plain MPI": ("limit", nothing, stream(job, remote, steps * batch.bytes)),
-        "horovod_data, per_rank": (
-            "ours",
-            nothing,
-            whole_dataset(distribute(lambda: batch.own().take(steps * job.size), batch="per_rank")),
-        ),
-        **fixed,
-        "horovod_data, global": (
-            "ours",
-            nothing,
-            whole_dataset(distribute(lambda: batch.whole(job.size).take(steps), batch="global")),
-        ),
-        "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, min(steps, BROADCASTS))),
-        "ranks only iterate": (
-            "limit",
-            nothing,
-            only_iterate(job, batch, steps, Path(given["directory"]) / f"in_step_{given['bytes']}"),
-        ),
+        return nothing, whole_dataset(distribute(source, **how))
+
+    file = Path(given["directory"]) / f"in_step_{given['bytes']}"
+    ways: dict[str, Way] = {
+        "plain MPI": (nothing, stream(job, remote, steps * batch.bytes)),
+        "horovod_data, per_rank": ours(batch="per_rank"),
+        **{f"horovod_data, per_rank, prefetch={window}": ours(batch="per_rank", prefetch=window) for window in WINDOWS},
+        "horovod_data, global": ours(batch="global"),
+        "hvd.broadcast + slice": (horovod_running, broadcast(job, batch, min(steps, BROADCASTS))),
+        "ranks only iterate": (nothing, only_iterate(job, batch, steps, file)),
     }
     parts = {"hvd.broadcast + slice": min(1, BROADCASTS / steps)}
-    results: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "kind": kind,
-            "hosts": len(set(names)),
-            "bytes": given["bytes"],
-            "ranks": job.size,
-            "leaving": leaving,
-            "steps": steps,
-            "seconds": [],
-            "handed": [],
-            "messages": [],
-            "line": [],
-            "line_payload": [],
-        }
-        for name, (kind, *_) in ways.items()
-    ]
+    same = {"hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "steps": steps}
+    measured = ("seconds", "handed", "messages", "line", "line_payload")
+    results: list[dict[str, Any]] = [{"name": name, **same, **{what: [] for what in measured}} for name in ways]
     for turn in range(1 + given["rounds"]):  # the first warms up
-        for result, (_, setting, transfer) in zip(results, ways.values()):
+        for result, (setting, transfer) in zip(results, ways.values()):
             with setting():
                 meet(job.comm)
                 counted, handed = line(), stats()

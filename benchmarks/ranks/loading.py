@@ -171,7 +171,10 @@ def main() -> None:
         }
         take_turns(job, list(runs.values()), given["rounds"], given["seconds"])
         for name, (kind, moves, steps) in found.items():
-            told = {"error": f"{steps} is not installed"} if isinstance(steps, str) else runs[name].told()
+            if isinstance(steps, str):
+                told = {"seconds": [], "error": "", "about": f"{steps} is not installed"}
+            else:
+                told = {**runs[name].told(), "about": runs[name].error}
             results.append({"name": name, "kind": kind, "moves": moves, "ranks": job.size, "bytes": size, **told})
         if job.reads:
             print(f"[bench] loading, {size} bytes: done", file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ There a page that n processes map counts 1/n in each process, so the sum over ra
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 
@@ -73,8 +72,6 @@ def batches(pipeline: str, rows: int, row_bytes: int) -> tf.data.Dataset:
 
 def main() -> None:
     job, given = start()
-
-    said = given["prefetch"] or inspect.signature(hvdata.distribute_dataset).parameters["prefetch"].default
     window = {"prefetch": given["prefetch"]} if given["prefetch"] else {}
 
     def deliver(pipeline: str, row_bytes: int, seconds: float) -> int:
@@ -107,7 +104,6 @@ def main() -> None:
                 "rank": rank,
                 "pipeline": pipeline,
                 "prefetch": given["prefetch"],
-                "window": said,
                 "widest": widest,
                 "private": own,
                 "shared": ours,

@@ -105,27 +105,23 @@ def main() -> None:
     meet(job.comm)
     distribute = hvdata.distribute_dataset
     shard = (job.size, job.rank)
-    # (name, kind, elements of the pipeline in a step, steps)
-    ways: list[tuple[str, str, int, Steps | None]] = [
-        ("pipeline alone", "limit", 1, alone(job, pipeline(given, True))),
-        (
-            "horovod_data, per_rank",
-            "ours",
+    # (elements of the pipeline in a step, steps)
+    ways: dict[str, tuple[int, Steps | None]] = {
+        "pipeline alone": (1, alone(job, pipeline(given, True))),
+        "horovod_data, per_rank": (
             job.size,
             steps(distribute(lambda: pipeline(given, True), batch="per_rank")),
         ),
-        ("horovod_data, global", "ours", 1, steps(distribute(lambda: pipeline(given, True), batch="global"))),
-        ("all read + shard", "rival", job.size, steps(pipeline(given, True, shard))),
-        *[
-            (f"limit: ranks only iterate, {apart} steps apart", "limit", 1, only_iterate(job, given, apart))
-            for apart in APART
-        ],
-    ]
-    contestants = [Contestant(job, way[3], ahead=max(APART)) for way in ways]
+        "horovod_data, global": (1, steps(distribute(lambda: pipeline(given, True), batch="global"))),
+        "all read + shard": (job.size, steps(pipeline(given, True, shard))),
+    }
+    for apart in APART:
+        ways[f"limit: ranks only iterate, {apart} steps apart"] = 1, only_iterate(job, given, apart)
+    contestants = [Contestant(job, made, ahead=max(APART)) for _, made in ways.values()]
     take_turns(job, contestants, given["rounds"], given["seconds"])
     results = [
-        {"name": name, "kind": kind, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
-        for (name, kind, elements, _), contestant in zip(ways, contestants)
+        {"name": name, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
+        for (name, (elements, _)), contestant in zip(ways.items(), contestants)
     ]
 
     dataset_bytes = sum(path.stat().st_size for path in Path(given["directory"]).glob("*.tfrecord"))

@@ -9,7 +9,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,6 @@ def tell(given: dict[str, Any], results: list[dict[str, Any]]) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def tell_so_far(job: Job, given: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """The reader writes the results so far. Then all ranks go on."""
-    if job.reads:
-        tell(given, results)
-    meet(job.comm)
-
-
 def finish(job: Job, given: dict[str, Any], results: list[dict[str, Any]]) -> None:
     """The end of a job: the reader writes the results, and all ranks shut down."""
     if job.reads:
@@ -79,13 +72,22 @@ def meet(comm: Any) -> None:
         time.sleep(NAP)
 
 
+def in_turns(job: Job, rounds: int, steps: int, ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Seconds of a step of each way, of the slowest rank, round after round. `ways`: what makes a step."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(1 + rounds):  # the first warms up
+        for way in list(ways)[:: 1 if turn % 2 else -1]:
+            meet(job.comm)
+            began = time.perf_counter()
+            for _ in range(steps):
+                ways[way]()
+            took = max(job.comm.allgather(time.perf_counter() - began))
+            if turn:
+                seconds[way].append(took / steps)
+    return seconds
+
+
 def cpu_seconds() -> float:
     """User and system time of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def switches() -> int:
-    """Context switches of all threads of this process, voluntary and involuntary."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_nvcsw + usage.ru_nivcsw

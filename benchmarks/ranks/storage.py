@@ -28,7 +28,6 @@ from typing import Any
 
 import rivals
 from profiles import PROFILES, Profile
-from rivals import own_files
 
 import horovod_data as hvdata
 from ranks.in_step import InStep
@@ -38,7 +37,7 @@ from ranks.start import cpu_seconds, horovod_running, meet, start, tell
 from ranks.turns import Steps
 
 BARE = 0.5  # seconds of reading
-ALL_READ = (rivals.shard, own_files)  # ways with a pipeline on every rank
+ALL_READ = (rivals.shard, rivals.own_files)  # ways with a pipeline on every rank
 FEWEST = 2  # the fewest rounds of a slow way
 SLOW = 1.0  # of a round's seconds: if a step takes so long, the first epoch counts, too
 
@@ -46,7 +45,7 @@ SLOW = 1.0  # of a round's seconds: if a step takes so long, the first epoch cou
 @dataclasses.dataclass
 class Way:
     name: str
-    rival: Any  # a module of rivals/
+    rival: rivals.Way
     source: str
     horovod: bool = False  # True: Horovod's threads run meanwhile, and take processor time from all ranks
     steps: int = 0  # of a round
@@ -56,9 +55,9 @@ class Way:
     def told(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "kind": self.rival.KIND,
+            "kind": self.rival.kind,
             "source": self.source,
-            "about": self.rival.ABOUT,
+            "about": self.rival.about,
             "rounds": self.rounds,
             "report": self.report,
         }
@@ -66,14 +65,14 @@ class Way:
 
 def ways() -> list[Way]:
     found = []
-    for source, nothing_delivered in (("files", own_files), ("ready-made", rivals.local)):
+    for source, nothing_delivered in (("files", rivals.own_files), ("ready-made", rivals.local)):
         ours = rivals.ours_per_rank
-        found += [Way(ours.NAME, ours, source), Way(f"{ours.NAME}, beside Horovod", ours, source, horovod=True)]
+        found += [Way(ours.name, ours, source), Way(f"{ours.name}, beside Horovod", ours, source, horovod=True)]
         found += [
-            Way(rival.NAME, rival, source, horovod=rival.NAME.startswith("hvd."))
+            Way(rival.name, rival, source, horovod=rival.name.startswith("hvd."))
             for rival in (rivals.service, rivals.broadcast, rivals.alltoall, rivals.shard, nothing_delivered)
         ]
-    return [*found, Way(rivals.reader_alone.NAME, rivals.reader_alone, "files")]
+    return [*found, Way(rivals.reader_alone.name, rivals.reader_alone, "files")]
 
 
 def epoch(job: Job, ranks: InStep, elements: Steps, seconds: float, steps: int) -> dict[str, Any]:

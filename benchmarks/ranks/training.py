@@ -7,14 +7,13 @@ Settings: batch (images in one rank's batch), steps (of a round and way). Tensor
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import horovod_data as hvdata
-from ranks.start import finish, meet, start
+from ranks.start import finish, in_turns, start
 
 SIDE, KINDS, IMAGES = 32, 10, 4096  # synthetic images, of all ranks together
 OURS, TENSORS, DATASETS = "horovod_data, global", "in memory: tensors", "in memory: a dataset of each rank's own"
@@ -68,34 +67,27 @@ def main() -> None:
     model, rate = network(), 0.01
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.build([None, SIDE, SIDE, 3])
-    hvd.broadcast_variables(model.variables, root_rank=0)
+    # TensorFlow's variables, which are inside those of Keras 3.
+    weights = [v if isinstance(v, tf.Variable) else v.value for v in model.trainable_variables]
+    hvd.broadcast_variables(weights, root_rank=0)
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(y, model(x, training=True))
-        for variable, gradient in zip(
-            model.trainable_variables, hvd.DistributedGradientTape(tape).gradient(value, model.trainable_variables)
-        ):
-            variable.assign_sub(rate * gradient)
+        for weight, gradient in zip(weights, hvd.DistributedGradientTape(tape).gradient(value, weights)):
+            weight.assign_sub(rate * gradient)
         return value
 
-    rounds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(1 + given["rounds"]):  # the first warms up
-        for name in list(ways)[:: 1 if turn % 2 else -1]:
-            meet(job.comm)
-            began = time.perf_counter()
-            for _ in range(given["steps"]):
-                step(*next(ways[name])).numpy()
-            took = max(job.comm.allgather(time.perf_counter() - began))
-            if turn:
-                rounds[name].append(given["steps"] * rows * job.size / took)
-    told = job.comm.allgather(float(tf.add_n([tf.reduce_sum(weights) for weights in model.trainable_variables])))
+    steps = {name: lambda batches=batches: step(*next(batches)).numpy() for name, batches in ways.items()}
+    seconds = in_turns(job, given["rounds"], given["steps"], steps)
+    told = job.comm.allgather(float(tf.add_n([tf.reduce_sum(weight) for weight in weights])))
     assert max(told) - min(told) < 1e-3 * max(1.0, abs(told[0])), f"the ranks' weights are not the same: {told}"
     ways.clear()
+    steps.clear()
     results = [
-        {"name": name, "kind": "ours" if name == OURS else "limit", "ranks": job.size, "images": values}
-        for name, values in rounds.items()
+        {"name": name, "ranks": job.size, "images": [rows * job.size / each for each in values]}
+        for name, values in seconds.items()
     ]
     finish(job, given, results)
 

@@ -3,8 +3,7 @@
 
 A rank notes the time of its first tensor after a few untimed steps, and the time of its last tensor. A round lasts from
 the earliest first tensor to the latest last tensor. So batches that were buffered before the round give no advantage.
-All ranks are on one machine and share its clock. Processor time and context switches are the sums over all ranks, with
-the untimed steps.
+All ranks are on one machine and share its clock. Processor time is the sum over all ranks, with the untimed steps.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from ranks.setting import Job
-from ranks.start import cpu_seconds, meet, switches
+from ranks.start import cpu_seconds, meet
 
 UNTIMED = 2  # untimed steps before a round, as a multiple of the steps that a contestant may have on their way
 FEWEST = 12  # the same multiple for timed steps, because ranks may be apart by the steps on their way
@@ -37,14 +36,13 @@ class Contestant:
         self.count = 0  # steps of a round
         self.seconds: list[float] = []
         self.cpu: list[float] = []
-        self.switches: list[int] = []
         self.error = ""
         self._steps = steps
 
-    def run(self, count: int) -> tuple[float, float, int]:
-        """Makes `count` steps. Returns the job's seconds, its processor seconds, and its context switches."""
+    def run(self, count: int) -> tuple[float, float]:
+        """Makes `count` steps. Returns the job's seconds, and its processor seconds."""
         meet(self.job.comm)
-        used, switched = cpu_seconds(), switches()
+        used = cpu_seconds()
         first = last = None
         problem = ""
         try:
@@ -61,19 +59,18 @@ class Contestant:
                     problem = f"rank {self.job.rank} got rows of another rank"
         except (RuntimeError, tf.errors.OpError) as error:
             problem = f"rank {self.job.rank}: {error}"
-        switched = switches() - switched  # before meet(), which naps
         meet(self.job.comm)
-        told = self.job.comm.allgather((first, last, cpu_seconds() - used, switched, problem))
+        told = self.job.comm.allgather((first, last, cpu_seconds() - used, problem))
         self.error = next((problem for *_, problem in told if problem), "")
         times = [(first, last) for first, last, *_ in told if first is not None and last is not None]
         elapsed = max(last for _, last in times) - min(first for first, _ in times) if times else 0.0
-        return elapsed, sum(used for _, _, used, _, _ in told), sum(count for _, _, _, count, _ in told)
+        return elapsed, sum(used for _, _, used, _ in told)
 
     def settle(self, seconds: float) -> None:
         """Warms up, and finds the number of steps that take `seconds`."""
         count = self.fewest // 2
         while not self.error:
-            took, *_ = self.run(count)
+            took, _ = self.run(count)
             rate = count / max(took, 1e-6)
             if took > seconds / 2 or count > self.fewest and took > seconds / 4:
                 self.count = max(self.fewest, round(rate * seconds))
@@ -86,13 +83,12 @@ class Contestant:
         self._steps = None
 
     def told(self) -> dict[str, Any]:
-        """The results. `cpu_steps`: the number of steps to which `cpu` and `switches` belong."""
+        """The results. `cpu_steps`: the number of steps to which `cpu` belongs."""
         return {
             "steps": self.count,
             "seconds": self.seconds,
             "cpu_steps": self.count + self.untimed,
             "cpu": self.cpu,
-            "switches": self.switches,
             "error": self.error,
         }
 
@@ -107,10 +103,9 @@ def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: fl
     for _ in range(rounds):
         for contestant in contestants:
             if not contestant.error:
-                elapsed, cpu, switched = contestant.run(contestant.count)
+                elapsed, cpu = contestant.run(contestant.count)
                 contestant.seconds.append(elapsed)
                 contestant.cpu.append(cpu)
-                contestant.switches.append(switched)
     for contestant in contestants:
         meet(job.comm)
         contestant.close()

@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
 from ..errors import explained
-from ..native.calls import bytes_at
+from ..native.calls import Column, bytes_at
 from . import dtypes, specs
 from .composites import Ragged, Sparse
 from .nests import called, filled, leaves
 
 TO = ("numpy", "torch")
-
-
-class Given(Protocol):
-    """A column as the C++ core gives it (csrc/engine/c_api_loader.cc). Texts are in the form of csrc/wire/strings.h."""
-
-    dtype: int
-    ndim: int
-    dims: Any
-    data: Optional[int]
-    bytes: int
-    owner: Optional[int]
 
 
 class _Memory:
@@ -39,7 +28,7 @@ class _Memory:
     __slots__ = ("__array_interface__", "_owner", "_release")
     __array_interface__: dict[str, Any]
 
-    def __init__(self, column: Given, release: Callable[[int], None]):
+    def __init__(self, column: Column, release: Callable[[int], None]):
         self._release = release
         self._owner, column.owner = column.owner, None  # the core releases the owners that are left
 
@@ -63,7 +52,7 @@ class Maker(NamedTuple):
     writable: bool
     release: Callable[[int], None]
 
-    def element(self, columns: Sequence[Given]) -> Any:
+    def element(self, columns: Sequence[Column]) -> Any:
         """The element of a share's columns."""
         # These objects exist before anything else is made. So an error below releases every column.
         held = [_Memory(column, self.release) for column in columns]
@@ -82,7 +71,7 @@ class Maker(NamedTuple):
                 made.append(values)
         return filled(self.spec, made)
 
-    def _array(self, column: Given, memory: _Memory) -> Any:
+    def _array(self, column: Column, memory: _Memory) -> Any:
         shape = tuple(column.dims[: column.ndim])
         name = dtypes.NAMES[column.dtype]
         if name == dtypes.TEXT:
@@ -111,7 +100,7 @@ class Maker(NamedTuple):
         return texts.tolist() if self.to == "torch" else texts
 
 
-def _decoded(column: Given, shape: tuple[int, ...]) -> Any:
+def _decoded(column: Column, shape: tuple[int, ...]) -> Any:
     """The texts of a column, as an array of bytes objects."""
     encoded = bytes_at(column.data, column.bytes) if column.bytes else b""
     texts = np.empty(shape, object)

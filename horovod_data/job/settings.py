@@ -69,7 +69,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
     return Settings(
         **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
-        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
+        timeout_seconds=timeout_in(environ),
         payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
         arena_bytes=_size_in(
             environ,
@@ -86,8 +86,14 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ),
         attempt=attempt,
-        leave_status=_status_in(environ, "HOROVOD_DATA_LEAVE_STATUS", 75),
+        leave_status=_whole_in(environ, "HOROVOD_DATA_LEAVE_STATUS", "an exit status", "a number from 1 to 125", 1, 125)
+        or 75,
     )
+
+
+def timeout_in(environ: Mapping[str, str]) -> float:
+    """HOROVOD_DATA_TIMEOUT, in seconds. The launcher also uses it. Raises ValueError."""
+    return _seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0)
 
 
 def read_roles(
@@ -151,18 +157,20 @@ def _count(value: object, name: str) -> int:
     return count
 
 
-def _count_in(environ: Mapping[str, str], name: str, what: str = "readers") -> Optional[int]:
+def _whole_in(
+    environ: Mapping[str, str], name: str, what: str, allowed: str, least: int = 0, most: float = math.inf
+) -> Optional[int]:
+    """The value of a variable. None: it is not set. `what` and `allowed` go into the error text."""
     text = environ.get(name, "").strip()
     if not text:
         return None
-    try:
-        count = int(text)
-    except ValueError:
-        count = -1
-    if count < 0:
-        to_do = f"Set {name} to 0, 1 or more, or unset it"
-        raise explained(ValueError, f"{name}={text!r} is not a number of {what}", to_do)
-    return count
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise explained(ValueError, f"{name}={text!r} is not {what}", f"Set {name} to {allowed}, or unset it")
+    return int(text)
+
+
+def _count_in(environ: Mapping[str, str], name: str, what: str = "readers") -> Optional[int]:
+    return _whole_in(environ, name, f"a number of {what}", "0, 1 or more")
 
 
 def _flag_in(environ: Mapping[str, str], name: str) -> bool:
@@ -176,14 +184,6 @@ def _of_attempt(path: str, attempt: int) -> str:
     """The file of a job that was started again: trace.attempt2.json. csrc/engine/engine.cc makes the same name."""
     stem, extension = os.path.splitext(path)
     return f"{stem}.attempt{attempt}{extension}" if path and attempt > 1 else path
-
-
-def _status_in(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, "").strip() or str(default)
-    if not text.isdecimal() or not 1 <= int(text) <= 125:
-        to_do = f"Set {name} to a number from 1 to 125, or unset it"
-        raise explained(ValueError, f"{name}={text!r} is not an exit status", to_do)
-    return int(text)
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:

@@ -24,8 +24,8 @@ PAGES = {
     f"{HERE}/api.md": "api.md",
     f"{HERE}/site.css": "site.css",
 }
-_FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+# A code block, or the target of a link outside of code blocks.
+_LINK = re.compile(r"^(?P<fence>```+).*?^(?P=fence)$|\]\((?P<to>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.M | re.S)
 _LEXERS = {
     ".cc": "cpp",
     ".h": "cpp",
@@ -50,9 +50,8 @@ def on_files(files, config):
         if not path.startswith("docs/"):
             files.append(_file(path, config))
         if path.endswith(".md"):
-            new = {
-                there for there in map(lambda link: _resolve(path, link[1]), _links((ROOT / path).read_text())) if there
-            }
+            links = [link for link in _LINK.finditer((ROOT / path).read_text()) if link["to"]]
+            new = {there for link in links if (there := _resolve(path, link["to"]))}
             wanted += sorted(there for there in new - seen if not (ROOT / there).is_relative_to(docs))
             seen |= new
     return files
@@ -67,25 +66,13 @@ def on_page_markdown(markdown, page, config, files):
     at = at or f"docs/{page.file.src_uri}"
 
     def turned(link):
-        there = _resolve(at, link[1])
+        there = _resolve(at, link["to"]) if link["to"] else None
         if there is None:
             return link[0]
         target = posixpath.relpath(_place(there), posixpath.dirname(page.file.src_uri) or ".")
-        return f"]({target}{link[2] or ''})"
+        return f"]({target}{link['anchor'] or ''})"
 
-    return _outside_fences(markdown, lambda text: _LINK.sub(turned, text))
-
-
-def _links(text):
-    return _LINK.finditer(_FENCE.sub("", text))
-
-
-def _outside_fences(text, change):
-    parts, end = [], 0
-    for fence in _FENCE.finditer(text):
-        parts += [change(text[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*parts, change(text[end:])])
+    return _LINK.sub(turned, markdown)
 
 
 def _resolve(page, target):

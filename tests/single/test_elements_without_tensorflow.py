@@ -21,27 +21,14 @@ from horovod_data.native import calls
 Pair = collections.namedtuple("Pair", "first second")
 
 
-class Column(ctypes.Structure):
-    """As the C API gives it."""
-
-    _fields_ = [("dtype", ctypes.c_int32), ("ndim", ctypes.c_int32), ("dims", ctypes.POINTER(ctypes.c_int64)),
-                ("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("owner", ctypes.c_void_p)]  # fmt: skip
-
-
 def delivered(spec, element, to="numpy", writable=False):
     """The element behind a way through columns, and the owners that were released, in order."""
     released = []
     given = []
     for number, column in enumerate(columns.columns_of(spec, element), 1):
         dims = (ctypes.c_int64 * len(column.dims))(*column.dims)
-        one = Column(
-            dtypes.number_of(column.dtype),
-            len(dims),
-            dims,
-            column.address,
-            column.size,
-            number if column.size else None,
-        )
+        owner = number if column.size else None
+        one = calls.Column(column.number, len(dims), dims, column.address, column.size, owner)
         one.kept = column.kept
         given.append(one)
     maker = arrays.Maker(specs.from_json(json.loads(json.dumps(specs.to_json(spec)))), to, writable, released.append)
@@ -280,7 +267,7 @@ def test_texts_of_more_than_two_gib():
     copy = calls.bytes_at(data.ctypes.data, data.nbytes)
     assert len(copy) == data.nbytes and copy[-1] == 7
     del copy
-    texts = Column(dtypes.number_of("string"), 0, None, data.ctypes.data, data.nbytes, None)
+    texts = calls.Column(dtypes.number_of("string"), 0, None, data.ctypes.data, data.nbytes, None)
     data[:8] = np.frombuffer(np.uint64(data.nbytes - 8).tobytes(), "u1")
     assert len(arrays._decoded(texts, ())[()]) == data.nbytes - 8
 
@@ -296,13 +283,11 @@ def test_torch_tensors_over_the_same_memory():
     element = {
         "x": torch.arange(6, dtype=torch.float32).reshape(2, 3).T,
         "b": torch.ones(2, dtype=torch.bfloat16),
-        "t": ["a", b"\xff"],
+        "t": ["a", "b"],
         "grad": torch.ones(2, requires_grad=True),
         "ragged": Ragged(torch.arange(3), [torch.tensor([0, 1, 3])]),
     }
-    element["t"] = ["a", "b"]
-    spec = columns.spec_of(element)
-    made, released, kept = delivered(spec, element, to="torch")
+    made, released, _ = delivered(columns.spec_of(element), element, to="torch")
     assert torch.equal(made["x"], element["x"]) and torch.equal(made["b"], element["b"])
     assert made["t"] == ["a", "b"] and not made["grad"].requires_grad
     assert [row.tolist() for row in made["ragged"].rows()] == [[0], [1, 2]]
@@ -321,19 +306,7 @@ def test_torch_tensors_over_the_same_memory():
 
 
 def test_older_versions_of_torch_have_the_types_of_the_bytes():
-    known = {
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "bool",
-        "complex64",
-        "complex128",
-    }
+    known = {"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"}
     assert {dtypes.bits_of(name) for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float16", "bool")} <= known
 
 
