@@ -153,8 +153,9 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 
 # What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, weights and metrics of Keras.
 SMOKE := $(patsubst %,tests/mpi/test_%.py,modes elements checkpoint scatter weigh metric_average)
-# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras.
-SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks)
+# What TensorFlow 2.15 alone has, estimators, and what depends on the Keras, such as BackupAndRestore, also under the launcher.
+SMOKE_KERAS := $(patsubst %,tests/mpi/test_%.py,estimator graph_mode keras keras_3 backup callbacks) \
+  tests/faults/test_restarted_jobs.py::test_killed_ranks_in_mid_epoch
 smoke: op  ## a few minutes of tests; STACK=2.15 make smoke: with the TensorFlow of Horovod's release and its Keras 2, in .venv-2.15
 	@$(SETUP) horovod
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)

@@ -40,8 +40,9 @@ def main() -> int:
         `fit` with steps of {arguments.milliseconds:g} ms and `BackupAndRestore(save_freq={arguments.often})`, and `fit`
         without, in turns; medians of {arguments.rounds} rounds with {arguments.saves} saves each. The step is a sleep. The
         state is that of the model and its optimizer, in tensors of 1 MiB, on the disk of this machine. A save is the time
-        for which the slowest rank stands still: all ranks write, and wait until the files are on the disk. *Part of the
-        time*: the time of a save over the time from one save to the next.""")
+        for which the slowest rank stands still: it takes its part into memory, and the next update copies the variables
+        that are still being written. A thread writes beside the training. *Part of the time*: the time of a save over the
+        time from one save to the next.""")
     return write("backup", arguments, [text, *table(results, COLUMNS)], results=results)
 
 

@@ -37,7 +37,7 @@ _LIBRARIES = """
 import contextlib, gc, json, multiprocessing, os, re, signal, sys, threading, time
 {before}
 import numpy as np
-import tensorflow as tf
+{tensorflow}
 import horovod_data as hvdata
 
 def say(*words):
@@ -69,8 +69,13 @@ _FOLDERS = tempfile.TemporaryDirectory(
 
 
 def program(body: str, before: str = "", init: str = _INIT) -> str:
-    """The text of a program: the imports that most need, say(), now(), train(), slowly(), `init`, `rank` and `size`, then `body`."""
-    return _LIBRARIES.replace("{before}", before) + init + body
+    """The text of a program: the imports that most need, say(), now(), train(), slowly(), `init`, `rank` and `size`, then `body`.
+
+    TensorFlow is imported if the program uses it, because that takes a rank longer than all else.
+    """
+    uses = re.search(r"\b(tf\.|train\(|slowly\(|tensorflow)", before + init + body)
+    libraries = _LIBRARIES.replace("{tensorflow}", "import tensorflow as tf" if uses else "")
+    return libraries.replace("{before}", before) + init + body
 
 
 class Job:

@@ -1,43 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that is killed again and again, and started again on other numbers of ranks. Ranks need no TensorFlow.
+"""A training that is killed again and again, and started again, also on other numbers of ranks. Ranks need no TensorFlow.
 
-train_with_kills(folder, drawn(20, seed))   # the rows of each step, in order, and the final weights
+train_with_kills(folder, drawn(20, seed))        # the rows of each step, in order, and the final weights
+train_under_the_launcher(folder, drawn(20, 7, LAUNCHED))   # the same, where horovod-data-run starts it again
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jobs import run_job
+from launched import run_launcher
 
 EPOCHS, STEPS, ROWS, EVERY = 3, 100, 12, 3
 
-# Of a fault: a rank, and what happens to it when it has made so many steps since it began.
-KINDS = ("step", "sync", "before the rename", "after the rename", "any time", "signal")
+# Of a fault: what happens to a rank when it has made so many steps since it began. It gets SIGKILL at the end of a step, when it has
+# written its part of a set, before or after the rename that makes a set current, or at any time. Or SIGUSR1. Or the disk is full from
+# then on, and it gets SIGKILL seven steps later. Or it gets SIGSTOP, which only the launcher ends.
+KINDS = ("step", "sync", "before the rename", "full disk", "after the rename", "any time", "signal")
+LAUNCHED = ("stop", *(kind for kind in KINDS if kind != "signal"))  # after a signal the launcher ends, too
+SILENT_SECONDS = 8  # so long a stopped rank may be silent
 
 PROGRAM = """
-import json, os, signal, sys, threading, time
+import contextlib, json, os, signal, sys, threading, time
 import numpy as np
 import horovod_data as hvdata
 from horovod_data.backup import sets
 
-folder, kind, victim, after = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-epochs, steps, rows, every = map(int, sys.argv[5:9])
+folder, kills = sys.argv[1], json.loads(sys.argv[2])
+epochs, steps, rows, every = map(int, sys.argv[3:7])
+attempt = int(os.environ["HOROVOD_DATA_ATTEMPT"])
+kind, _, victim, after = kills[attempt - 1] if attempt <= len(kills) else ("none", 4, 0, 0)
 hvdata.init()
 from mpi4py import MPI
 
 rank, made, begun = hvdata.rank(), 0, False
 comm = MPI.COMM_WORLD.Split(0 if hvdata.is_trainer() else MPI.UNDEFINED)
 
-def die():
-    if rank == victim and made >= after:
-        os.kill(os.getpid(), signal.SIGKILL)
+def die(later=0, number=signal.SIGKILL):
+    if rank == victim and made >= after + later:
+        os.kill(os.getpid(), number)
+
+ballast = f"{folder}/sets/ballast"
+if rank == 0 and os.path.exists(ballast):
+    os.remove(ballast)
+
+def fill():
+    with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
 
 def dying(function, at, first):
     def changed(*arguments):
@@ -72,9 +92,11 @@ def source(epoch):
 loader = hvdata.loader(source, batch="global", remainder="partial", name="train", verify=True)
 hvdata.serve()
 weights = Weights()
-with open(f"{folder}/rows.{rank}", "a") as log:
+with open(f"{folder}/rows.{attempt}.{rank}.{hvdata.size()}", "w") as log:
     with hvdata.Backup(f"{folder}/sets", every=every, seconds=None, weights=weights) as backup:
-        print("begins at", backup.step, flush=True)
+        if rank == 0:
+            with open(f"{folder}/begun.{attempt}", "w") as file:
+                file.write(str(backup.step))
         for epoch in backup.epochs(epochs):
             for share in backup.steps(loader):
                 log.write(json.dumps([backup.step, share.tolist()]) + "\\n")
@@ -85,11 +107,18 @@ with open(f"{folder}/rows.{rank}", "a") as log:
                 made += 1
                 if kind == "step":
                     die()
+                if kind == "stop":
+                    die(0, signal.SIGSTOP)
+                if kind == "full disk" and made == after and rank == victim:
+                    fill()
+                if kind == "full disk":
+                    die(7)
                 if kind == "signal" and made == after and rank == victim:
                     os.kill(os.getpid(), signal.SIGUSR1)
                 time.sleep(0.01)
     if rank == 0:
-        print("weights", json.dumps(weights.value.tolist()), flush=True)
+        with open(f"{folder}/weights", "w") as file:
+            json.dump(weights.value.tolist(), file)
 """
 
 
@@ -98,37 +127,76 @@ class Trained(NamedTuple):
     weights: list[float]
     begun: list[int]  # the step at which each start of the job began
     certificate: Path
+    output: str
 
 
 def train_with_kills(folder: Path, kills: list[tuple[str, int, int, int]], readers: int = 0) -> Trained:
     """Runs the job once for each kill (the kind, the ranks, the victim, the steps until then), and once to its end."""
-    folder.mkdir()
+    output = ""
+    with _folder(folder):
+        for attempt, (kind, ranks, _, _) in enumerate([*kills, ("none", 4, 0, 0)], 1):
+            env = {"HOROVOD_DATA_ATTEMPT": str(attempt), "HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json")}
+            job = run_job(PROGRAM, ranks, *_words(folder, kills), env=env, readers=readers, timeout=120)
+            output += job.describe()
+            wanted = {"none": 0, "signal": 75}.get(kind)
+            # A kill "in a write" may find no write left: then the job has come to its end.
+            ended = (folder / "weights").exists()
+            assert job.returncode == wanted if wanted is not None and not ended else ended or job.returncode != 0, (
+                job.describe()
+            )
+            if ended:
+                break
+        return _trained(folder, output)
+
+
+def train_under_the_launcher(folder: Path, kills: list[tuple[str, int, int, int]]) -> Trained:
+    """Runs the job once. horovod-data-run starts it again after each kill, always with 4 ranks."""
+    with _folder(folder):
+        (folder / "train.py").write_text(PROGRAM)
+        options = ["-np", "4", "--state", str(folder / "sets"), "--max-restarts", str(len(kills) + 1)]
+        env = {
+            "HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json"),
+            "HOROVOD_DATA_TIMEOUT": str(SILENT_SECONDS),
+        }
+        words = [sys.executable, str(folder / "train.py"), *_words(folder, kills)]
+        job = run_launcher(*options, *words, env=env, timeout=60 + 60 * len(kills))
+        assert job.returncode == 0, job.output
+        return _trained(folder, job.output)
+
+
+def _words(folder: Path, kills: list[tuple[str, int, int, int]]) -> list[str]:
+    return [str(folder), json.dumps(kills), *map(str, (EPOCHS, STEPS, ROWS, EVERY))]
+
+
+@contextlib.contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """The sets are on a file system of 1 MiB, if this process may mount one. Otherwise no disk is full."""
+    (folder / "sets").mkdir(parents=True)
+    mounted = os.geteuid() == 0 and not subprocess.call(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder / "sets")], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        if mounted:
+            subprocess.call(["umount", "--lazy", str(folder / "sets")])
+
+
+def _trained(folder: Path, output: str) -> Trained:
     got: dict[int, list[int]] = {}
-    begun, weights = [], []
-    certificate = folder / "certificate.json"
-    for attempt, (kind, ranks, victim, after) in enumerate([*kills, ("none", 4, 0, 0)], 1):
-        env = {"HOROVOD_DATA_ATTEMPT": str(attempt), "HOROVOD_DATA_CERTIFICATE": str(certificate)}
-        for old in folder.glob("rows.*"):
-            old.unlink()
-        words = [str(folder), kind, str(victim), str(after), *map(str, (EPOCHS, STEPS, ROWS, EVERY))]
-        job = run_job(PROGRAM, ranks, *words, env=env, readers=readers, timeout=120)
-        first = [line for line in job.stdout[0].splitlines() if line.startswith("begins at ")]
-        begun.append(int(first[0].split()[-1]) if first else -1)
-        wanted = {"none": 0, "signal": 75}.get(kind)
-        # A kill "in a write" may find no write left: then the job has come to its end.
-        ended = any(line.startswith("weights") for line in job.stdout[0].splitlines())
-        assert job.returncode == wanted if wanted is not None and not ended else ended or job.returncode != 0, (
-            job.describe()
-        )
-        by_rank = [_rows_of(folder / f"rows.{rank}") for rank in range(ranks)]
+    begun = []
+    for attempt in range(1, 1 + max(int(path.name.split(".")[1]) for path in folder.glob("rows.*"))):
+        path = folder / f"begun.{attempt}"
+        begun.append(int(path.read_text()) if path.exists() else -1)
+        logs = sorted(folder.glob(f"rows.{attempt}.*"), key=lambda path: int(path.name.split(".")[2]))
+        if not logs or len(logs) < int(logs[0].name.split(".")[3]):
+            continue  # a rank was killed before its first step
+        by_rank = [_rows_of(path) for path in logs]
         for step in sorted(set().union(*by_rank)):
             if all(step in of_rank for of_rank in by_rank):
                 got[step] = [row for of_rank in by_rank for row in of_rank[step]]
-        if ended:
-            line = next(line for line in job.stdout[0].splitlines() if line.startswith("weights "))
-            weights = json.loads(line[8:])
-            break
-    return Trained([got[step] for step in range(len(got))], weights, begun, certificate)
+    weights = json.loads((folder / "weights").read_text())
+    return Trained([got[step] for step in range(len(got))], weights, begun, folder / "certificate.json", output)
 
 
 def _rows_of(path: Path) -> dict[int, Any]:
@@ -137,13 +205,15 @@ def _rows_of(path: Path) -> dict[int, Any]:
     return dict(json.loads(line) for line in lines)
 
 
-def drawn(count: int, seed: int) -> list[tuple[str, int, int, int]]:
+def drawn(
+    count: int, seed: int, kinds: tuple[str, ...] = KINDS, sizes: tuple[int, int] = (4, 3)
+) -> list[tuple[str, int, int, int]]:
     """Random kills, of a job of 4, 3, 4, ... ranks."""
     draw = random.Random(seed)
     kills = []
     for number in range(count):
-        ranks = (4, 3)[number % 2]
-        kind = KINDS[number % len(KINDS)]
+        ranks = sizes[number % 2]
+        kind = kinds[number % len(kinds)]
         victim = 0 if "rename" in kind else draw.randrange(ranks)  # rank 0 alone renames
         kills.append((kind, ranks, victim, draw.randint(2, 9)))
     return kills

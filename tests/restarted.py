@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 from jobs import program
 
 STEPS, EPOCHS, OFTEN = 10, 2, 4  # steps of an epoch; steps from one set to the next
+RATE = 3e-7  # of the training
 
 # Arguments: a folder, then `attempt:rank:step:SIGKILL` for each kill, with steps counted over the epochs, then seconds for each step.
-# The step `end`: when fit() has ended.
-# Every rank of an attempt writes its rows of each step to a file.
-_TRAIN = program(f"""
+# The step `end`: when fit() has ended. At a kill the last set is whole.
+# Every rank of an attempt writes its rows of each step, and the time, to a file. Rank 0 writes the weight at the end.
+_TRAIN = program(
+    f"""
 folder, kills, seconds = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
 attempt = os.environ["HOROVOD_DATA_ATTEMPT"]
 make = lambda: (tf.data.Dataset.range(480).shuffle(480, seed=5, reshuffle_each_iteration=False)
@@ -29,20 +32,34 @@ if not os.path.exists(f"{{folder}}/order"):
         file.write(json.dumps(order))
     os.rename(file.name, f"{{folder}}/order")
 ds = train(make, batch="global", remainder="partial")
+from mpi4py import MPI
+from horovod_data.backup import together
+comm = MPI.COMM_WORLD.Split(0 if hvdata.is_trainer() else MPI.UNDEFINED)
 hvdata.serve()
 rows = open(f"{{folder}}/rows.{{attempt}}.{{rank}}", "w", buffering=1)
+if rank == 0:
+    ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    with open(f"{{folder}}/times.{{attempt}}", "w") as file:
+        file.write(json.dumps([began, imported, joined]))
 
 class Model(tf.keras.Model):
     def __init__(self):
         super().__init__()
-        self.unit = tf.keras.layers.Dense(1, use_bias=False)
+        self.unit = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
 
     def call(self, x):
         return self.unit(x)
 
     def train_step(self, data):
-        rows.write(json.dumps([noted.epoch * {STEPS} + noted.batch, [int(row) for row in data[0].numpy()[:, 0]]]) + "\\n")
-        return super().train_step(data)
+        x, y = data
+        rows.write(json.dumps([noted.epoch * {STEPS} + noted.batch, [int(row) for row in x.numpy()[:, 0]], time.time()]) + "\\n")
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((self(x) - y) ** 2)
+        (gradient,) = tape.gradient(loss, self.trainable_variables)
+        of_all = comm.allreduce(gradient.numpy()) / 48
+        self.optimizer.apply_gradients([(tf.constant(of_all), self.trainable_variables[0])])
+        return {{"loss": loss}}
 
 class Noted(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
@@ -53,17 +70,25 @@ class Noted(tf.keras.callbacks.Callback):
         time.sleep(seconds)
         for name in "SIGKILL", "SIGSTOP":
             if f"{{attempt}}:{{rank}}:{{self.epoch * {STEPS} + batch}}:{{name}}" in kills:
+                together.wait()
+                with open(f"{{folder}}/killed.{{attempt}}", "w") as file:
+                    file.write(str(time.time()))
                 os.kill(os.getpid(), getattr(signal, name))
 
 model, noted = Model(), Noted()
 model(np.zeros((1, 1), np.float32))
 model.compile("sgd", "mse", run_eagerly=True)
-model.optimizer.learning_rate.assign(1e-7)
+model.optimizer.learning_rate.assign({RATE})
 model.fit(ds, epochs={EPOCHS}, verbose=0, callbacks=[hvdata.callbacks.BackupAndRestore(save_freq={OFTEN}), noted])
+if rank == 0:
+    with open(f"{{folder}}/weight", "w") as file:
+        file.write(str(float(model.trainable_variables[0].numpy()[0, 0])))
 if f"{{attempt}}:{{rank}}:end:SIGKILL" in kills:
     os.kill(os.getpid(), signal.SIGKILL)
 now(f"DONE {{rank}} of {{size}} in attempt {{attempt}}")
-""")
+""",
+    init="imported = time.time()\nhvdata.init()\njoined = time.time()\nrank, size = hvdata.rank(), hvdata.size()\n",
+)
 
 
 def write(folder: Path) -> list[str]:
@@ -78,13 +103,14 @@ def trained(folder: Path) -> dict[int, dict[int, dict[int, list[int]]]]:
     for path in folder.glob("rows.*"):
         attempt, rank = map(int, path.name.split(".")[1:])
         for line in path.read_text().splitlines():
-            step, rows = json.loads(line)
+            step, rows, _ = json.loads(line)
             found.setdefault(attempt, {}).setdefault(step, {})[rank] = rows
     return found
 
 
 def check(folder: Path, begun: dict[int, int]) -> None:
-    """The ranks' rows of all steps, joined, are those of an undisturbed job. A step counts in the last attempt that has made it.
+    """The ranks' rows of all steps, joined, are those of an undisturbed job, and so is the weight. A step counts in the last attempt that
+    has made it.
 
     begun: the first step of each attempt.
     """
@@ -94,3 +120,7 @@ def check(folder: Path, begun: dict[int, int]) -> None:
     assert sorted(last) == list(range(EPOCHS * STEPS))
     rows = [row for _, ranks in sorted(last.items()) for _, share in sorted(ranks.items()) for row in share]
     assert rows == json.loads((folder / "order").read_text()) * EPOCHS
+    weight = 0.0
+    for batch in np.reshape(np.array(rows, np.float64), (EPOCHS * STEPS, -1)):
+        weight -= RATE * np.mean(2 * batch * (weight * batch - batch))
+    np.testing.assert_allclose(float((folder / "weight").read_text()), weight, atol=1e-5)

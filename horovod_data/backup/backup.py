@@ -10,14 +10,15 @@ import os
 import pickle
 import sys
 from types import TracebackType
-from typing import Any, Iterator, Optional, Type
+from typing import Any, Callable, Iterator, Optional, Type
 
 from ..errors import explained, whole
 from ..loading.loader import Loader
 from . import iterators
+from .copies import copied
 from .leaving import Leaving, checked_seconds
 from .sets import WholeSet
-from .together import JobSets, checked_arguments
+from .together import JobSets, checked_arguments, take
 
 _OBJECTS, _MODEL = "objects", "model"  # the names of files in the part of rank 0
 _WHAT = "Backup"
@@ -34,7 +35,8 @@ class Backup:
     Collective: every trainer makes it with the same arguments, and makes the same steps. On entry it restores the newest
     set, if there is one. Then `epochs()` and `steps()` go on where that set was saved, also on another number of ranks
     (docs/checkpoints.md has the conditions). A step has ended when the loop asks for the next batch. Sets are saved at
-    that moment. Only whole sets are used. After an error of the disk a log line says so, and the sets before stay.
+    that moment: the state is copied in memory, and a thread writes it. Only whole sets are used. After an error of the
+    disk a log line says so, and the sets before stay.
 
     SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
@@ -112,12 +114,18 @@ class Backup:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        """Ends the sets, after all ranks have come here. Except: after an error they stay. Then it is local."""
+        """Ends the sets, after all ranks have come here. Except: after an error they stay. Then it is local.
+
+        Raises:
+          ValueError: the ranks have saved at different steps.
+        """
         assert self._sets is not None and self._leaving is not None
         self._leaving.close()
         self._data = self._iterator = self._running = None
         if error is None:
-            self._sets.end(self._write_of_rank_0, self._about())
+            self._sets.end(self._take_of_rank_0, self._about())
+        else:
+            self._sets.stop()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs, from the restored one to `count` - 1. Sets `epoch`."""
@@ -219,24 +227,23 @@ class Backup:
         decision = self._leaving.after_step()
         if not decision.saves and (self._every is None or self.step % self._every != 0):
             return
-        saved = self._save()
+        self._sets.save(take(self._take), self._about())
         self._leaving.saved()
         if decision.leaves:
-            self._leaving.leave(f"step {self.step}", saved)
+            self._leaving.leave(f"step {self.step}", self._sets.finish())
 
-    def _save(self) -> bool:
-        assert self._sets is not None
+    def _take(self) -> Callable[[str], None]:
+        if isinstance(self._data, Loader):
+            state = self._data.state_dict()["state"]
+        else:
+            state = iterators.state_of(self._iterator, self._data)
+        write_objects = self._take_of_rank_0()
 
         def write(folder: str) -> None:
-            assert self._sets is not None
-            if isinstance(self._data, Loader):
-                state = self._data.state_dict()["state"]
-            else:
-                state = iterators.state_of(self._iterator, self._data)
             iterators.write(folder, state)
-            self._write_of_rank_0(folder)
+            write_objects(folder)
 
-        return self._sets.save(write, self._about())
+        return write
 
     def _about(self) -> dict[str, Any]:
         assert self._sets is not None
@@ -244,22 +251,27 @@ class Backup:
 
     # ---- Objects.
 
-    def _write_of_rank_0(self, folder: str) -> None:
+    def _take_of_rank_0(self) -> Callable[[str], None]:
         assert self._sets is not None
-        if self._sets.rank == 0:
-            self._write_objects(folder)
+        return self._take_objects() if self._sets.rank == 0 else lambda folder: None
 
-    def _write_objects(self, folder: str) -> None:
-        states = {name: one.state_dict() for name, one in self._with_states.items()}
-        torch: Any = sys.modules.get("torch")
-        with open(os.path.join(folder, _OBJECTS), "wb") as file:
-            said = {"names": self._names, "states": states, "values": self.values}
-            try:
-                pickle.dump(said, file) if torch is None else torch.save(said, file)
-            except RuntimeError as error:  # on a full disk torch raises it while it handles the OSError
-                raise error.__context__ if isinstance(error.__context__, OSError) else error
-        if self._checkpoint is not None:
-            _tf_checkpoint(self._checkpoint).write(os.path.join(folder, _MODEL))
+    def _take_objects(self) -> Callable[[str], None]:
+        states = {name: copied(one.state_dict()) for name, one in self._with_states.items()}
+        said = {"names": self._names, "states": states, "values": copied(self.values)}
+        write_model = None if self._checkpoint is None else _snapshot(_tf_checkpoint(self._checkpoint))
+
+        def write(folder: str) -> None:
+            torch: Any = sys.modules.get("torch")
+            with open(os.path.join(folder, _OBJECTS), "wb") as file:
+                try:
+                    # Protocol 5 writes arrays without a copy, which would keep the other threads waiting.
+                    pickle.dump(said, file, 5) if torch is None else torch.save(said, file)
+                except RuntimeError as error:  # on a full disk torch raises it while it handles the OSError
+                    raise error.__context__ if isinstance(error.__context__, OSError) else error
+            if write_model is not None:
+                write_model(os.path.join(folder, _MODEL))
+
+        return write
 
     def _restore_objects(self, found: WholeSet) -> None:
         torch: Any = sys.modules.get("torch")
@@ -299,6 +311,12 @@ def _tf_checkpoint(objects: dict[str, Any]) -> Any:
     import tensorflow as tf
 
     return tf.train.Checkpoint(**objects)
+
+
+def _snapshot(checkpoint: Any) -> Callable[[str], None]:
+    from ..native import tensorflow_private as private
+
+    return private.snapshot(checkpoint)
 
 
 def _checkpoint_of(objects: dict[str, Any]) -> Optional[dict[str, Any]]:

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves sets with all ranks, and agrees on the set to restore. Collective among trainers.
 
+A set is saved in two halves. At the step each rank takes its part into memory. Then a thread of each rank writes the
+part, exchanges with the threads of the other ranks, and on rank 0 makes the set current. The training goes on
+meanwhile. A process writes one set at a time.
+
 This module needs no TensorFlow.
 """
 
 from __future__ import annotations
 
+import atexit
 import collections
 import json
 import os
 import sys
+import threading
 from typing import Any, Callable, Optional, Union
 
 from ..channel.agreement import raised
@@ -23,6 +29,57 @@ STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
 _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that have ended in each directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
+_EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
+
+# Writes a rank's part, which is in memory, into a folder. Or the error for which there is no part.
+Part = Union[Callable[[str], None], Exception]
+
+
+class _Writing:
+    """A set that a thread of this process writes."""
+
+    def __init__(self, work: Callable[[], bool]) -> None:
+        self.saved = False
+        self._work: Optional[Callable[[], bool]] = work
+        self._error: Optional[BaseException] = None
+        self._thread = threading.Thread(target=self._run, name="horovod_data backup", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left, so the training waits
+            self._run()
+
+    def _run(self) -> None:
+        work, self._work = self._work, None
+        assert work is not None
+        try:
+            self.saved = work()
+        except BaseException as error:
+            self._error = error
+
+    def join(self, seconds: Optional[float] = None) -> None:
+        if self._thread.ident is not None:  # otherwise it could not be started
+            self._thread.join(seconds)
+
+    def take_error(self) -> Optional[BaseException]:
+        error, self._error = self._error, None
+        return error
+
+
+_newest: Optional[_Writing] = None  # of this process
+
+
+def wait(seconds: Optional[float] = None) -> None:
+    """Waits until this process writes no set, at most so many seconds. Its error, if there is one, is kept. Local."""
+    if _newest is not None:
+        _newest.join(seconds)
+
+
+def take(call: Callable[[], Callable[[str], None]]) -> Part:
+    """The result of the call. Or its error, which save() then raises on all ranks."""
+    try:
+        return call()
+    except Exception as error:
+        return error
 
 
 class JobSets:
@@ -49,8 +106,8 @@ class JobSets:
         self._what, self._arguments = what, {"keep": keep, **arguments}
         self._sets = Sets(directory, keep)
         self._number = 0  # of the next set
-        self._waiting: Optional[Callable[[], None]] = None  # on rank 0: makes the waiting set current
-        self.waits = False  # a set waits for settle()
+        self._writing: Optional[_Writing] = None  # the last set, until finish() has its result
+        self._saved = False  # the result
         self._path = os.path.realpath(directory)
         self.is_over = False  # the set to restore says that the training has ended
 
@@ -65,6 +122,9 @@ class JobSets:
           ValueError: the ranks have other arguments, or another training of this program has saved the set.
           OSError: rank 0 can't read the directory.
         """
+        wait()  # an error may have ended the training before
+        atexit.unregister(_wait_at_exit)
+        atexit.register(_wait_at_exit)
         token = ".seen-by-all-ranks"
         path = os.path.join(self._sets.directory, token)
 
@@ -119,27 +179,58 @@ class JobSets:
         self.is_over = bool(answer["set"]["about"].get("over"))
         return WholeSet(**answer["set"])
 
-    def save(self, write: Callable[[str], None], about: dict[str, Any], wait: bool = False) -> bool:
-        """Saves a set. An error of the disk, on any rank, is logged, and the sets before stay.
+    def save(self, part: Part, about: dict[str, Any]) -> None:
+        """Begins to save a set. A thread writes this rank's part. Waits first for the set before.
+
+        An error of the disk, on any rank, is logged, and the sets before stay. Any other error of a part is raised on
+        all ranks: on its own rank at once, on the other ranks by the next save() or finish().
 
         Args:
-          write: writes this rank's part into the folder that it is given.
+          part: take() returns it.
           about: the same on every rank, and anything that JSON can hold.
-          wait: the set becomes current only by settle(True).
+
+        Raises:
+          ValueError: the ranks differ in `about` of the set before.
+          Exception: a part of the set before, or this rank's own, has an error that does not concern the disk.
+        """
+        global _newest
+        self.finish()
+        number = self._number
+        self._number += 1
+        mine = {"about": {**about, "ended": _ended[self._path]}}
+        self._writing = _newest = _Writing(lambda: self._write(number, part, mine))
+        if isinstance(part, Exception):
+            self.finish()
+
+    def finish(self) -> bool:
+        """Waits until the last set was saved. Raises the errors of save().
 
         Returns:
           Whether the set was saved, the same on every rank.
-
-        Raises:
-          ValueError: the ranks differ in `about`.
-          Exception: `write` raised an error that does not concern the disk. Every rank raises it.
         """
-        number = self._number
-        self._number += 1
-        mine: dict[str, Any] = {"about": {**about, "ended": _ended[self._path]}}
+        wait()
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return self._saved
+        self._saved, error = writing.saved, writing.take_error()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            error = None  # otherwise this frame and the error would keep each other alive
+        return self._saved
+
+    def stop(self) -> None:
+        """Called after an error of the training. Waits a short time for the last set. Local."""
+        wait(_EXIT_SECONDS)
+
+    def _write(self, number: int, part: Part, mine: dict[str, Any]) -> bool:
+        """Called on the thread. Writes this rank's part, and makes the set current when all parts are written."""
         failure: Optional[BaseException] = None
         try:
-            write(self._sets.folder(number, self.rank))
+            if isinstance(part, Exception):
+                raise part
+            part(self._sets.folder(number, self.rank))
             mine["files"] = self._sets.sync(number, self.rank)
         except Exception as error:
             if _is_of_disk(error):
@@ -150,40 +241,18 @@ class JobSets:
         def confirm(said: list[Any]) -> Any:
             saved = False
             try:
-                saved = self._confirm(number, said, wait)
+                saved = self._confirm(number, said)
             finally:
                 if not saved:
                     self._sets.drop(number)
             return {"saved": saved}
 
         try:
-            saved = bool(self._decide("save", mine, confirm, failure)["saved"])
+            return bool(self._decide("save", mine, confirm, failure)["saved"])
         finally:
             failure = None
-        self.waits = saved and wait
-        return saved
 
-    def settle(self, current: bool) -> bool:
-        """Makes the set that was saved with wait=True current, or drops it. Local.
-
-        Returns:
-          False: rank 0, this rank, could not make it current.
-        """
-        waiting, self._waiting, self.waits = self._waiting, None, False
-        if waiting is None:
-            return True
-        if not current:
-            self._sets.drop(self._number - 1)
-            return True
-        try:
-            waiting()
-        except OSError as error:
-            self._not_saved(0, text_of(error))
-            self._sets.drop(self._number - 1)
-            return False
-        return True
-
-    def end(self, write: Callable[[str], None], about: dict[str, Any]) -> None:
+    def end(self, taken: Callable[[], Callable[[str], None]], about: dict[str, Any]) -> None:
         """Removes all sets when the training has ended, after every rank has made this call.
 
         Except: in the directory of the launcher the sets stay, because the launcher starts the job again if the rest of
@@ -191,14 +260,16 @@ class JobSets:
         normal end.
 
         Args:
-          write, about: of that last set, as in save().
+          taken: the argument of take() for that last set.
+          about: of that set, as in save().
         """
-        self.settle(False)
+        self.finish()
         of_launcher = os.environ.get(STATE, "").strip() if os.environ.get("HOROVOD_DATA_ATTEMPT") else ""
         if not of_launcher or os.path.realpath(of_launcher) != self._path:
             self._clear()
         elif not self.is_over:
-            self.save(write, {**about, "over": True})
+            self.save(take(taken), {**about, "over": True})
+            self.finish()
         _ended[self._path] += 1
 
     def _clear(self) -> None:
@@ -226,7 +297,7 @@ class JobSets:
         finally:
             failure = None
 
-    def _confirm(self, number: int, said: list[Any], wait: bool) -> bool:
+    def _confirm(self, number: int, said: list[Any]) -> bool:
         self._raise_first([one.get("error") for one in said])
         abouts = [one["about"] for one in said]
         for rank, about in enumerate(abouts):
@@ -241,14 +312,8 @@ class JobSets:
                 return False
         parts: list[Files] = [one["files"] for one in said]
 
-        def make_current() -> None:
-            self._sets.make_current(number, parts, abouts[0])
-
-        if wait:
-            self._waiting = make_current
-            return True
         try:
-            make_current()
+            self._sets.make_current(number, parts, abouts[0])
         except OSError as error:
             self._not_saved(0, text_of(error))
             return False
@@ -295,6 +360,10 @@ class JobSets:
 
     def _say(self, what: str) -> None:
         say(explain(f"{self._what}: {what}"))
+
+
+def _wait_at_exit() -> None:
+    wait(_EXIT_SECONDS)
 
 
 def checked_arguments(what: str, directory: Any, keep: Any) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from ..backup import iterators
 from ..backup.leaving import Leaving
 from ..backup.sets import WholeSet
-from ..backup.together import JobSets, checked_arguments
+from ..backup.together import JobSets, Part, checked_arguments, take
 from ..errors import explained, whole
 from ..native import tensorflow_private as private
 
@@ -29,8 +29,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
 
     Collective: add it on every rank. When fit() begins in a new job, the callback restores the newest set: the model and
     optimizer of rank 0, the epoch, the step, and each rank's iterator. The new job may have another number of ranks
-    (docs/checkpoints.md has the conditions). Only whole sets are used, also after SIGKILL in the middle of a write. If a
-    set can't be written, for example because the disk is full, a log line says so, and the earlier sets stay.
+    (docs/checkpoints.md has the conditions). A thread writes the sets while the training goes on. Only whole sets are
+    used, also after SIGKILL in the middle of a write. If a set can't be written, for example because the disk is full,
+    a log line says so, and the earlier sets stay.
 
     SIGTERM and SIGUSR1, on any rank that trains, make all ranks save after one of the next steps and end with status
     75 (HOROVOD_DATA_LEAVE_STATUS). The program's own handlers of these signals are called, too.
@@ -101,7 +102,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         self._since = 0  # steps since the last set
         self._due = False  # a set is due at the end of this epoch
         self._leaves = False  # all ranks leave when the next set is current
-        self._saved = False  # the set at the end of the epoch, after which all ranks leave
+        self._held: Optional[tuple[Part, dict[str, Any]]] = None  # a set in memory, which is not being written yet
 
     # ---- Called by Keras.
 
@@ -135,7 +136,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         # The end of the epoch before did not leave, because a later callback may have ended fit() there.
         if self._leaves:
-            self._leaving.leave(f"epoch {epoch - 1}", self._saved)
+            self._leaving.leave(f"epoch {epoch - 1}", self._sets.finish())
         self._epoch, self._done = epoch, 0
         if self._counters is not None:
             self._done = self._counters.step
@@ -158,19 +159,19 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if not self._leaves and (self._every is None or self._since < self._every):
             return
         self._due = True
-        # If Keras doesn't know the number of steps, this step may be the last one of the epoch. So the set
-        # becomes current only after the next step.
-        if steps is None or done < steps:
-            saved = self._save(self._epoch, done, wait=steps is None)
-            if self._leaves and not self._sets.waits:
-                self._leaving.leave(f"epoch {self._epoch}, step {done}", saved)
+        # If Keras doesn't know the number of steps, this step may be the last one of the epoch. So the set is held
+        # until the next step.
+        if steps is None:
+            self._held = self._take(self._epoch, done)
+        elif done < steps:
+            self._save(self._take(self._epoch, done))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._sets.waits:
-            self._sets.settle(False)
-            self._due = True
+        self._due = self._due or self._held is not None
+        self._held = None
         if (self._leaves or self._every is None or self._due) and not self.model.stop_training:
-            self._saved = self._save(epoch + 1, 0)
+            if (taken := self._take(epoch + 1, 0)) is not None:
+                self._sets.save(*taken)
 
     def on_train_end(self, logs: Any = None) -> None:
         _TrainFunction.remove(self.model)
@@ -178,7 +179,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._counters is not None:  # the restored fit() had no epoch left
             self._counters.take_back()
         if self._deletes:
-            self._sets.end(self._write_model, {"epoch": self.params["epochs"], "step": 0, "taken": 0})
+            self._sets.end(self._take_model, {"epoch": self.params["epochs"], "step": 0, "taken": 0})
+        else:
+            self._sets.finish()
         self._reset()
 
     def end(self) -> None:
@@ -207,20 +210,27 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
         if self._matches is not None:
             matches, self._matches = self._matches, None
             self._sets.on_all("matches", lambda: _check_model(matches))
-        if self._sets.waits:
-            saved = self._sets.settle(not ended)
-            self._due = ended
-            if self._leaves and not ended:
-                self._leaving.leave(f"epoch {self._epoch}, step {self._done}", saved)
+        held, self._held = self._held, None
+        if held is not None and ended:
+            self._due = True
+        elif held is not None:
+            self._save(held)
 
     # ---- Saving.
 
-    def _save(self, epoch: int, step: int, wait: bool = False) -> bool:
-        """Saves a set, and returns whether it was saved."""
+    def _save(self, taken: Optional[tuple[Part, dict[str, Any]]]) -> None:
+        """Begins to save a set of the middle of an epoch. If all ranks are to leave, waits for it, and leaves."""
+        if taken is not None:
+            self._sets.save(*taken)
+        if self._leaves:
+            self._leaving.leave(f"epoch {self._epoch}, step {self._done}", self._sets.finish())
+
+    def _take(self, epoch: int, step: int) -> Optional[tuple[Part, dict[str, Any]]]:
+        """Takes a set into memory. None: there was no step yet."""
         iterator, fresh = self._iterator(), False
         dataset, taken = self._iterated, self._taken
         if dataset is None:
-            return False
+            return None
         if step == 0:
             steps, length = self.params.get("steps"), int(dataset.cardinality())
             fresh = steps is None or length in (steps, taken)
@@ -237,17 +247,23 @@ class BackupAndRestore(tf.keras.callbacks.Callback):
             "per_rank": iterators.is_per_rank(dataset),
         }
 
-        def write(folder: str) -> None:
-            iterators.write(folder, iterators.state_of(iterator, dataset))
-            self._write_model(folder)
+        def take_part() -> Callable[[str], None]:
+            state, write_model = iterators.state_of(iterator, dataset), self._take_model()
 
-        saved = bool(self._sets.save(write, about, wait))
+            def write(folder: str) -> None:
+                iterators.write(folder, state)
+                write_model(folder)
+
+            return write
+
         self._since, self._due = 0, False
-        return saved
+        return take(take_part), about
 
-    def _write_model(self, folder: str) -> None:
-        if self._sets.rank == 0:
-            self._checkpoint.write(os.path.join(folder, _MODEL))
+    def _take_model(self) -> Callable[[str], None]:
+        if self._sets.rank != 0:
+            return lambda folder: None
+        write = private.snapshot(self._checkpoint)
+        return lambda folder: write(os.path.join(folder, _MODEL))
 
     # ---- Restoring.
 

@@ -8,7 +8,7 @@ import dataclasses
 import re
 import subprocess
 from pathlib import Path
-from typing import Iterable, Mapping, Optional
+from typing import Iterable, Mapping, Optional, Sequence
 
 from . import LaunchError
 
@@ -143,3 +143,11 @@ def expand_counts(counts: str) -> list[int]:
             return []
         found += [int(match[1])] * int(match[2] or 1)
     return found
+
+
+def given_name(found: str, given: Sequence[str]) -> str:
+    """The user's name of a host that MPI has named, because MPI may leave out the domain. Otherwise MPI's name."""
+    short = found.partition(".")[0]
+    alike = [name for name in given if name.partition(".")[0] == short]
+    is_address = found.replace(".", "").isdigit()
+    return alike[0] if len(alike) == 1 and not is_address else found

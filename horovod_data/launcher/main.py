@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
 from ..job.cgroups import quota
+from ..job.settings import timeout_in
 from . import LaunchError, hydra, open_mpi, options
 from .arrangement import Arrangement, Group, Request, arrange
 from .command import Command, exportable, not_started, on_rank
-from .hosts import Allocation, Host, find_allocation, parse_hosts, read_hostfile
+from .hosts import Allocation, Host, find_allocation, given_name, parse_hosts, read_hostfile
 from .notes import last_attempt
 from .restarts import ATTEMPT, LEAVE_STATUS, STATE, Lost, Policy
 from .supervisor import Job, supervise
@@ -166,15 +167,13 @@ def job_of(
             return None
         return dataclasses.replace(found, host=given_name(found.host, [host.name for host in every]))
 
-    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost, "Open MPI" not in version)
-
-
-def given_name(found: str, given: Sequence[str]) -> str:
-    """The user's name of a host that MPI has named, because MPI may leave out the domain. Otherwise MPI's name."""
-    short = found.partition(".")[0]
-    alike = [name for name in given if name.partition(".")[0] == short]
-    is_address = found.replace(".", "").isdigit()
-    return alike[0] if len(alike) == 1 and not is_address else found
+    exported = dict(word.split("=", 1) for word in args.x or () if "=" in word)
+    try:
+        limit = timeout_in({**os.environ, **exported})
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    on_stdout = "Open MPI" not in version
+    return Job(state, every, frozenset(own), args.grace_seconds, command, probe, lost, on_stdout, limit)
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:

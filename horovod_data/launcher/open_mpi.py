@@ -23,7 +23,8 @@ _OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
 # A rank that waits gives its core to the rank for which it waits.
 _YIELD = {"mpi_yield_when_idle": "1"}
 # What mpirun writes when a process was killed, and when a host's daemon is gone.
-_KILLED = re.compile(r"noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)")
+# Open MPI 5 breaks lines.
+_KILLED = re.compile(r"noticed that process rank (\d+) with PID \d+ on node (\S+) exited\s+on\s+signal\s+(\d+)")
 _GONE = re.compile(r"Remote daemon: .* on node (\S+)|daemon .* on node (\S+) .*(?:died|lost)")
 # With this many hosts, mpirun's tree of daemons fails on some systems. horovodrun has the same limit.
 _MANY_HOSTS = 64

@@ -53,11 +53,11 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A process or a host that MPI's launcher has named as lost."""
+    """A process or a host that was lost. MPI's launcher has named it, or it was silent for too long."""
 
     what: str
     host: str
-    whole_host: bool = False
+    whole_host: bool = False  # or its process is silent, perhaps because of the host
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,13 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Optional, Sequence
+from typing import Callable, Collection, Optional, Sequence
 
 from ..backup.sets import Sets
 from . import notes, processes
+from .alive import Watch
 from .command import Command
-from .hosts import Host
+from .hosts import Host, given_name
 from .output import Output
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
@@ -28,6 +29,7 @@ _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
+_LATE_SECONDS = 4.0  # a host that was just lost has this time after the others, if the job can go on without it
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
 _PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
 
@@ -45,6 +47,7 @@ class Job:
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
     lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
     names_on_stdout: bool = False  # mpirun names it there, otherwise on stderr
+    limit: float = 0.0  # a rank is lost that gives no sign of life for so many seconds. 0: never
 
 
 def supervise(job: Job, policy: Policy) -> int:
@@ -127,14 +130,17 @@ class _Supervisor:
         pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
         self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
         self._due = []
+        watch, silent = Watch(folder, self._job.limit), None
         while process.poll() is None:
             now = time.monotonic()
+            if silent is None and (silent := watch.silent()) is not None:
+                self._due = [(now, signal.SIGTERM), (now + _END_SECONDS, signal.SIGKILL)]
             if self._due and self._due[0][0] <= now:
                 number = self._due.pop(0)[1]
-                self._overdue = self._overdue or number == signal.SIGTERM
+                self._overdue = self._overdue or (number == signal.SIGTERM and silent is None)
                 process.send_signal(number)
                 continue
-            self._listen(self._due[0][0] - now if self._due else 3600.0)
+            self._listen(min(self._due[0][0] - now if self._due else 3600.0, watch.pause))
         end = time.monotonic() + 1.0  # not longer, because an orphan of mpirun may hold the pipe
         while self._output.is_open and ((left := end - time.monotonic()) > 0 or self._is_paused()):
             self._listen(max(left, 0.1))
@@ -144,6 +150,9 @@ class _Supervisor:
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
         lost = self._job.lost(text)
+        if silent is not None:  # mpirun has only done what it was told
+            host = given_name(silent.partition(" on ")[2], [host.name for host in self._job.hosts])
+            lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
             self._suspects.add(lost.host)
         return Ended(status, time.monotonic(), begun, failures, lost, self._newest(), self._asked)
@@ -223,17 +232,29 @@ class _Supervisor:
         others = [host for host in self._job.hosts if host.name not in own]
         alone = [[host] for host in others if host.name in self._suspects]
         together = [host for host in others if host.name not in self._suspects]
-        answer = self._probe([*alone, together])
+        trusted = sum(host.slots for host in self._job.hosts if host.name not in self._suspects)
+        late = self._suspects if trusted >= self._policy.min_np else set()
+        answer = self._probe([*alone, together], late)
         if together and not {host.name for host in together} <= answer:
             answer |= self._probe([[host] for host in together])
         self._suspects = {host.name for host in others} - answer
         return own | answer
 
-    def _probe(self, groups: Sequence[Sequence[Host]]) -> set[str]:
-        """Starts a process on the hosts of each group. The names in the groups in which all have started."""
+    def _probe(self, groups: Sequence[Sequence[Host]], late: Collection[str] = ()) -> set[str]:
+        """Starts a process on the hosts of each group. The names in the groups in which all have started.
+
+        `late`: hosts that get less time when all others have answered.
+        """
         started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
         end = time.monotonic() + _PROBE_SECONDS
-        while any(process.poll() is None for _, process in started) and (left := end - time.monotonic()) > 0:
+        only_late = False
+        while (left := end - time.monotonic()) > 0:
+            waiting = [host.name for group, process in started if process.poll() is None for host in group]
+            if not waiting:
+                break
+            if not only_late and all(name in late for name in waiting):
+                only_late, end = True, min(end, time.monotonic() + _LATE_SECONDS)
+                continue
             self._listen(left)
             if self._asked or self._interrupted:
                 break

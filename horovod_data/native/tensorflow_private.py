@@ -8,7 +8,7 @@ csrc/ops/status.h lists those of the C++ side. All of them work with TensorFlow 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -112,6 +112,33 @@ def restore_state(iterator: OwnedIterator, state: tf.Tensor) -> None:
     """Restores the result of state_of() into an iterator that was never asked."""
     variant_of_state = tf.io.parse_tensor(state, tf.variant)
     tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variant_of_state)
+
+
+def snapshot(checkpoint: tf.train.Checkpoint) -> Callable[[str], None]:
+    """Reads all values of a checkpoint. The result may be called later, on any thread, with a prefix. It writes the
+    files that checkpoint.write(prefix) would have written now.
+
+    On a CPU no value is copied: the next op that updates a variable makes a copy. Values on a GPU are copied to the CPU.
+    """
+    by_object, _, savers, _ = checkpoint._saver._gather_serialized_tensors()
+    if savers:
+        raise NotImplementedError(f"objects with a saver of their own can't be saved: {', '.join(savers)}")
+    found = []
+    for tensors in by_object.values():
+        for name, slices in tensors.items():
+            for part, value in slices.items() if isinstance(slices, dict) else [("", slices)]:
+                if not tf.is_tensor(value):
+                    # Calls the function that reads the variable. None: the variable has no value yet.
+                    value = value.tensor if hasattr(value, "slice_spec") else value()
+                if value is not None:
+                    found.append((name, part, value))
+    names, parts, values = zip(*found)
+
+    def write(prefix: str) -> None:
+        with at_once(), tf.device("/CPU:0"):
+            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=parts, tensors=values)
+
+    return write
 
 
 def keep_functions() -> None:

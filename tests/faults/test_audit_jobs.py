@@ -105,7 +105,6 @@ def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
     assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, batch 2") == 2, output
 
 
-@pytest.mark.commit
 def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
     """The other rank has ended, so audit() raises an error of TensorFlow's."""
     output = run(

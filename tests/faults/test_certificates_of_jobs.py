@@ -83,13 +83,10 @@ def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
         ), job.output
         return file
 
-    first, again, other = run("a.json", 1, 5), run("b.json", 2, 5), run("c.json", 2, 6)
+    first, again = run("a.json", 1, 5), run("b.json", 2, 5)
     assert certificate.main([first, again]) == 0
     same = "channel train, epoch %d: the same 100 rows in the same order\n"
     assert capsys.readouterr().out == same % 1 + same % 2
-    assert certificate.main([first, other]) == 1
-    another = "channel train, epoch 1: the same 100 rows in another order; the first element that differs"
-    assert another in capsys.readouterr().out
 
 
 @pytest.mark.limit(200)

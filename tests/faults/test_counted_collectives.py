@@ -84,7 +84,7 @@ say(json.dumps([counted, calls() - before]))
 """
 
 
-@pytest.mark.commit("2-2")
+@pytest.mark.commit("2-1")
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("np, readers", [(3, 0), (2, 1), (2, 2)])
 def test_weights_need_no_collective(preload, np, readers):

@@ -37,7 +37,6 @@ def run(body, np, *args):
     return job, [[json.loads(line) for line in re.findall("^TOLD (.*)", out, re.MULTILINE)] for out in job.stdout]
 
 
-@pytest.mark.commit("2")
 @pytest.mark.parametrize("np", [1, 3, 2])
 def test_modes_and_roles(np):
     _, (*trainers, reader) = run("""
@@ -72,7 +71,6 @@ tell(large=[[len(x), int(tf.reduce_min(x)), int(tf.reduce_max(x))] for x in larg
         assert sorted(sum((lines[1 + epoch]["loose"] for lines in trainers), [])) == list(range(20))
 
 
-@pytest.mark.commit
 @pytest.mark.horovod
 def test_keras_fit_and_predictions_after_it():
     """Predictions come by a channel that was made before serve(), because the reader takes no new channel after it."""

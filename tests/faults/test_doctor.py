@@ -54,7 +54,6 @@ def test_all_is_well(tmp_path):
         assert "steps/s with 4 KiB per rank" in found[f"{section}.together"]["value"]
 
 
-@pytest.mark.commit
 def test_a_self_test_of_one_rank(tmp_path):
     found = findings(tmp_path, "--np", "1", "--seconds", "0.4", status=0)
     for payload in ("arena", "message"):

@@ -173,7 +173,7 @@ def test_wrong_arguments_on_one_rank_after_hvd_init():
     ("", "hvdata.shutdown(); hvdata.shutdown()"), ("", "sys.exit(0)"),
 ])  # fmt: skip
 def test_a_normal_end(before, end):
-    job = run_program(f"say('ran')\n{end}", 2, before=before)
+    job = run_program(f"say('ran' if tf.__version__ else '')\n{end}", 2, before=before)
     assert job.stdout == ["ran\n", "ran\n"] and "Traceback" not in "".join(job.stderr), job.describe()
 
 

@@ -53,7 +53,6 @@ def verdict(kind, readers):
     return table[-1].strip(), job
 
 
-@pytest.mark.commit("trainers-trainer-bound: delivery costs -dedicated")
 @pytest.mark.limit(500)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind, says", [

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --state: jobs that go on after a loss, and jobs that are asked to save and leave."""
 
-import os
 import re
 import signal
 import sys
@@ -10,13 +9,13 @@ import time
 import pytest
 import restarted
 from launched import run_launcher, start_launcher
+from ranks.launch import open_mpi
 
 pytestmark = pytest.mark.limit(240)
 
 AGAIN = re.compile(r"^horovod-data-run: (.*)\. Attempt (\d) starts (.*?): ", re.MULTILINE)
 
 
-@pytest.mark.commit
 def test_killed_ranks_in_mid_epoch(tmp_path):
     """The job goes on from the last set. All rows are trained, in the order of an undisturbed job."""
     words = restarted.write(tmp_path)
@@ -24,7 +23,9 @@ def test_killed_ranks_in_mid_epoch(tmp_path):
     job = run_launcher(*state, sys.executable, *words, "1:2:6:SIGKILL,2:0:17:SIGKILL", "0", timeout=150)
     assert job.returncode == 0 and job.output.count("in attempt 3") == 3, job.output
     lost, attempts, starts = zip(*AGAIN.findall(job.output))
-    assert [re.sub(" on .* was", " was", one) for one in lost] == [f"rank {r} was killed by signal 9" for r in (2, 0)]
+    # Hydra names the process alone.
+    wanted = [f"rank {rank} on .* was" if open_mpi() else r"process \d+ on .* was" for rank in (2, 0)]
+    assert all(re.fullmatch(f"{one} killed by signal 9", what) for one, what in zip(wanted, lost)), lost
     assert attempts == ("2", "3") and starts[0].startswith("from epoch 0, step 4 (set-0000"), starts
     restarted.check(tmp_path, {1: 0, 2: 4, 3: 16})
     assert not (tmp_path / "state").exists()
@@ -57,20 +58,23 @@ def test_a_signal_saves_and_the_next_launcher_goes_on(tmp_path):
     job = run_launcher(*options, *words, "2:1:15:SIGKILL", "0", timeout=150)
     assert job.returncode == 0 and job.output.count("in attempt 3") == 2, job.output
     restarted.check(tmp_path, {1: 0, 2: first, 3: min(restarted.trained(tmp_path)[3])})
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_rank_that_is_stopped_for_good(tmp_path):
-    """The time limit ends the attempt. It counts as a loss."""
+    """The other rank waits for it in a collective of MPI, which has no limit. The launcher's limit ends the attempt.
+
+    Open MPI lets the rank go on before it ends it, so the ranks may make some more steps, and save a set.
+    """
     words = restarted.write(tmp_path)
     state = ["-np", "2", "--state", str(tmp_path / "state"), "--max-restarts", "1"]
     env = {"HOROVOD_DATA_TIMEOUT": "20"}
-    job = run_launcher(*state, sys.executable, *words, "1:1:6:SIGSTOP", "0", env=env, timeout=180)
+    job = run_launcher(*state, sys.executable, *words, "1:1:6:SIGSTOP", "0.2", env=env, timeout=180)
     assert job.returncode == 0 and job.output.count("in attempt 2") == 2, job.output
     ((lost, _, start),) = AGAIN.findall(job.output)
-    assert "rank 0 on " in lost and "has waited 20 s for rank 1" in lost and start.startswith("from epoch 0, step 4"), (
-        lost
-    )
-    restarted.check(tmp_path, {1: 0, 2: 4})
+    assert re.fullmatch("rank 1 on .* has given no sign of life for 20 s", lost), lost
+    assert "set-" in start, start
+    restarted.check(tmp_path, {1: 0, 2: max(4, min(restarted.trained(tmp_path)[2]))})
 
 
 # ---- Without the library, so that a job takes a second.
@@ -169,7 +173,7 @@ def test_a_signal_between_two_attempts(words):
     program = "save(1, 5)\nif rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(100)"
     with start_launcher(*words(program, restarts=100)) as job:
         job.wait_for("Attempt 3 starts")
-        job.wait_for("exited on signal 9" if "PMI_FD" not in os.environ else "BAD TERMINATION", times=3)
+        job.wait_for("noticed that process rank" if open_mpi() else "BAD TERMINATION", times=3)
         job.send(signal.SIGUSR1)  # in the pause of 4 seconds, or just before
         assert job.finish(30) == 75, job.output
 
@@ -183,7 +187,10 @@ def test_a_killed_launcher_leaves_nobody(words):
 
 
 def test_a_launcher_that_follows_a_killed_one_at_once(words):
-    """Its ranks begin after those of the killed launcher have ended, which outlast SIGTERM for a second."""
+    """Its ranks begin after those of the killed launcher have ended, which outlast SIGTERM for a second.
+
+    Hydra leaves ranks alone that ignore SIGTERM. Then the second launcher refuses.
+    """
     program = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if attempt == 1:
@@ -200,7 +207,10 @@ for of in 0, 1:
         job.wait_for("UP", times=2)
         job.send(signal.SIGKILL)
         other = run_launcher(*words(program))
-    assert other.returncode == 0 and other.output.count("GONE") == 4, other.output
+    if open_mpi():
+        assert other.returncode == 0 and other.output.count("GONE") == 4, other.output
+    else:
+        assert other.returncode == 2 and "another horovod-data-run uses this directory" in other.output, other.output
 
 
 def test_two_launchers_and_one_directory(words):

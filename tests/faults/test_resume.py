@@ -140,7 +140,7 @@ def in_order(shares):
     return [row for step in zip(*shares) for share in step for row in share]
 
 
-@pytest.mark.commit("per_rank", "two readers, global")
+@pytest.mark.commit("per_rank")
 @pytest.mark.parametrize("name", [
     pytest.param(name, id=name, marks=[] if name in IN_ALL else [pytest.mark.slow]) for name in CASES
 ])  # fmt: skip

@@ -34,43 +34,28 @@ def said(program: Path, np: int, readers: int = 0, **env: str) -> str:
 several = pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])
 
 
-@needs("jax")
-@needs_keras_3
+def example(name, *marks):
+    return pytest.param(name, id=name, marks=marks)
+
+
+SAID = {  # by rank 0; the examples compare the weights or the losses of all ranks with those of one process
+    "keras_jax": "{np} processes of JAX, {np} devices",
+    "keras_torch": "{np} ranks of Keras on torch",
+    "torch_ranks": "{np} ranks of PyTorch",
+    "torch_horovod": "{np} ranks of Horovod with PyTorch",
+    "jax_ranks": "{np} processes of JAX without TensorFlow",
+}
+
+
+@pytest.mark.parametrize("name", [
+    example("keras_jax", needs("jax"), needs_keras_3), example("keras_torch", needs("torch"), needs_keras_3),
+    example("torch_ranks", needs("torch")), example("torch_horovod", needs("torch", "horovod"), pytest.mark.horovod),
+    example("jax_ranks", needs("jax")),
+])  # fmt: skip
 @several
-def test_keras_on_jax(np, readers):
-    text = said(EXAMPLES / "keras_jax.py", np, readers)
-    assert re.search(rf"{np} processes of JAX, {np} devices: loss .* in one process", text), text
-
-
-@needs("torch")
-@needs_keras_3
-@several
-def test_keras_on_torch(np, readers):
-    """The example compares the weights of all ranks with those of one process."""
-    text = said(EXAMPLES / "keras_torch.py", np, readers)
-    assert re.search(rf"{np} ranks of Keras on torch: loss .* in one process", text), text
-
-
-@needs("torch")
-@several
-def test_pytorch(np, readers):
-    text = said(EXAMPLES / "torch_ranks.py", np, readers)
-    assert re.search(rf"{np} ranks of PyTorch: loss .* in one process", text), text
-
-
-@pytest.mark.horovod
-@needs("torch", "horovod")
-@several
-def test_horovod_with_pytorch(np, readers):
-    text = said(EXAMPLES / "torch_horovod.py", np, readers)
-    assert re.search(rf"{np} ranks of Horovod with PyTorch: loss .* in one process", text), text
-
-
-@needs("jax")
-@several
-def test_jax(np, readers):
-    text = said(EXAMPLES / "jax_ranks.py", np, readers)
-    assert re.search(rf"{np} processes of JAX without TensorFlow: loss .* in one process", text), text
+def test_example(name, np, readers):
+    text = said(EXAMPLES / f"{name}.py", np, readers)
+    assert re.search(rf"{SAID[name].format(np=np)}: loss .* in one process", text), text
 
 
 @needs("torch")

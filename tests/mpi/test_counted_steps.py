@@ -119,7 +119,7 @@ def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
     is_whole(hvdata, comm, "gone", 1, comm.size - 1)
 
 
-@pytest.mark.world(np=1, readers=2)
+@pytest.mark.world(np=2, readers=2)
 @pytest.mark.readers(2)
 def test_of_several_readers(hvdata, comm):
     """The readers read ahead and reach their ends before the last step of the program. The program learns the ends
@@ -134,7 +134,7 @@ def test_of_several_readers(hvdata, comm):
                 next(iterator)
         comm.Barrier()
         if hvdata.is_trainer():
-            time.sleep(4)  # a step ahead the readers are at their ends by now, and have said so
+            time.sleep(1)  # a step ahead the readers are at their ends by now, and have said so
             del iterator
         assert on_trainers(hvdata, comm, lambda: hvdata.stats()["readers/dropped"]) == [2 * (each - 2 * n)] * n
         is_whole(hvdata, comm, "readers", epoch, 2 * (each - 2 * n))

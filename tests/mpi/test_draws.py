@@ -88,7 +88,7 @@ def test_stateless_draws_differ_by_epoch_too(hvdata, comm):
     assert len(set(first + second)) == 2 * 16 * ranks
 
 
-@pytest.mark.world(np=3, readers=2)
+@pytest.mark.world(np=2, readers=2)
 @pytest.mark.readers(2)
 def test_a_seed_for_each_reader_gives_other_draws_on_each(hvdata, comm):
     ranks = comm.allreduce(int(hvdata.is_trainer()))

@@ -32,6 +32,7 @@ def distributed(hvdata, comm, how):
     return hvdata.distribute_dataset(make, batch="per_rank", remainder="pad", weigh=weigh, verify=True), ranks
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.readers(0, 1)
 @pytest.mark.parametrize("how", [{"max_cost": 512}, {"batch_size": 8}])
 def test_every_rank_gets_even_batches_with_exact_weights(hvdata, comm, how):

@@ -96,7 +96,9 @@ CASES = {  # the optimizer of the ranks, of one process, how to compile
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=[pytest.mark.slow] * (case in ("eager passes", "scaled passes"))) for case in CASES
+])  # fmt: skip
 def test_weights_are_those_of_one_process(hvdata, comm, case):
     make, alone, how = CASES[case]
     want, losses = fitted(model_of(alone(), **how), rows())
@@ -122,7 +124,7 @@ def test_ranks_have_equal_weights(hvdata, comm, case):
         assert np.allclose(mean_losses, losses, rtol=0, atol=0.01 if dtype else 1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)])
 def test_mixed_precision_is_one_process_that_makes_the_same_shares(hvdata, comm, dtype):
     """One process that makes a step of the whole batch rounds its gradient once, to 16 bits. Ranks round each share's.
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from together import on_reader, results
 
-pytestmark = [pytest.mark.world(np=4), pytest.mark.ranks(1, 2, 3, 4)]
+pytestmark = [pytest.mark.world(np=2), pytest.mark.ranks(1, 2, 3, 4)]
 
 X = np.float32([[1], [1], [0], [0.25], [1], [0.75], [0]])
 Y = np.float32([1, 1, 1, 0, 1, 1, 0])
@@ -84,7 +84,6 @@ def test_validation_without_weigh_is_exact_beside_a_weighted_training(hvdata, co
             assert abs(history[f"val_{name}"][0] - want[name]) < 1e-5, (name, history, want)
 
 
-@pytest.mark.world(np=2)
 @pytest.mark.parametrize("weigh", ["rows", "costs"])
 def test_losses_with_exact_weights(hvdata, comm, weigh):
     """Steps of equal costs, which the ranks divide: the weighted mean of the rows."""

@@ -18,7 +18,7 @@ from readers import (
 )
 from together import attempt, raises_everywhere, same_on_all_ranks
 
-pytestmark = [pytest.mark.world(np=2, readers=3), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(3, 2), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
 lengths_of_readers = st.lists(st.integers(0, 9), min_size=3, max_size=3)
 prefetches = st.sampled_from(["auto", 1, 2, 3, 8])

@@ -86,6 +86,7 @@ def test_in_every_mode(hvdata, comm, second, options):
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 @pytest.mark.parametrize("remainder", ["drop", "partial"])
+@pytest.mark.slow
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")
 @pytest.mark.ranks(2, 4)  # two hosts with as many trainers
@@ -161,6 +162,7 @@ def test_a_look_at_a_shuffled_dataset(hvdata, comm, second, peek, wants_epoch):
         assert rows(hvdata, comm, ds) == list(range(60))
 
 
+@pytest.mark.slow
 @pytest.mark.world(np=2, per_node="embedded")
 @pytest.mark.per_node("embedded")
 @pytest.mark.ranks(2, 4)  # two hosts with as many trainers

@@ -9,7 +9,7 @@ from checkpoints import restore, save, take
 from readers import divided as distribute
 from together import generated, merged, on_trainers, raises_everywhere, results
 
-pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.world(np=2, readers=2), pytest.mark.readers(3, 2), pytest.mark.limit(120)]
 Data = tf.data.Dataset
 
 

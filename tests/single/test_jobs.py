@@ -47,7 +47,7 @@ def test_a_process_that_is_left_fails_and_is_ended(session):
     with pytest.raises(
         AssertionError, match=r"(?s)the job has ended, and \['(\d+): sleep 99 '\] still run.*of rank 0 =====\n\1"
     ) as raised:
-        run_job(script, 1, left=3)
+        run_job(script, 1, left=1)
     pid = int(re.search(r"\d+", str(raised.value))[0])
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from horovod_data.launcher import hydra, notes, open_mpi, processes
+from horovod_data.launcher import alive, hydra, notes, open_mpi, processes
 from horovod_data.launcher.command import Command
 from horovod_data.launcher.hosts import Host
 from horovod_data.launcher.main import given_name
@@ -177,7 +177,8 @@ def test_what_mpirun_says_of_a_loss():
     assert open_mpi.lost("nothing") is None and hydra.lost("nothing") is None
     killed = "mpirun noticed that process rank 2 with PID 75 on node host1-a exited on signal 9 (Killed)."
     assert open_mpi.lost(killed) == Lost("rank 2 on host1-a was killed by signal 9", "host1-a")
-    assert open_mpi.lost(killed.replace("mpirun", "prterun")) == open_mpi.lost(killed)
+    of_5 = killed.replace("mpirun", "prterun").replace("on signal", "on\nsignal")
+    assert open_mpi.lost(of_5) == open_mpi.lost(killed)
     gone = "  HNP daemon   : [[40608,0],0] on node host0\n  Remote daemon: [[40608,0],2] on node host2\n"
     assert open_mpi.lost(gone) == Lost("the host host2 was lost", "host2", whole_host=True)
 
@@ -307,11 +308,11 @@ def test_the_note_of_a_rank_that_leaves(tmp_path, program, statuses):
 # ---- The supervisor, with a shell script instead of mpirun.
 
 
-def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdout=False):
+def supervised(state, script, lost=lambda text: None, restarts=3, names_on_stdout=False, limit=0.0):
     words = ["bash", "-c", script, "bash", str(state)]
     here = (Host("localhost", 1),)
     command, probe = (lambda *_: (Command(words), "")), (lambda _: Command([]))
-    job = Job(str(state), here, frozenset(["localhost"]), 60.0, command, probe, lost, names_on_stdout)
+    job = Job(str(state), here, frozenset(["localhost"]), 60.0, command, probe, lost, names_on_stdout, limit)
     return supervise(job, Policy(1, 1, restarts, 100.0, 75))
 
 
@@ -335,6 +336,40 @@ def test_an_error_while_the_ranks_leave_is_named(tmp_path, capfd):
     script = f"trap : USR1; kill -USR1 $PPID; sleep 0.5; echo '{note}' >\"$1/.run/attempt-1/rank 1 on a.json\"; exit 1"
     assert supervised(tmp_path, script) == 1
     assert "horovod-data-run: rank 1 on a failed (OSError: disk full). " in capfd.readouterr().err
+
+
+def test_a_rank_that_gives_no_sign_of_life(tmp_path, capfd):
+    """It is restarted as a lost process, whatever mpirun's status is after SIGTERM."""
+    touched = '"$1/.run/attempt-$(ls $1/.run | grep -c attempt)/rank 1 on a.alive"'
+    script = f"trap 'exit 75' TERM; for i in 1 2 3 4; do touch {touched}; sleep 0.3; done; sleep 100 & wait"
+    assert supervised(tmp_path, script, restarts=1, limit=1.0) == 1
+    text = capfd.readouterr().err
+    assert text.count("rank 1 on a has given no sign of life for 1 s. Attempt 2 starts") == 1, text
+
+
+def test_signs_of_life(tmp_path):
+    """They end when the rank is stopped, and when another program takes its place."""
+    os.makedirs(folder := notes.folder_of(str(tmp_path), 1))
+    signs = lambda: any(name.endswith(".alive") for name in os.listdir(folder))
+    program = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\nos.execvp('sleep', ['sleep', '60'])"
+    env = {**os.environ, **environ(tmp_path), "HOROVOD_DATA_TIMEOUT": "2"}
+    with subprocess.Popen([*RANK, program], env=env) as rank:
+        try:
+            watch = alive.Watch(folder, 2.0)
+            assert wait_until(signs)
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                assert watch.silent() is None
+                time.sleep(0.1)
+            rank.send_signal(signal.SIGSTOP)
+            found = []
+            assert wait_until(lambda: found.append(watch.silent()) or any(found))
+            assert any((one or "").startswith("rank 1 on ") for one in found)
+            rank.send_signal(signal.SIGCONT)
+            (tmp_path / "go").touch()
+            assert wait_until(lambda: not signs())
+        finally:
+            rank.kill()
 
 
 def test_what_hydra_writes_to_stdout(tmp_path, capfd):

@@ -8,80 +8,12 @@ import weakref
 
 import numpy as np
 import pytest
+from stateful import SOURCES, KeepsItsPlace
 
 from horovod_data.channel import reader_iterable
 from horovod_data.channel.options import Options
 from horovod_data.channel.reading import EMPTY, INFINITE
 from horovod_data.elements import columns
-
-
-class KeepsItsPlace:
-    """A source whose iterators go on where the last one has stopped. After its end it begins anew."""
-
-    def __init__(self, n):
-        self.n, self.at = n, 0
-
-    def __iter__(self):
-        start, self.at = self.at, 0
-        for self.at in range(start + 1, self.n + 1):
-            yield self.at - 1
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class KeepsItsState:
-    """As a Hugging Face dataset: each iterator begins with the last state given, and then has the dataset's state."""
-
-    def __init__(self, n):
-        self.n, self.now, self._starting_state_dict = n, {"at": 0}, None
-
-    def __iter__(self):
-        self.now = dict(self._starting_state_dict or {"at": 0})
-        for i in range(self.now["at"], self.n):
-            self.now["at"] = i + 1
-            yield i
-
-    def state_dict(self):
-        return dict(self.now)
-
-    def load_state_dict(self, state):
-        self._starting_state_dict = state
-
-
-class BeginsAnewAtItsEnd:
-    """As a StatefulDataLoader: a state of its end makes it begin anew."""
-
-    def __init__(self, n):
-        self.n, self.start = n, 0
-        self.state_dict = lambda: {"at": self.iterator.at}
-
-    def load_state_dict(self, state):
-        self.start = state["at"] % self.n
-
-    def __iter__(self):
-        self.iterator, self.start = WithoutIter(self.n, self.start), 0
-        return self.iterator
-
-
-class WithoutIter:
-    """An iterator that has no __iter__."""
-
-    def __init__(self, n, at=0):
-        self.n, self.at = n, at
-
-    def __next__(self):
-        if self.at == self.n:
-            raise StopIteration
-        self.at += 1
-        return self.at - 1
-
-
-SOURCES = [KeepsItsPlace, KeepsItsState, BeginsAnewAtItsEnd]
 
 
 def peeked(source):

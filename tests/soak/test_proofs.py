@@ -19,7 +19,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.commit("audit_memory", "flips")
+@pytest.mark.commit("audit_memory")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_part_of_it(name, tmp_path):
     words, says = PROGRAMS[name]
