@@ -44,7 +44,7 @@ TEST(Dims, WhatWasMovedHasNoSizesBeyondItsMemory) {
     Dims from = std::vector<int64_t>(count, 5);
     const Dims to = std::move(from);
     EXPECT_EQ(to.size(), count);
-    EXPECT_LE(from.size(), Dims::kFew);  // NOLINT(bugprone-use-after-move)
+    EXPECT_LE(from.size(), Dims::kFew);  // NOLINT: this is the test
     from = {1};
     EXPECT_EQ(from, Dims{1});
   }
