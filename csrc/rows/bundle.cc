@@ -49,13 +49,13 @@ void (*sweep_tensors)() = [] {};
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post) {
   auto share = std::make_shared<Share>();
   for (const Column& column : columns) share->bytes += BytesOf(column);
+  if (receivers.there) share->blocks.reserve(columns.size()), share->components.reserve(columns.size());
   if (receivers.here) {
     auto bundle = std::make_shared<Bundle>(Bundle{receivers.there ? columns : std::move(columns), false, ""});
     for (Column& column : bundle->columns) column = Aligned(std::move(column));
     share->bundle = std::move(bundle);
   }
   if (!receivers.there) return share;
-  share->blocks.reserve(columns.size()), share->components.reserve(columns.size());
   for (Column& column : columns) {
     wire::Component& c = share->components.emplace_back();
     c.dtype = column.dtype;

@@ -205,7 +205,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
     }
     sizes = sizes_of(0);
     if (!sizes.empty()) sizes[0] = rows;
-    parts[0].dims = std::move(sizes);
+    parts[0].dims = sizes;
   }
   return model;
 }
