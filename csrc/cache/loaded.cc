@@ -23,7 +23,7 @@ Outcome WrongShare(const std::string& what) { return {kInternal, "a share of a l
 // The shape of a leaf's rows. Ragged: of the rows of its values.
 std::vector<int64_t> ShapeOfRow(const Leaf& leaf, const Column* components) {
   const Column* const parts = components + leaf.first;
-  std::vector<int64_t> dims = parts[0].dims;
+  std::vector<int64_t> dims(parts[0].dims.begin(), parts[0].dims.end());
   if (leaf.kind == Leaf::kSparse) dims.assign(parts[2].as<int64_t>(), parts[2].as<int64_t>() + parts[2].count());
   if (!dims.empty()) dims.erase(dims.begin());
   return dims;

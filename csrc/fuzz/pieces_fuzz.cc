@@ -20,7 +20,7 @@ const std::vector<Leaf> kLeaves{
 constexpr size_t kWidth = 8;
 
 // As a received column is: its memory fits its type and dims.
-Column Filled(int32_t dtype, std::vector<int64_t> dims, Decisions* from) {
+Column Filled(int32_t dtype, Dims dims, Decisions* from) {
   Column column = New(dtype, std::move(dims));
   if (column.texts()) {
     auto texts = std::make_shared<std::vector<std::string>>();
@@ -67,7 +67,8 @@ Columns SomeComponents(int64_t rows, Decisions* from) {
 void Twist(Columns* piece, Decisions* from) {
   Column* column = &(*piece)[from->Choice(piece->size())];
   const int32_t kTypes[] = {kFloat, kText, kInt32, kInt64, 10 /* bool */};
-  std::vector<int64_t> dims(from->Choice(4));
+  Dims dims;
+  dims.resize(from->Choice(4));
   for (int64_t& dim : dims) dim = static_cast<int64_t>(from->Choice(4));
   *column = Filled(kTypes[from->Choice(5)], dims, from);
 }
