@@ -2,7 +2,7 @@
 """Builds horovod_data/_core.so with CMake against the MPI that is there, and _tf.so against TensorFlow; see CMakeLists.txt.
 
 Environment: HVDATA_TENSORFLOW (1: build _tf.so, 0: don't, default: auto, where TensorFlow is), MPICC (MPI compiler
-wrapper, default: mpicc), MPI_HOME, HVDATA_BUILD_TYPE (Release or RelWithDebInfo), HVDATA_WERROR (1: warnings are errors).
+wrapper, default: mpicc), MPI_HOME, HVDATA_WERROR (1: warnings are errors).
 """
 
 import hashlib
@@ -33,12 +33,12 @@ def tensorflow_version() -> str:
     return "unknown"
 
 
-def build_directory(build_type: str) -> Path:
+def build_directory() -> Path:
     """One for each combination that gives another library, so that going back and forth rebuilds nothing."""
     mpicc = os.path.realpath(shutil.which(os.environ.get("MPICC") or "mpicc") or "none")
     mark = hashlib.sha1(f"{mpicc} {os.environ.get('MPI_HOME')}".encode()).hexdigest()[:6]
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return ROOT / "build" / f"{python}-tf{tensorflow_version()}-{Path(mpicc).name}-{mark}-{build_type}"
+    return ROOT / "build" / f"{python}-tf{tensorflow_version()}-{Path(mpicc).name}-{mark}"
 
 
 class CleanPy(build_py):
@@ -55,15 +55,13 @@ class CMakeBuild(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"  # no Python ABI tag: the library doesn't use Python's C API
 
     def build_extension(self, ext: Extension) -> None:
-        build_type = os.environ.get("HVDATA_BUILD_TYPE") or "Release"
-        build = build_directory(build_type)
+        build = build_directory()
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         cmake = shutil.which("cmake", path=path)
         if cmake is None:
             sys.exit("horovod_data: CMake (3.20 or newer) was not found. What to do: pip install 'cmake<4'")
         configure = [
             cmake, "-S", str(ROOT), "-B", str(build),
-            f"-DCMAKE_BUILD_TYPE={build_type}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DHVDATA_TENSORFLOW={TENSORFLOW}",
             f"-DHVDATA_WERROR={'ON' if os.environ.get('HVDATA_WERROR') == '1' else 'OFF'}",

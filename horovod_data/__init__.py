@@ -97,9 +97,9 @@ def __getattr__(name: str) -> _typing.Any:
         homes = _HOMES_WITH_TENSORFLOW
     if name == "callbacks":  # a module that imports Keras: load it only when it is asked for
         return _import_module(".callbacks", __name__)
-    for home, names in homes.items():
-        module = _import_module(f".{home}", __name__)
-        globals().update({each: getattr(module, each) for each in names})
+    home, names = next((home, names) for home, names in homes.items() if name in names)
+    module = _import_module(f".{home}", __name__)
+    globals().update({each: getattr(module, each) for each in names})
     return globals()[name]
 
 

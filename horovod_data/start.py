@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init(): MPI, the meeting of all processes, Horovod on the trainers, the engine."""
+"""init(): MPI, the meeting of all processes, Horovod on the trainers, the engine.
+
+A job waits for the init() of its slowest process. So modules that most processes don't need are imported where they are
+used.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,15 @@ import socket
 import sys
 from typing import Any, Callable, Optional
 
-from .auditing import keras_fit
 from .ending import exit_status, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
 from .errors import explain, explained, fork_check, place, set_here
-from .job import cgroups, handshake, launch_checks, unaveraged
+from .job import cgroups, handshake, launch_checks
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
 from .native import bindings, loader
-from .observe.progress import watch
-from .timeline import parts as timeline_parts
 
 
 def init(
@@ -129,6 +130,8 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
             with_horovod.refuse_other(horovod, where)
             if len(trainers) > 1 and with_horovod.is_of_tensorflow(horovod):
+                from .job import unaveraged
+
                 unaveraged.refuse(where)
             exit_status.install(end)  # again, because our atexit handler must run before Horovod's
             with_horovod.end_with_mpi(horovod, horovod_here is not None)
@@ -157,8 +160,12 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
 
         receiver.protect_forks()
     if settings.audit and job.trainer is not None:
+        from .auditing import keras_fit
+
         keras_fit.install()
     if job.trainer == 0:
+        from .observe.progress import watch
+
         watch.start(settings.progress, settings.progress_seconds, settings.attempt)
 
 
@@ -176,7 +183,9 @@ def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes
                 same = f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}"
                 trouble = explain(same, "Give each its own", where="")
             else:
-                timeline_parts.begin(path)
+                from .timeline import parts
+
+                parts.begin(path)
         except (OSError, ValueError) as error:
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "

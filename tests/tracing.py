@@ -30,7 +30,7 @@ def rows(events: list[dict[str, Any]]) -> dict[int, str]:
 
 def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "train") -> list[dict[str, Any]]:
     """The phases of a process in a channel, in order. Checks that they don't overlap."""
-    mine = [event for event in events if event["ph"] == "X" and (event["pid"], event["cat"]) == (row, role)]
+    mine = [event for event in events if event["ph"] == "X" and (event["pid"], event.get("cat")) == (row, role)]
     found = sorted((event for event in mine if event["args"]["channel"] == channel), key=lambda event: event["ts"])
     assert {event["name"] for event in found} <= (TRAINER if role == "trainer" else READER)
     for one, other in zip(found, found[1:]):

@@ -290,8 +290,7 @@ Outcome Checkpoint::PutBack(State state, const plan::Resumption& resumption, std
 // ---- Checks that a state belongs to this channel.
 
 // Checks one column of an element, or of a share's model. The length of a share's first axis is unknown.
-Outcome Checkpoint::CheckColumn(size_t component, int32_t dtype, const std::vector<int64_t>& dims,
-                                bool of_share) const {
+Outcome Checkpoint::CheckColumn(size_t component, int32_t dtype, const Dims& dims, bool of_share) const {
   const ChannelConfig& c = source_->config();
   std::optional<std::vector<int64_t>> known = c.shapes[component];
   if (known) {

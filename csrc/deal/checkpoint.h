@@ -59,7 +59,7 @@ class Checkpoint {
   Outcome PutBack(State state, const plan::Resumption& resumption, std::set<uint64_t> taken, proof::Past* past);
   void AddToAccount(uint64_t number, const Columns& element, proof::Bookmark* account) const;
 
-  Outcome CheckColumn(size_t component, int32_t dtype, const std::vector<int64_t>& dims, bool of_share) const;
+  Outcome CheckColumn(size_t component, int32_t dtype, const Dims& dims, bool of_share) const;
   Outcome CheckElement(const Columns& element) const;
   Outcome CheckState(const State& state) const;
 

@@ -64,7 +64,7 @@ void ColumnField(wire::Writer* writer, const Column& column) {
   writer->Text("tensor", message);
 }
 
-bool TakeDims(std::string_view shape, std::vector<int64_t>* dims) {
+bool TakeDims(std::string_view shape, Dims* dims) {
   uint64_t tag = 0, size = 0;
   for (std::string_view dim; !shape.empty();) {
     if (!TakeVarint(&shape, &tag) || tag != kDim || !TakeBytes(&shape, &dim)) return false;
@@ -114,7 +114,7 @@ bool TakeColumn(std::string_view message, Column* column) {
     if (!taken) return false;
   }
   column->dtype = static_cast<int32_t>(dtype);
-  column->dims.clear();
+  column->dims = {};
   return TakeDims(shape, &column->dims) && TakeContent(content, column);
 }
 

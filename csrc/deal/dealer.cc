@@ -85,6 +85,7 @@ class Dealer {
     const auto wanted = static_cast<size_t>(dynamic || cuts ? 1 : world.group_trainer_count());
     std::vector<Columns> group;
     std::vector<Prover::Rows> hashed;
+    group.reserve(wanted), hashed.reserve(wanted);
     while (group.size() < wanted) {
       Columns element;
       HVDATA_RETURN_IF_ERROR(Pull(&element, end));
@@ -154,6 +155,7 @@ class Dealer {
     const World& world = source_->world();
     Step step;
     step.first = first;
+    step.shares.reserve(shares.size()), step.elements.reserve(elements.size());
     for (size_t t = 0; source_->config().weighed && t < shares.size(); ++t) step.cost += SumOfCosts(shares[t]);
     step.hashes = prover_.HashStep(hashed, shares);
     const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());

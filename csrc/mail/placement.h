@@ -61,6 +61,7 @@ inline void PlacePayloads(Packet* packet, Arena* shared) {
 // The payloads that follow the header in the same message.
 inline std::vector<std::string_view> InlineParts(const Packet& packet) {
   std::vector<std::string_view> parts;
+  parts.reserve(1 + packet.blocks.size());  // Post::Send adds the header
   for (size_t i = 0; i < packet.blocks.size(); ++i) {
     const Block& block = packet.blocks[i];
     if (packet.header.components[i].where == wire::Where::kInline) parts.emplace_back(block.data, block.size);

@@ -121,7 +121,8 @@ class Post : public Inbox {
 
   Mutex mu_{Mutex::kMail};
   CondVar idle_;
-  std::deque<Item> queue_ GUARDED_BY(mu_);  // messages from this process itself, and by MPI
+  std::vector<Item> queue_ GUARDED_BY(mu_);  // messages from this process itself, and by MPI
+  std::vector<Item> taken_;                  // from the queue. Only the delivering thread uses it
   std::atomic<size_t> queued_{0};
   uint64_t turns_ GUARDED_BY(mu_) = 0;       // how many times a thread has finished delivering
   bool delivering_ GUARDED_BY(mu_) = false;  // a thread is delivering

@@ -87,19 +87,21 @@ bool Post::DeliverRings() {
 }
 
 bool Post::DeliverQueue() {
-  std::deque<Item> items;
+  taken_.clear();  // not empty after an exception
   {
     MutexLock lock(&mu_);
-    items.swap(queue_);
-    queued_ -= items.size();
+    taken_.swap(queue_);
+    queued_ -= taken_.size();
   }
-  for (Item& item : items) {
+  for (Item& item : taken_) {
     if (item.call)
       item.call();
     else
       InOrder(item.member, std::move(item.header), std::move(item.bundle));
   }
-  return !items.empty();
+  const bool any = !taken_.empty();
+  taken_.clear();
+  return any;
 }
 
 // Delivers a message whose payloads are all inline or in the arena.
@@ -139,7 +141,12 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
     return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
                  (duplicate ? " has come already" : " came, but too many earlier messages have not"));
   }
-  route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
+  if (sequence > route->next) {
+    route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
+    return;
+  }
+  ++route->next;
+  ways_.deliver(member, std::move(header), std::move(bundle));
   for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next;
        at = route->early.erase(at)) {
     ++route->next;

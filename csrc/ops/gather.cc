@@ -68,7 +68,7 @@ class GatherOp : public ExchangeOp {
         return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
       const Column& part = columns->front();
       const Column& first = parts.empty() ? part : parts[0];
-      std::vector<int64_t> wanted = first.dims;
+      Dims wanted = first.dims;
       wanted[0] = part.dims[0];
       if (part.dims != wanted || part.dtype != first.dtype) {
         return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +

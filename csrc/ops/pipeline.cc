@@ -174,6 +174,7 @@ Outcome TfPipeline::Next(Columns* element, bool* end) {
   Tensors tensors;
   const absl::Status status = iterator_->GetNext(iterator_ctx_.get(), &tensors, end);
   if (!status.ok() || *end) return ToOutcome(status);
+  element->reserve(tensors.size());
   for (tensorflow::Tensor& tensor : tensors) {
     const bool shared = !tensor.RefCountIsOne();
     Column& column = element->emplace_back(ColumnOf(std::move(tensor), arena_.get()));

@@ -49,6 +49,7 @@ void (*sweep_tensors)() = [] {};
 std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Post* post) {
   auto share = std::make_shared<Share>();
   for (const Column& column : columns) share->bytes += BytesOf(column);
+  if (receivers.there) share->blocks.reserve(columns.size()), share->components.reserve(columns.size());
   if (receivers.here) {
     auto bundle = std::make_shared<Bundle>(Bundle{receivers.there ? columns : std::move(columns), false, ""});
     for (Column& column : bundle->columns) column = Aligned(std::move(column));
@@ -56,13 +57,12 @@ std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Po
   }
   if (!receivers.there) return share;
   for (Column& column : columns) {
-    wire::Component c;
+    wire::Component& c = share->components.emplace_back();
     c.dtype = column.dtype;
     c.encoding = column.texts() ? wire::Encoding::kStrings : wire::Encoding::kRaw;
-    c.dims = std::move(column.dims);
     share->blocks.push_back(column.texts() ? Encoded(column, receivers.member, post) : std::move(column.memory));
     c.bytes = share->blocks.back().size;
-    share->components.push_back(std::move(c));
+    c.dims = std::move(column.dims);
   }
   post->MoveToArena(receivers.member, &share->blocks);
   return share;
@@ -71,6 +71,7 @@ std::shared_ptr<Share> MakeShare(Columns columns, const Receivers& receivers, Po
 void SettleColumns(Columns* columns, int member, int parts, Post* post) {
   if (post->arena() == nullptr) return;
   std::vector<Block> blocks;
+  blocks.reserve(columns->size());
   for (const Column& column : *columns) {
     const bool stays = column.texts() || column.kept;
     blocks.push_back({column.memory.data, stays ? 0 : column.memory.size, nullptr});
@@ -88,7 +89,9 @@ void SettleColumns(Columns* columns, int member, int parts, Post* post) {
 Destination LandShare(const std::vector<wire::Component>& components, std::vector<Block> found) {
   auto bundle = std::make_shared<Bundle>();
   bundle->landed = true;
+  bundle->columns.reserve(components.size());
   Destination destination;
+  destination.places.reserve(components.size());
   for (size_t i = 0; i < components.size(); ++i) {
     const wire::Component& c = components[i];
     try {

@@ -77,7 +77,7 @@ Block NewBlock(uint64_t bytes) {
   return {static_cast<const char*>(memory), bytes, std::shared_ptr<void>(memory, std::free)};
 }
 
-Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena) {
+Column New(int32_t dtype, Dims dims, const ArenaPtr& arena) {
   int64_t count = 0;
   uint64_t bytes = 0;
   if (!wire::CountElements(dims, &count) || __builtin_mul_overflow(count, ItemBytes(dtype), &bytes))
@@ -90,13 +90,13 @@ Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena) {
   return column;
 }
 
-Column Zeros(int32_t dtype, std::vector<int64_t> dims) {
+Column Zeros(int32_t dtype, Dims dims) {
   Column zeros = New(dtype, std::move(dims));
   if (zeros.memory.size > 0) std::memset(zeros.make<char>(), 0, zeros.memory.size);
   return zeros;
 }
 
-Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner) {
+Column Texts(Dims dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner) {
   using Owned = std::pair<std::vector<std::string_view>, std::shared_ptr<const void>>;
   const auto owned = std::make_shared<const Owned>(std::move(texts), std::move(owner));
   const auto* const data = reinterpret_cast<const char*>(owned->first.data());
@@ -135,7 +135,7 @@ uint64_t BytesOf(const Column& column) {
   return bytes;
 }
 
-std::string ShapeText(const std::vector<int64_t>& dims) {
+std::string ShapeText(const Dims& dims) {
   std::string text = "[";
   for (const int64_t size : dims) {
     if (text.size() > 1) text += ",";

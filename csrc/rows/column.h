@@ -11,6 +11,7 @@
 
 #include "arena/arena.h"
 #include "mail/share.h"
+#include "wire/dims.h"
 
 namespace hvdata {
 
@@ -27,7 +28,7 @@ std::string DtypeName(int32_t dtype);
 // Items of one type in row-major order. Copies of a column share its memory.
 struct Column {
   int32_t dtype = kFloat;
-  std::vector<int64_t> dims;
+  Dims dims;
   // The items. The items of texts are std::string_views, whose bytes the owner keeps, too. So a text is never copied
   // with its column.
   Block memory;
@@ -62,9 +63,9 @@ Block NewBlock(uint64_t bytes);
 // Makes a column. Its texts are empty, and other items are not set. Memory of kLeastShared bytes or more lies in
 // `arena`, if it is not null and has room. Texts never lie there. Throws std::bad_alloc if there is no memory, or if no
 // tensor can have these dims.
-Column New(int32_t dtype, std::vector<int64_t> dims, const ArenaPtr& arena = nullptr);
-Column Zeros(int32_t dtype, std::vector<int64_t> dims);
-Column Texts(std::vector<int64_t> dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);
+Column New(int32_t dtype, Dims dims, const ArenaPtr& arena = nullptr);
+Column Zeros(int32_t dtype, Dims dims);
+Column Texts(Dims dims, std::vector<std::string_view> texts, std::shared_ptr<const void> owner);
 
 // Copies `count` items of `from`, starting at item `at`, to `to`, starting at item `place`. Both have the same type.
 void CopyItems(const Column& from, int64_t at, int64_t count, const Column& to, int64_t place);
@@ -78,6 +79,6 @@ Column Aligned(Column column);
 uint64_t BytesOf(const Column& column);
 
 // "[2,3]". A negative size is unknown, and shown as "?".
-std::string ShapeText(const std::vector<int64_t>& dims);
+std::string ShapeText(const Dims& dims);
 
 }  // namespace hvdata

@@ -90,12 +90,14 @@ Outcome Cutter::CutGlobal(const Columns& element, std::vector<Columns>* shares, 
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return {};
   std::vector<plan::Rows> parts;
+  parts.reserve(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   const std::vector<plan::Rows> filled = parts;
   if (config_.remainder == Remainder::kRepeat) {
     for (plan::Rows& part : parts) part.padding = 0;
   }
   shares->resize(parts.size());
+  for (Columns& share : *shares) share.reserve(element.size() + 1);
   for (const Leaf& leaf : leaves_) HVDATA_RETURN_IF_ERROR(CutLeaf(leaf, element, parts, shares));
   for (size_t t = 0; t < parts.size(); ++t) {
     Columns* share = &(*shares)[t];
@@ -149,11 +151,11 @@ Outcome Cutter::CutGroup(const std::vector<Columns>& elements, std::vector<Colum
     *dropped = count;
     return {};
   }
+  shares->resize(static_cast<size_t>(trainers_));
   for (int t = 0; t < trainers_; ++t) {
-    Columns share;
-    HVDATA_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share)
-                                     : CutFiller(elements[0], t, &share));
-    shares->push_back(std::move(share));
+    Columns* const share = &(*shares)[static_cast<size_t>(t)];
+    HVDATA_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], share)
+                                     : CutFiller(elements[0], t, share));
   }
   return {};
 }
@@ -203,7 +205,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
     }
     sizes = sizes_of(0);
     if (!sizes.empty()) sizes[0] = rows;
-    parts[0].dims = std::move(sizes);
+    parts[0].dims = sizes;
   }
   return model;
 }
@@ -212,7 +214,7 @@ Outcome Cutter::CutEmpty(const Model& model, int trainer, Columns* share) const 
   const bool pad = config_.remainder == Remainder::kPad;
   for (size_t i = 0; i < model.size(); ++i) {
     const Part& m = model[i];
-    std::vector<int64_t> no_rows = m.dims;
+    Dims no_rows = m.dims;
     if (!no_rows.empty()) no_rows[0] = 0;
     switch (static_cast<EmptyRule>(config_.empty_rules[i])) {
       case EmptyRule::kRows:

@@ -39,7 +39,7 @@ class Cutter {
   // CutEmpty needs to know this of each component of a share, except the weight.
   struct Part {
     int32_t dtype = kFloat;
-    std::vector<int64_t> dims;
+    Dims dims;
     Column values = {kFloat, {0}, {}};  // kRowSplits and kDenseShape only
   };
   using Model = std::vector<Part>;

@@ -13,7 +13,7 @@
 namespace hvdata {
 
 Outcome CopyOfSource(const hvdata_column& given, const ArenaPtr& arena, Column* column) {
-  const std::vector<int64_t> dims(given.dims, given.dims + given.ndim);
+  const Dims dims(given.dims, given.dims + given.ndim);
   const char* const data = static_cast<const char*>(given.data);
   if (given.dtype != kText) {
     *column = New(given.dtype, dims, arena);

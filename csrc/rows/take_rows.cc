@@ -46,7 +46,7 @@ Column View(const Column& whole, int64_t begin, int64_t count) {
 Column TakeRows(const Column& whole, const Rows& rows, const ArenaPtr& arena) {
   Column part = View(whole, rows.begin, rows.count);
   if (rows.padding == 0) return part;
-  std::vector<int64_t> dims = whole.dims;
+  Dims dims = whole.dims;
   dims[0] = rows.count + rows.padding;
   Column padded = New(whole.dtype, std::move(dims), arena);
   CopyItems(part, 0, part.count(), padded, 0);
@@ -80,7 +80,7 @@ Outcome JoinRows(const Columns& parts, Column* whole) {
   int64_t rows = 0, place = 0, count = 0;
   bool fits = true;  // rows without bytes may have any number
   for (const Column& part : parts) fits = !__builtin_add_overflow(rows, part.dims[0], &rows) && fits;
-  std::vector<int64_t> dims = parts[0].dims;
+  Dims dims = parts[0].dims;
   dims[0] = rows;
   if (!fits || !wire::CountElements(dims, &count))
     return InvalidArgument("the ranks have more rows than a tensor can have. Gather fewer at a time");

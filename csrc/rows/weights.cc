@@ -9,7 +9,7 @@
 namespace hvdata {
 
 Outcome CheckCosts(const Column& costs, std::optional<int64_t> rows) {
-  const std::vector<int64_t> wanted = rows ? std::vector{std::max<int64_t>(*rows, 0)} : std::vector<int64_t>();
+  const Dims wanted = rows ? Dims{std::max<int64_t>(*rows, 0)} : Dims();
   if (costs.dims != wanted) {
     return InvalidArgument("weigh= returned costs of shape " + ShapeText(costs.dims) +
                            " for an element that needs shape " + ShapeText(wanted) + ": one cost for each row");

@@ -26,7 +26,7 @@ inline std::shared_ptr<char> NewMemory(size_t size) {
 inline int64_t SumOf(const char* data, size_t size) { return static_cast<int64_t>(Checksum(data, size) >> 1); }
 
 inline bool IsWhole(const wire::Component& component, const char* data) {
-  return SumOf(data, component.bytes) == component.dims.at(0);
+  return SumOf(data, component.bytes) == component.dims[0];
 }
 
 // Component i has sizes[i] bytes. They differ in all epochs.

@@ -139,6 +139,20 @@ TEST_F(PostTest, AHandlerWithoutMemoryBreaksThePostAndBlocksNobody) {
   }
 }
 
+TEST_F(OwnPostTest, ALostMessageIsNotDeliveredLater) {
+  List tried;
+  OnNumber([&](uint64_t number) {
+    tried.push_back(number);
+    if (number == 1) throw std::bad_alloc();
+  });
+  Send(1);
+  Send(2);
+  post(0).Fetch();
+  Send(3);
+  post(0).Fetch();
+  EXPECT_EQ(tried, (List{1, 3}));
+}
+
 // The delivering thread has looked at the rings, and another thread leaves a later message there to it.
 TEST_F(PostTest, ARecordThatComesDuringADeliveryIsNotLeftBehind) {
   Start();

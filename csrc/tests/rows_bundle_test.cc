@@ -22,7 +22,7 @@ std::string WhyNot(const BundlePtr& bundle) {
   return outcome.message;
 }
 
-wire::Component ComponentOf(int32_t dtype, std::vector<int64_t> dims, uint64_t bytes) {
+wire::Component ComponentOf(int32_t dtype, Dims dims, uint64_t bytes) {
   wire::Component component;
   component.dtype = dtype;
   component.encoding = dtype == kText ? wire::Encoding::kStrings : wire::Encoding::kRaw;

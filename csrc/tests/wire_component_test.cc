@@ -17,12 +17,8 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-Component Floats(std::vector<int64_t> dims, uint64_t bytes) {
-  return {1, Encoding::kRaw, Where::kMessage, bytes, std::move(dims)};
-}
-Component Strings(std::vector<int64_t> dims, uint64_t bytes) {
-  return {7, Encoding::kStrings, Where::kInline, bytes, std::move(dims)};
-}
+Component Floats(Dims dims, uint64_t bytes) { return {1, Encoding::kRaw, Where::kMessage, bytes, std::move(dims)}; }
+Component Strings(Dims dims, uint64_t bytes) { return {7, Encoding::kStrings, Where::kInline, bytes, std::move(dims)}; }
 
 TEST(Component, WhatATensorIs) {
   EXPECT_EQ(WhatIsWrong(Floats({}, 4), 4, false, -1), "");

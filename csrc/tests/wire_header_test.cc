@@ -136,7 +136,7 @@ TEST(Header, RoundTripOfExtremes) {
   const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   header.components = {{-1, Encoding::kRaw, Where::kMessage, most, {std::numeric_limits<int64_t>::max()}}};
   ExpectRoundTrip(header);
-  header.components[0].dims.assign(kMaxRank, 1);
+  header.components[0].dims = std::vector<int64_t>(kMaxRank, 1);
   ExpectRoundTrip(header);
   header.components.assign(kMaxComponents, {});
   ExpectRoundTrip(header);

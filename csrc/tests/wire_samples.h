@@ -157,7 +157,7 @@ inline Component HostileComponent(std::mt19937_64* random) {
   for (uint64_t n = (*random)() % 4; n > 0; --n) {
     c.dims.push_back(static_cast<int64_t>(
         pick({0, 1, 2, 3, 4, 255, 1ull << 31, 1ull << 32, 1ull << 61, 1ull << 62, ~0ull >> 1, 1ull << 63, ~0ull})));
-    product *= static_cast<uint64_t>(c.dims.back());
+    product *= static_cast<uint64_t>(c.dims.end()[-1]);
   }
   c.bytes = (*random)() % 2 ? product * pick({1, 2, 4, 8, 16}) : (*random)() >> (*random)() % 64;
   return c;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/outcome.h"
+#include "wire/dims.h"
 
 namespace hvdata::wire {
 
@@ -199,6 +200,8 @@ template <typename T>
 constexpr bool kIsList = false;
 template <typename T>
 constexpr bool kIsList<std::vector<T>> = true;
+template <>
+constexpr bool kIsList<Dims> = true;
 
 // Writes or reads one field. Its type is one of these: a list, an outcome, an optional number, a Coordinate, or a
 // single value.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "wire/dims.h"
 #include "wire/messages.h"
 
 namespace hvdata::wire {
@@ -32,7 +33,7 @@ struct Component {
   Encoding encoding = Encoding::kRaw;
   Where where = Where::kInline;
   uint64_t bytes = 0;  // of the payload, encoded
-  std::vector<int64_t> dims;
+  Dims dims;
   uint32_t slot = 0;    // kArena: the receiver gives this slot back
   uint64_t offset = 0;  // kArena: the payload's first byte in the arena
 };
@@ -63,7 +64,7 @@ bool Decode(std::string_view message, Header* header, std::string_view* inline_p
 
 // Computes the product of `dims`. False if TensorFlow can't make this shape. That is so if a dim is negative, or if the
 // product of the dims before a zero overflows int64.
-bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
+bool CountElements(const Dims& dims, int64_t* count);
 
 // Checks a component that another process announced. Returns the first defect, or an empty text. `item_bytes`: the size
 // of one element of its dtype; 0: elements have no fixed size. `strings`: its dtype is a string. `found`: how many

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import importlib.abc
 import importlib.machinery
 import inspect
 import os
@@ -45,7 +44,7 @@ def install() -> None:
     atexit.register(_say_if_nothing, fork_check())
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class _AfterImport:
     """Replaces Model.fit when one of the modules has been imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:

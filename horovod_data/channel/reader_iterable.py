@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,10 @@ class Iterables:
         self._source = self._iterator = self._kept = None
         self._peeked = []
 
+    @functools.cached_property
+    def _maker(self) -> columns.Maker:
+        return columns.Maker(self._spec)
+
     # ---- What shares.deal() calls, on the dealer's thread.
 
     def start(self, number: int) -> None:
@@ -170,7 +175,7 @@ class Iterables:
         self._asked = True
         self._yielded += 1
         self._check_length()
-        self._kept = columns.columns_of(self._spec, self._with_costs(element))
+        self._kept = self._maker.columns(self._with_costs(element))
         return self._kept
 
     def save(self) -> Optional[bytes]:

@@ -83,9 +83,10 @@ class Rounds:
         self.where = job.where + self._of_channel  # for error texts
         self._name = f"horovod_data.predict{self._of_channel}"
         self._structure: Any = None  # of this rank's outputs
+        self._own_spec: Any = None  # of `_structure`, for other ranks
         self._mine: list[tf.Tensor] = []  # the encoded leaves of the outputs
         self._shapes: list[list[list[int]]] = []  # for each step, the shape of a row in each leaf; [] without rows
-        self._spec: Any = None  # the spec of the outputs
+        self._spec: Any = None  # of all ranks' outputs
         self._row_shapes: list[list[int]] = []  # the shapes of all rows, when a rank has had a row
         self._got: list[list[Any]] = []  # on rank 0: by step, then by rank, the leaves of the outputs
 
@@ -102,11 +103,10 @@ class Rounds:
                 what = f"model_or_fn returned {got} rows for a share of {rows}"
                 raise explained(ValueError, what, "Return one row for each row of the share")
         if self._structure is None:
-            self._structure = made
+            self._structure, self._own_spec = made, _spec_of(made, leaves)
         tf.nest.assert_same_structure(self._structure, made)
         self._mine += [tf.io.serialize_tensor(leaf) for leaf in leaves]
         self._shapes.append([leaf.shape[1:].as_list() for leaf in leaves])
-        self._spec = self._spec or _spec_of(made, leaves)
 
     def exchange(self, step: int, ended: bool) -> None:
         """Sends this rank's outputs to rank 0. Collective among trainers. `step`: the steps until now.
@@ -120,7 +120,7 @@ class Rounds:
         mine = {
             "step": step + 1,  # the current step, from 1
             "ended": ended,
-            "spec": self._spec,
+            "spec": self._own_spec,
             "shapes": self._shapes,
             "bytes": sum(len(text.numpy()) for text in self._mine),
             "failure": None if self.failure is None else words_of(self.failure),

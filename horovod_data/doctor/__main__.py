@@ -63,7 +63,8 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
     found = machine.check() + libraries.check(looks, environment.only_srun(os.environ))
-    found += environment.check(os.environ, mpi)
+    found.append(environment.launcher_in_path(os.environ, mpi))
+    found += environment.launched(os.environ, mpi) + environment.ours(os.environ)
     if given.no_self_test:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:

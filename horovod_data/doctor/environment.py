@@ -35,13 +35,11 @@ _OF_A_RANK = re.compile(
 )
 
 
-def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """Makes all checks. `mpi`: mpi_name() of the MPI that horovod_data was built with. None: unknown."""
-    return [launcher_in_path(environ, mpi), *launched(environ, mpi), *ours(environ)]
-
-
 def launched(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """Finds the launcher of this process, and the variables that the launcher and the user have set."""
+    """Finds the launcher of this process, and the variables that the launcher and the user have set.
+
+    `mpi`: mpi_name() of the MPI that horovod_data was built with. None: unknown.
+    """
     launcher = launch_checks.find_launcher(environ)
     of_mpi = {name for name in environ if _OF_MPI.fullmatch(name) and not _LAUNCHERS_OWN.fullmatch(name)}
     of_horovod = {name for name in environ if name.startswith("HOROVOD_") and not name.startswith(_OURS)}

@@ -52,27 +52,36 @@ def spec_of(element: Any) -> Any:
     return filled(shape_of, [_leaf_spec(name, leaf) for name, leaf in leaves(shape_of)])
 
 
-def columns_of(spec: Any, element: Any) -> list[Column]:
-    """The columns of an element of this spec, in the order of specs.components(spec).
+class Maker:
+    """Makes the columns of elements of one spec."""
 
-    Raises:
-      TypeError: the element has another structure, or a component of another type or number of axes.
-    """
-    found: list[Column] = []
-    for (name, leaf), value in zip(leaves(spec), matched(spec, element)):
-        _check_composite(name, value)
-        columns = [_column(name, part) for part in _parts_of(value)]
-        wanted = specs.components(leaf)
-        same = len(columns) == len(wanted) and _is_composite(value) == specs.is_composite(leaf)
-        for column, part in zip(columns, wanted):
-            same = same and column.dtype == part.dtype and (part.shape is None or len(part.shape) == len(column.dims))
-            same = same and (column.text is None or column.text == leaf.text)
-        if not same:
-            now = _leaf_spec(name, value)
-            what = f"{called(name)} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
-            raise explained(TypeError, what, "Let all elements have the same types and numbers of axes", where="")
-        found += columns
-    return found
+    def __init__(self, spec: Any):
+        self._spec = spec
+        self._leaves = [
+            (name, leaf, specs.is_composite(leaf), [(part.dtype, part.shape) for part in specs.components(leaf)])
+            for name, leaf in leaves(spec)
+        ]
+
+    def columns(self, element: Any) -> list[Column]:
+        """The columns of an element, in the order of specs.components(spec).
+
+        Raises:
+          TypeError: the element has another structure, or a component of another type or number of axes.
+        """
+        found: list[Column] = []
+        for (name, leaf, composite, wanted), value in zip(self._leaves, matched(self._spec, element)):
+            _check_composite(name, value)
+            columns = [_column(name, part) for part in _parts_of(value)]
+            same = len(columns) == len(wanted) and composite == _is_composite(value)
+            for column, (dtype, shape) in zip(columns, wanted):
+                same = same and column.dtype == dtype and (shape is None or len(shape) == len(column.dims))
+                same = same and (column.text is None or column.text == leaf.text)
+            if not same:
+                now = _leaf_spec(name, value)
+                what = f"{called(name)} is {_shown(now)}, but in the first element it was {_shown(leaf)}"
+                raise explained(TypeError, what, "Let all elements have the same types and numbers of axes", where="")
+            found += columns
+        return found
 
 
 def _shown(leaf: specs.LeafSpec) -> str:
@@ -175,6 +184,8 @@ def _is_text(column: Column, value: Any) -> bool:
 
 def _column(name: str, value: Any) -> Column:
     """The column of an array, a torch tensor, a number, a text, or a list of them."""
+    if type(value) is np.ndarray:
+        return _column_of_array(name, value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _column_of_torch(name, value, torch)
@@ -223,12 +234,12 @@ def _column_of_array(name: str, array: Any) -> Column:
             what = f"{called(name)} is an array of objects, and one of them is a {other}"
             raise explained(TypeError, what, "Use an array of numbers, or of str or bytes", where="")
         return _column_of_texts(array.shape, items)
+    dtype = dtypes.name_of(array.dtype)
+    if dtype is None:
+        what = f"{called(name)} is an array of {array.dtype.name}, which can't be sent to another rank"
+        raise explained(TypeError, what, "Convert it to numbers of another type", where="")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    dtype = array.dtype.name
-    if dtype not in dtypes.NAMES.values():
-        what = f"{called(name)} is an array of {dtype}, which can't be sent to another rank"
-        raise explained(TypeError, what, "Convert it to numbers of another type", where="")
     if not array.flags.c_contiguous:
         array = array.copy(order="C")
     return Column(dtype, array.shape, array.__array_interface__["data"][0], array.nbytes, array)

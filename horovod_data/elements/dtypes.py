@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -31,6 +31,12 @@ def number_of(name: str) -> int:
     if name in _NUMBERS:
         return _NUMBERS[name]
     raise explained(TypeError, f"numbers of type {name} can't be sent to another rank", "Convert them to another type")
+
+
+@functools.lru_cache(maxsize=None)
+def name_of(dtype: Any) -> Optional[str]:
+    """The name of numpy's type. None: its items can't be sent."""
+    return dtype.name if dtype.name in _NUMBERS else None
 
 
 def is_floating(name: str) -> bool:

@@ -11,10 +11,6 @@ from typing import Callable, Optional
 from ..errors import explain, explained, say, text_of
 from ..job.state import Job, joined, known
 from ..native import bindings
-from ..observe import times
-from ..observe.progress import watch
-from ..observe.report import report
-from ..timeline import parts as timeline_parts
 from . import exit_status, horovod
 
 # When MPICH says that MPI_Finalize has begun, it already takes no locks. If our communication thread were in an MPI
@@ -81,7 +77,10 @@ def _shut_down(exiting: bool) -> None:
         bindings.leave_channels()
     while _last_things and bindings.state() == bindings.State.RUNNING:
         _last_things.pop(0)(horovod.begin_to_end if exiting else lambda: None)
-    watch.stop()
+    if job.trainer == 0:
+        from ..observe.progress import watch  # start.py imports it here and not at the top, too
+
+        watch.stop()
     if bindings.state() == bindings.State.RUNNING:
         bindings.bye()
         if job.reader is not None:
@@ -91,12 +90,16 @@ def _shut_down(exiting: bool) -> None:
                 _serve_on(job)
             bindings.wait_all_bye()
             if job.reader == 0 and job.settings.report and bindings.state() == bindings.State.RUNNING:
+                from ..observe.report import report
+
                 report.at_end()
         bindings.stop()
     if job.reader == 0 and job.settings.timeline and bindings.state() == bindings.State.SHUT_DOWN:
+        from ..timeline import parts
+
         indexes = zip(job.layout.trainer_index, job.layout.reader_index)
         names = {one: job.name(rank) for rank, one in enumerate(indexes)}
-        timeline_parts.finish(names, job.settings.attempt)
+        parts.finish(names, job.settings.attempt)
     horovod.join_end()
     job.ended = True
     while _endings:
@@ -108,6 +111,8 @@ def _serve_on(job: Job) -> None:
 
     Except: at exit the collectives of Horovod fail on the other ranks, and the wait needs no limit.
     """
+    from ..observe import times
+
     limit, seen, since = job.settings.timeout_seconds, None, time.monotonic()
     while not bindings.wait_all_bye(_LOOK_SECONDS):
         readers = times.readers(times.own())

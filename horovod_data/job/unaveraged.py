@@ -7,7 +7,6 @@ Horovod up to 0.28.1 averages gradients in methods that Keras 3 never calls. So 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -91,6 +90,8 @@ def keras_3_without_patch(home: str) -> str:
 
     `home` is Horovod's folder. This function imports neither Keras nor Horovod.
     """
+    import importlib.metadata  # it takes longer than init()
+
     try:
         version = importlib.metadata.version("keras")
         with open(os.path.join(home, "tensorflow", "keras", "__init__.py")) as file:

@@ -22,7 +22,7 @@ from .calls import Column, bytes_at
 
 _START = c.CFUNCTYPE(c_int, c_uint64)
 _START_FROM = c.CFUNCTYPE(c_int, c_void_p, c_size_t, c_uint64)
-_NEXT = c.CFUNCTYPE(c_int, c.POINTER(c.POINTER(Column)), c.POINTER(c_int))
+_NEXT = c.CFUNCTYPE(c_int, c.POINTER(c_void_p), c.POINTER(c_int))
 _SAVE = c.CFUNCTYPE(c_int, c.POINTER(c_void_p), c.POINTER(c_size_t))
 _CLOSE = c.CFUNCTYPE(None)
 
@@ -141,6 +141,8 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
       divides: all readers have this source, and each of them deals its part of the elements.
     """
     kept: list[Any] = []  # what C++ may read until its next call
+    form: list[Any] = []  # the types and sizes of the last element's columns
+    given: Any = None  # these columns
     process = os.getpid()
 
     def guarded(call: Callable[[], None]) -> int:
@@ -157,15 +159,20 @@ def deal(channel: int, epoch: int, *, anew: bool, divides: bool, source: Source)
         return 0
 
     def next_into(columns: Any, count: Any) -> None:
+        nonlocal form, given
         element = source.next()
         count[0] = -1 if element is None else len(element)
         if element:
-            sizes = [(c_int64 * len(one.dims))(*one.dims) for one in element]
-            given = (Column * len(element))(
-                *[Column(one.number, len(s), s, one.address, one.size, None) for one, s in zip(element, sizes)]
-            )
-            kept.extend([element, sizes, given])
-            columns[0] = c.cast(given, c.POINTER(Column))
+            now = [(one.number, one.dims) for one in element]
+            if now != form:
+                form = now
+                given = (Column * len(now))(
+                    *[Column(number, len(dims), (c_int64 * len(dims))(*dims)) for number, dims in now]
+                )
+            for column, one in zip(given, element):
+                column.data, column.bytes = one.address, one.size
+            kept.append(element)
+            columns[0] = c.addressof(given)
 
     def save_into(state: Any, size: Any) -> None:
         saved = source.save()

@@ -100,6 +100,15 @@ def test_no_rows_on_rank_0(hvdata, comm, several):
     assert got["a"][0].tolist() == [i + 1 for i in wanted]
 
 
+def test_a_rank_whose_first_outputs_come_later_and_differ(hvdata, comm, several):
+    """It has no rows in the first step."""
+    dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([0 if i == 1 else 2], i))
+    model = lambda x: tf.cast(x, tf.float32) if comm.rank == 1 else x
+    call = lambda: hvdata.predict(model, given_to(hvdata, dataset), batch="per_rank")
+    raises_everywhere(comm, call, TypeError, "the ranks' outputs differ: .*int64.* on one rank, .*float32.* on rank 1")
+    goes_on(hvdata, comm)
+
+
 # ---- Datasets that are refused.
 
 

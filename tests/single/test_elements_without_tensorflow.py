@@ -25,7 +25,7 @@ def delivered(spec, element, to="numpy", writable=False):
     """The element behind a way through columns, and the owners that were released, in order."""
     released = []
     given = []
-    for number, column in enumerate(columns.columns_of(spec, element), 1):
+    for number, column in enumerate(columns.Maker(spec).columns(element), 1):
         dims = (ctypes.c_int64 * len(column.dims))(*column.dims)
         owner = number if column.size else None
         one = calls.Column(column.number, len(dims), dims, column.address, column.size, owner)
@@ -143,7 +143,7 @@ def test_ragged_and_sparse():
 def test_row_splits_that_lose_values(values, splits):
     right = Ragged(np.arange(2.0), [np.array([0, 2])])
     wrong = Ragged(values, [np.array(one, "int64") for one in splits])
-    for make in (lambda: columns.spec_of(wrong), lambda: columns.columns_of(columns.spec_of(right), wrong)):
+    for make in (lambda: columns.spec_of(wrong), lambda: columns.Maker(columns.spec_of(right)).columns(wrong)):
         with pytest.raises(
             TypeError, match="the element is an hvdata.Ragged whose row_splits do not divide its values"
         ):
@@ -191,9 +191,9 @@ def test_what_can_not_be_sent(element, text):
 ])  # fmt: skip
 def test_later_elements_are_as_the_first(first, later, text):
     spec = columns.spec_of(first)
-    columns.columns_of(spec, first)
+    columns.Maker(spec).columns(first)
     with pytest.raises(TypeError, match=text):
-        columns.columns_of(spec, later)
+        columns.Maker(spec).columns(later)
 
 
 def test_sizes_may_change_and_texts_may_be_missing():
@@ -220,7 +220,7 @@ def test_lists_of_texts_come_whole(texts):
 def test_a_list_of_texts_takes_the_memory_of_its_texts():
     texts = ["x"] * 1000 + ["x" * 100_000]
     tracemalloc.start()
-    columns.columns_of(columns.spec_of(texts), texts)
+    columns.Maker(columns.spec_of(texts)).columns(texts)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 10_000_000, "the texts have 101 KB, and padded to one length 400 MB"

@@ -137,6 +137,7 @@ except AttributeError as error:
     print(error)
 sys.modules["tensorflow"] = None  # as if it were not installed
 assert callable(horovod_data.init)
+assert not {"numpy", "horovod_data.loading.loader"} & set(sys.modules), "a job waits for init(), so it imports only what it uses"
 for use in (lambda: horovod_data.predict, lambda: exec("from horovod_data import scatter")):
     try:
         use()

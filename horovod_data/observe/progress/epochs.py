@@ -8,7 +8,7 @@ times per second, and epochs may be shorter. The difference of two totals shows 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional
 
 from ...errors import counted
 
@@ -57,9 +57,14 @@ class Ended:
 class Epochs:
     """The epochs of a channel."""
 
-    def __init__(self, expected: Optional[int] = None) -> None:
-        """`expected`: the steps of an epoch. None: its cardinality is unknown."""
-        self.expected = expected
+    def __init__(self, expected: Optional[int] = None, channel: int = 0) -> None:
+        """
+        Args:
+          expected: the steps of an epoch. None: its cardinality is unknown.
+          channel: a number that tells channels of one name apart.
+        """
+        self.expected, self.channel = expected, channel
+        self.begun: Mapping[tuple[int, int], Any] = {}  # the times of all processes at the begin of the epoch
         self.under_way = False
         self.number = self.steps = self.rows = 0
         self.seconds = 0.0  # of the running epoch

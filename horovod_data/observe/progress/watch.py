@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from typing import Mapping, Optional, Union
+from typing import Optional, Union
 
 from ...errors import fork_check, say, start_thread
 from ...native import bindings
@@ -71,15 +71,6 @@ def expect(channel: str, steps: int) -> None:
         _expected[channel] = steps if steps >= 0 else None
 
 
-class _Channel(Epochs):
-    """A channel that is shown."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.of_channel = number  # tells channels of one name apart
-        self.begun: Mapping[tuple[int, int], times.Process] = {}  # the times at the begin of its epoch, by times.who()
-
-
 class Watch:
     """The thread and its data."""
 
@@ -92,7 +83,7 @@ class Watch:
         self._showing = threading.Lock()
         self._held = False
         self._lock = threading.Lock()  # of all that follows
-        self._channels: dict[str, _Channel] = {}
+        self._channels: dict[str, Epochs] = {}
         self._ended: list[tuple[str, Ended]] = []  # not yet shown
         self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
         self._asked = 0.0  # time of the last question
@@ -126,9 +117,9 @@ class Watch:
         self._times[times.who(own)] = own
         for name, one in times.trainers(own).items():
             number, tally = own["channels"][name]["options"]["number"], own["channels"][name]["tally"]
-            if name not in self._channels or self._channels[name].of_channel != number:
+            if name not in self._channels or self._channels[name].channel != number:
                 self._end(name)  # a new channel of this name
-                self._channels[name] = _Channel(number)
+                self._channels[name] = Epochs(channel=number)
             channel = self._channels[name]
             channel.expected = _expected.get(name)
             ended = channel.look(
