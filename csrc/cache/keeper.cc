@@ -12,11 +12,10 @@
 namespace hvdata {
 namespace {
 
-// A reader's pipeline has failed, so all keepers load anew. An error of one keeper alone stays, because the other
-// keepers don't load for it.
-bool LoadsAnew(const Loading& loading) {
+Keeper::Account AccountOf(const Loading& loading) {
   const Loading::Look look(&loading);
-  return look.over() && !look.outcome().ok() && !look.alone();
+  const bool loaded = look.over() && look.outcome().ok();
+  return {look->store().bytes(), look->store().limit(), look->steps(), look->units(), loaded, look.over() && !loaded};
 }
 
 }  // namespace
@@ -41,44 +40,40 @@ std::shared_ptr<Loading> Keeper::Anew() {
 void Keeper::Deal(uint64_t epoch, uint64_t number) {
   std::shared_ptr<Loading> loading = Current();
   const Outcome ready = Guarded([&] {
-    if (!loading || LoadsAnew(*loading)) loading = nullptr, loading = Anew();
+    if (!loading) loading = Anew();
     return Outcome();
   });
   if (!ready.ok()) return kept_->FailEpoch(epoch, ready);
-  // An earlier epoch that needed more steps has met the error. The trainers may have had the error from another
-  // keeper first.
-  const auto renew = [this, loading]() mutable {
-    const uint64_t steps = Loading::Look(loading.get())->steps();
-    if (!LoadsAnew(*loading) || needed_ <= steps) return loading;
-    loading = nullptr;
-    return loading = Anew();
-  };
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   const auto cancel = [cancelled, waits = std::weak_ptr<Loading>(loading)] {
     *cancelled = true;
     if (const std::shared_ptr<Loading> waited = waits.lock()) waited->Wake();
   };
   std::map<int, wire::Restore> restored = kept_->Begin(epoch, cancel);
-  KeptDealer dealer(kept_.get(), post_, number, std::move(loading), renew);
+  KeptDealer dealer(kept_.get(), post_, number, std::move(loading), needed_, [this] { return Anew(); });
   dealer.Run(restored, *cancelled);
   needed_ = std::max(needed_, dealer.needed());
   kept_->End();
 }
 
 void Keeper::End() {
-  std::shared_ptr<Loading> ended;
-  {
-    MutexLock lock(&mu_);
-    ended = std::move(loading_);
-  }
+  const std::shared_ptr<Loading> ended = Current();
+  if (!ended) return;
+  Account account = AccountOf(*ended);
+  account.freed = std::exchange(account.bytes, 0);
+  MutexLock lock(&mu_);
+  ended_ = account;
+  loading_ = nullptr;
 }
 
 Keeper::Account Keeper::Read() const {
-  const std::shared_ptr<Loading> loading = Current();
-  if (!loading) return {};
-  const Loading::Look look(loading.get());
-  return {look->store().bytes(), look->store().limit(), look->steps(), look->units(),
-          look.over() && look.outcome().ok()};
+  std::shared_ptr<Loading> loading;
+  {
+    MutexLock lock(&mu_);
+    if (!loading_) return ended_;
+    loading = loading_;
+  }
+  return AccountOf(*loading);
 }
 
 }  // namespace hvdata

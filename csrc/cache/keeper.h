@@ -29,8 +29,10 @@ class Keeper {
     uint64_t bytes = 0, limit = 0;  // of this keeper
     uint64_t steps = 0, units = 0;  // loaded on all keepers
     bool loaded = false;            // these are all
+    bool failed = false;
+    uint64_t freed = 0;  // the bytes that it kept until End()
   };
-  // Any thread may call it.
+  // Any thread may call it, also after End().
   Account Read() const;
 
  private:
@@ -40,10 +42,11 @@ class Keeper {
   const std::shared_ptr<Sink> load_;
   const std::shared_ptr<Source> kept_;
   Post* const post_;
-  uint64_t needed_ = 0;  // load steps of this load, to go on with the earlier epochs
+  uint64_t needed_ = 0;  // the farthest position of earlier epochs on this load (KeptDealer::needed)
 
   mutable Mutex mu_;
   std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch
+  Account ended_ GUARDED_BY(mu_);                     // of the load before
 };
 
 }  // namespace hvdata

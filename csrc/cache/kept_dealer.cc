@@ -13,12 +13,14 @@ namespace hvdata {
 using Task = Source::Task;
 using Unit = PieceMaker::Unit;
 
-KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading, Renew renew)
+KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
+                       uint64_t needed_before, Renew renew)
     : source_(source),
       post_(post),
       world_(source->world()),
       number_(number),
       loading_(std::move(loading)),
+      needed_before_(needed_before),
       renew_(std::move(renew)),
       steps_(source->config(), world_.group_trainer_count(), number),
       pieces_(source->config(), world_, post) {}
@@ -28,8 +30,12 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
   const Outcome resumed = Guarded([&] { return Resume(restored, &resumption); });
   proof::Past past;
   if (resumed.ok() && resumption.first > 0) {  // a state holds no account, so that it is small
-    past.verified = false;
-    past.from = past.unverified = resumption.first;
+    if (!resumption.over && IsPastKnown()) {
+      past_ = resumption.first;
+    } else {
+      past.verified = false;
+      past.from = past.unverified = resumption.first;
+    }
   }
   source_->Start(resumption, past);
   if (!resumed.ok() || resumption.over) source_->Epoch()->Finish(resumed);
@@ -49,9 +55,13 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
   while (source_->Linger() == Task::kSave) AnswerSaves();
 }
 
+// The trainers may have had an error of the load from another keeper first. What they have taken tells each keeper the
+// same.
 uint64_t KeptDealer::needed() const {
-  if (steps_.shuffled() || restored_) return ~uint64_t{0};
-  return next_ + (source_->config().whole_elements ? static_cast<uint64_t>(world_.group_trainer_count()) : 1);
+  const uint64_t taken = std::min<uint64_t>(source_->Epoch()->MostTaken().n, behind_.size());
+  if (taken == 0 && (steps_.shuffled() || restored_)) return ~uint64_t{0};
+  if (steps_.shuffled()) return 0;
+  return std::max(farthest_, taken > 0 ? behind_[taken - 1] : 0);
 }
 
 // ---- Waiting for the load.
@@ -63,18 +73,26 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   const auto whole = [this] { return restored_ && !checked_; };
   for (;;) {
     uint64_t steps = 0;
-    bool failed = false;
+    bool anew = false;
     {
       const Loading::Look look(loading_.get());
       steps = look->steps();
-      HVDATA_RETURN_IF_ERROR(CheckOrder(look));
-      if (!whole() && steps_.Has(next_, look->holding(), look.over() && look.outcome().ok())) return {};
-      failed = look.over() && !look.outcome().ok();
+      const bool failed = look.over() && !look.outcome().ok();
+      if (!settled_) {
+        const bool has = steps_.HasStepFrom(needed_before_, look->holding());
+        settled_ = has || look.over();
+        // An earlier epoch has met the error. That of one keeper alone stays, because the others don't load for it.
+        anew = failed && !has && !look.alone();
+      }
+      if (settled_ && !anew) {
+        HVDATA_RETURN_IF_ERROR(CheckOrder(look));
+        if (!whole() && steps_.Has(next_, look->holding(), look.over() && !failed)) return {};
+        if (failed) return look.outcome();
+      }
     }
-    if (failed) {
-      std::shared_ptr<Loading> loading = renew_();
-      if (loading == loading_) return Loading::Look(loading_.get()).outcome();
-      loading_ = std::move(loading);
+    if (anew) {
+      loading_ = nullptr;
+      loading_ = renew_();
       continue;
     }
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
@@ -82,6 +100,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
     const std::string why = "cache: " + loading_->Explain();  // before Epoch() locks
     source_->Epoch()->PullsFrom(why, steps);
     loading_->WaitFor(kSlice, [&](const Loaded& loaded) {
+      if (!settled_) return steps_.HasStepFrom(needed_before_, loaded.holding());
       return whole() ? !restored_->loaded && loaded.steps() >= restored_->steps
                      : steps_.Has(next_, loaded.holding(), false);
     });
@@ -110,26 +129,82 @@ Outcome KeptDealer::CheckOrder(const Loading::Look& look) {
 
 Outcome KeptDealer::DealOne(const std::atomic<bool>& cancelled, bool* end) {
   HVDATA_RETURN_IF_ERROR(Await(cancelled));
+  if (past_ > 0) HVDATA_RETURN_IF_ERROR(AccountForPast(cancelled));
   std::optional<KeptSteps::Step> step;
-  std::vector<Unit> held;
-  const Columns* model = nullptr;
+  Held held;
   {
     const Loading::Look look(loading_.get());
-    const plan::Holding& holding = look->holding();
-    step = steps_.At(next_, holding);
+    step = steps_.At(next_, look->holding());
     *end = !step;
     if (*end) return {};
-    for (int64_t i = 0; i < step->units; ++i) {
-      const uint64_t unit = steps_.UnitAt(step->first_unit + static_cast<uint64_t>(i), holding);
-      const plan::Holding::Place place = holding.Find(unit);
-      if (place.keeper == world_.me().keeper) held.push_back({i, &look->store().Of(place.step), place.index});
-    }
-    if (!held.empty() && held.front().position == 0) model = held.front().columns;
-    if (step->units == 0 && world_.me().keeper == 0) model = &look->store().Of(step->position);
+    held = Find(*step, look);
   }
   next_ += step->elements;
-  if (step->dropped > 0 || !step->deals) Drop(*step, held);
-  return step->deals ? Deal(*step, held, model) : Outcome();
+  if (step->dropped > 0 || !step->deals) Drop(*step, held.units);
+  return step->deals ? Deal(*step, held) : Outcome();
+}
+
+KeptDealer::Held KeptDealer::Find(const KeptSteps::Step& step, const Loading::Look& look) {
+  const plan::Holding& holding = look->holding();
+  Held held;
+  for (int64_t i = 0; i < step.units; ++i) {
+    const uint64_t unit = steps_.UnitAt(step.first_unit + static_cast<uint64_t>(i), holding);
+    const plan::Holding::Place place = holding.Find(unit);
+    if (place.keeper == world_.me().keeper) held.units.push_back({i, &look->store().Of(place.step), place.index});
+  }
+  if (!held.units.empty() && held.units.front().position == 0) held.model = held.units.front().columns;
+  if (step.units == 0 && world_.me().keeper == 0) held.model = &look->store().Of(step.position);
+  return held;
+}
+
+// What earlier runs have delivered is known if they were verified. What remainder="drop" left out depends on the number
+// of trainers.
+bool KeptDealer::IsPastKnown() const {
+  const ChannelConfig& config = source_->config();
+  if (!config.verify || !restored_ || !restored_->verified) return false;
+  return config.whole_elements || config.remainder != plan::Remainder::kDrop || IsPastAlike();
+}
+
+bool KeptDealer::IsPastAlike() const {
+  return restored_->alike && restored_->trainers == static_cast<uint64_t>(world_.group_trainer_count());
+}
+
+// Verified: earlier runs have delivered the positions before `past_`. Their rows are here again.
+Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
+  for (uint64_t at = 0; at < past_;) {
+    if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
+    AnswerSaves();
+    KeptSteps::Step step;
+    Held held;
+    {
+      const Loading::Look look(loading_.get());
+      step = steps_.At(at, look->holding()).value();
+      step.elements = std::min(step.elements, past_ - at);
+      if (source_->config().whole_elements)
+        step.units = static_cast<int64_t>(step.elements), step.dropped = 0, step.deals = true;
+      held = Find(step, look);
+    }
+    std::vector<PieceMaker::Piece> pieces;
+    if (step.deals) HVDATA_RETURN_IF_ERROR(pieces_.Make(step.units, held.units, held.model, &pieces));
+    const auto epoch = source_->Epoch();
+    for (const proof::Element& element : Elements(step, pieces)) epoch->DeliveredBefore(at++, element);
+    for (size_t t = 0; t < pieces.size() && IsPastAlike(); ++t) epoch->TakenBefore(static_cast<int>(t), pieces[t].rows);
+  }
+  past_ = 0;
+  return {};
+}
+
+// The account of a step's elements.
+std::vector<proof::Element> KeptDealer::Elements(const KeptSteps::Step& step,
+                                                 const std::vector<PieceMaker::Piece>& pieces) const {
+  std::vector<proof::Element> elements(step.elements);
+  for (size_t t = 0; t < pieces.size(); ++t) {
+    const size_t owner = step.elements == 1 ? 0 : t;
+    if (owner < elements.size()) elements[owner].digest.Put(pieces[t].placed, 0);
+  }
+  if (!source_->config().whole_elements && world_.me().keeper == 0)
+    elements[0].dropped = static_cast<uint64_t>(step.dropped);
+  return elements;
 }
 
 // One keeper reports what remainder="drop" leaves out. In a verified channel each accounts for its own elements.
@@ -137,29 +212,24 @@ void KeptDealer::Drop(const KeptSteps::Step& step, const std::vector<Unit>& held
   const bool reports = world_.me().keeper == 0;
   source_->Epoch()->Dropped(reports ? step.dropped : 0, step.deals ? 0 : step.elements);
   if (step.deals) return;
-  std::vector<proof::Element> elements(step.elements);
-  if (!source_->config().whole_elements)
-    elements[0].dropped = reports ? static_cast<uint64_t>(step.dropped) : 0;
-  else
+  std::vector<proof::Element> elements = Elements(step, {});
+  if (source_->config().whole_elements) {
     for (const Unit& unit : held) elements[static_cast<size_t>(unit.position)].dropped = pieces_.Count(*unit.columns);
+  }
   source_->Epoch()->NoStep(step.position, std::move(elements));
 }
 
-Outcome KeptDealer::Deal(const KeptSteps::Step& of, const std::vector<Unit>& held, const Columns* model) {
+Outcome KeptDealer::Deal(const KeptSteps::Step& of, const Held& held) {
   const ChannelConfig& config = source_->config();
   std::vector<PieceMaker::Piece> pieces;
-  HVDATA_RETURN_IF_ERROR(pieces_.Make(of.units, held, model, &pieces));
+  HVDATA_RETURN_IF_ERROR(pieces_.Make(of.units, held.units, held.model, &pieces));
   Step step;
   step.first = of.position;
   step.elements.resize(of.elements);  // null: a checkpoint holds no elements
-  if (config.verify) step.hashes.elements.resize(of.elements);
+  if (config.verify) step.hashes.elements = Elements(of, pieces);
   for (size_t t = 0; t < pieces.size(); ++t) {
     PieceMaker::Piece& piece = pieces[t];
-    if (config.verify) {
-      const size_t owner = of.elements == 1 ? 0 : t;
-      if (owner < step.hashes.elements.size()) step.hashes.elements[owner].digest.Put(piece.placed, 0);
-      step.hashes.shares.push_back(piece.hash);
-    }
+    if (config.verify) step.hashes.shares.push_back(piece.hash);
     step.cost += piece.cost;
     const std::shared_ptr<Share> share =
         MakeShare(std::move(piece.columns), Receivers::One(world_.group_trainers[t], world_.self), post_);
@@ -167,8 +237,7 @@ Outcome KeptDealer::Deal(const KeptSteps::Step& of, const std::vector<Unit>& hel
     share->hash = piece.hash.hash;
     step.shares.push_back(share);
   }
-  if (config.verify && !config.whole_elements && world_.me().keeper == 0)
-    step.hashes.elements[0].dropped = static_cast<uint64_t>(of.dropped);
+  behind_.push_back(of.position + of.elements);
   source_->Deal(std::move(step));
   return {};
 }
@@ -188,12 +257,15 @@ void KeptDealer::AnswerSaves() {
   const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
   if (requests.empty()) return;
   KeptState state;
-  {
+  state.mode = Mode(), state.number = number_;
+  if (loading_) {
     const Loading::Look look(loading_.get());
-    const uint64_t steps = look->steps();
-    state = {Mode(), number_, 0, steps, look->PrintOf(steps), look.over() && look.outcome().ok()};
+    state.steps = look->steps(), state.print = look->PrintOf(state.steps);
+    state.loaded = look.over() && look.outcome().ok();
   }
   if (restored_ && !checked_) state = *restored_;
+  state.verified = source_->config().verify && (!restored_ || restored_->verified);
+  state.alike = !restored_ || IsPastAlike();
   state.trainers = static_cast<uint64_t>(world_.group_trainer_count());
   for (const SaveRequest& request : requests) source_->AnswerSave(request, {}, state.Encode());
 }
@@ -223,6 +295,9 @@ Outcome KeptDealer::Resume(const std::map<int, wire::Restore>& restored, plan::R
   const std::string why = plan::Resume(all, source_->config().schedule, names, resumption);
   if (!why.empty()) return InvalidArgument(why);
   next_ = resumption->first;
+  for (const Position& position : resumption->positions) {
+    if (position != kAllTaken) farthest_ = std::max(farthest_, position.n);
+  }
   return {};
 }
 

@@ -23,23 +23,36 @@ namespace hvdata {
 
 class KeptDealer {
  public:
-  // Replaces a load that has failed (cache/keeper.h). Returns the same load if its error ends this epoch.
+  // Begins another load, after this one has failed. Nothing must hold the old load, so that its memory is free.
   using Renew = std::function<std::shared_ptr<Loading>()>;
 
-  // `number`: of the epoch, over all runs.
-  KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading, Renew renew);
+  // `number`: of the epoch, over all runs. `needed_before`: needed() of the earlier epochs on this load.
+  KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading, uint64_t needed_before,
+             Renew renew);
 
   // Deals the epoch that Source::Begin has begun, and returns when it is over. `cancelled`: no trainer needs it any more.
   void Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled);
-  // How many load steps the epoch needed to go on.
+  // After Run(), before Source::End(): the position up to which trainers have taken the epoch. ~0: the epoch needed the
+  // whole load. It is the same on all keepers.
   uint64_t needed() const;
 
  private:
+  // What this keeper holds of a step.
+  struct Held {
+    std::vector<PieceMaker::Unit> units;
+    const Columns* model = nullptr;  // as in PieceMaker::Make
+  };
+
   Outcome Resume(const std::map<int, wire::Restore>& restored, plan::Resumption* resumption);
   Outcome DealOne(const std::atomic<bool>& cancelled, bool* end);
   Outcome Await(const std::atomic<bool>& cancelled);
   Outcome CheckOrder(const Loading::Look& look);
-  Outcome Deal(const KeptSteps::Step& step, const std::vector<PieceMaker::Unit>& held, const Columns* model);
+  bool IsPastKnown() const;
+  bool IsPastAlike() const;
+  Outcome AccountForPast(const std::atomic<bool>& cancelled);
+  Held Find(const KeptSteps::Step& step, const Loading::Look& look);
+  Outcome Deal(const KeptSteps::Step& step, const Held& held);
+  std::vector<proof::Element> Elements(const KeptSteps::Step& step, const std::vector<PieceMaker::Piece>& pieces) const;
   void Drop(const KeptSteps::Step& step, const std::vector<PieceMaker::Unit>& held);
   void AnswerSaves();
   std::string Mode() const;
@@ -49,10 +62,15 @@ class KeptDealer {
   const World& world_;
   const uint64_t number_;
   std::shared_ptr<Loading> loading_;
+  const uint64_t needed_before_;
   const Renew renew_;
+  bool settled_ = false;  // this load serves the epoch
   KeptSteps steps_;
   const PieceMaker pieces_;
   uint64_t next_ = 0;                  // the position of the next step
+  uint64_t farthest_ = 0;              // the farthest position that a trainer has restored
+  uint64_t past_ = 0;                  // the account still lacks the positions before this one, of earlier runs
+  std::vector<uint64_t> behind_;       // by dealt step: the position behind it
   std::optional<KeptState> restored_;  // the epoch resumes from it
   bool checked_ = false;               // the load has the order of `restored_`
 };

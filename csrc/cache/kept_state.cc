@@ -13,6 +13,7 @@ template <typename Codec, typename S>
 void KeptState::Fields(Codec* codec, S& s) {
   codec->Text("mode", s.mode), codec->Int("number", s.number), codec->Int("trainers", s.trainers);
   codec->Int("steps", s.steps), codec->Int("print", s.print), codec->Flag("loaded", s.loaded);
+  codec->Flag("verified", s.verified), codec->Flag("alike", s.alike);
 }
 
 std::string KeptState::Encode() const {

@@ -16,6 +16,8 @@ struct KeptState {
   uint64_t steps = 0;     // load steps that were known
   uint64_t print = 0;     // of these steps (Loaded::PrintOf)
   bool loaded = false;    // these were all load steps
+  bool verified = false;  // all runs of this epoch were
+  bool alike = false;     // all runs of this epoch had as many trainers
 
   std::string Encode() const;
   // False: these bytes are no state.

@@ -2,7 +2,6 @@
 #include "cache/loaded.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -12,11 +11,6 @@ namespace hvdata {
 namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 40;  // of a load step
-
-std::string CacheDirectory() {
-  const char* const directory = std::getenv("HOROVOD_DATA_CACHE_DIR");
-  return directory == nullptr ? "" : directory;
-}
 
 Outcome WrongShare(const std::string& what) { return {kInternal, "a share of a load came " + what}; }
 
@@ -36,7 +30,7 @@ Loaded::Loaded(const ChannelConfig& config, const World& world)
       leaves_(LeavesOf(config)),
       keeper_(world.me().keeper),
       holding_(world.KeeperOfRank(), world.keeper_count(), config.remainder, config.whole_elements),
-      store_(config.cache_bytes, CacheDirectory()) {}
+      store_(config.cache_bytes, config.cache_folder) {}
 
 // The share may come from another process.
 Outcome Loaded::CheckComponents(const Columns& share, size_t components) const {

@@ -138,7 +138,10 @@ Certificate::Certificate(const Reports& reports, bool joined)
     if (all.channel.empty()) all = report;
   }
   if (readers > 1) JoinElements(reports, joined, &all), JoinCounts(reports, &all);
-  if (joined) all.elements = reports.begin()->second.elements, all.unverified = reports.begin()->second.unverified;
+  if (joined) {  // one list of elements, as of one reader
+    all.elements = reports.begin()->second.elements, all.unverified = reports.begin()->second.unverified;
+    readers = 1;
+  }
   for (const auto& [reader, report] : reports) {
     if (report.channel.empty() && !all.channel.empty()) {
       if (all.why.empty()) all.why = "an earlier run has accounted for the rows of reader " + std::to_string(reader);

@@ -44,6 +44,7 @@ struct ChannelConfig : ChannelOptions {
   // A step has a share of each source. In other channels with several sources a step has a share of one of them.
   bool joined() const { return view == View::kKept; }
   std::string name;
+  std::string cache_folder;  // kKept: where a keeper makes files for what is beyond `cache_bytes`. Empty: nowhere
   // By component.
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
   std::vector<int> empty_rules;              // rows/leaves.h

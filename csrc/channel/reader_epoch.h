@@ -113,6 +113,8 @@ class ReaderEpoch : private LaneOutput {
 
   // True if no trainer needs the epoch any more.
   bool Over() const;
+  // Static: how many steps of this run some trainer has taken.
+  DealtStep MostTaken() const { return lanes_->MostTaken(); }
   void End();
 
   // For the account of a verified channel. NoStep: the elements from number `first` on make no step. DeliveredBefore:
@@ -120,6 +122,10 @@ class ReaderEpoch : private LaneOutput {
   void NoStep(uint64_t first, std::vector<proof::Element> elements);
   void DeliveredBefore(uint64_t element, const proof::Element& its) {
     if (account_) account_->DeliveredBefore(element, its);
+  }
+  // Earlier runs have given the trainer shares with this many rows.
+  void TakenBefore(int trainer, uint64_t rows) {
+    if (account_) account_->TakenBefore(trainer, proof::Account::kNoElement, rows);
   }
   proof::Bookmark Mark(uint64_t element) const { return account_ ? account_->Mark(element) : proof::Bookmark(); }
 

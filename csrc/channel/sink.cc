@@ -31,7 +31,9 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       changed_(std::move(door)),
       window_(config_.prefetch, BytesOfWindow(config_, *world), config_.schedule == plan::Schedule::kDynamic),
       times_(world->sources.size()) {
-  clock_.TraceTo(trace, config_.number, world->source_readers);
+  std::vector<int> readers = world->source_readers;
+  if (world->view == View::kKept) readers.assign(readers.size(), -1);  // these are keepers
+  clock_.TraceTo(trace, config_.number, std::move(readers));
 }
 
 Place Sink::Where(uint64_t epoch, EpochStep step) const {

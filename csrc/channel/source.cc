@@ -24,7 +24,9 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       roster_(world->group_trainer_count()),
       credit_(Credit::Of(config_, *world)),
       times_(world->group_trainers.size()) {
-  clock.TraceTo(trace, config_.number, world->group_trainer_ranks);
+  std::vector<int> ranks = world->group_trainer_ranks;
+  if (world->view == View::kLoad) ranks.assign(ranks.size(), -1);  // these are keepers
+  clock.TraceTo(trace, config_.number, std::move(ranks));
 }
 
 void Source::SendTo(int member, uint64_t epoch, wire::Message message) const {

@@ -288,7 +288,7 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result) {
 
 // ---- Channels.
 
-// options: a ChannelOptions. The arrays describe each of the `components` tensors of a share, without the weight:
+// options: a ChannelOptions. cache_folder: as in ChannelConfig. The arrays describe each of the `components` tensors of a share, without the weight:
 //   names        for error texts: "['image']"
 //   empty_rules  the contents of an empty share's tensor (rows/leaves.h)
 //   dtypes       TensorFlow's DataType
@@ -296,14 +296,15 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result) {
 //   ranks        the rank of its static shape; -1: unknown (see ChannelConfig)
 //   dims         the static shapes one after the other; -1: unknown size
 int hvdata_channel_create(const char* const* option_names, const double* option_values, int options, const char* name,
-                          int components, const char* const* names, const int* empty_rules, const int* dtypes,
-                          const int64_t* row_lengths, const int* ranks, const int64_t* dims) {
+                          const char* cache_folder, int components, const char* const* names, const int* empty_rules,
+                          const int* dtypes, const int64_t* row_lengths, const int* ranks, const int64_t* dims) {
   return WithRunning([&](Engine& engine) {
     const auto numbers = Numbers(option_names, option_values, options);
     ChannelOptions taken;
     HVDATA_CHANNEL_OPTIONS(HVDATA_TAKE)
     ChannelConfig config{taken,
                          name,
+                         cache_folder,
                          {names, names + components},
                          {empty_rules, empty_rules + components},
                          {dtypes, dtypes + components},

@@ -33,9 +33,7 @@ int hvdata_keep(uint32_t kept, uint32_t load, uint64_t epoch, uint64_t number) {
 
 // Call it when hvdata_source_wait has said that the kept channel has ended. Ends the load, and frees the memory.
 int hvdata_keep_end(uint32_t kept) {
-  return WithEngine([&](Engine& engine) {
-    if (const std::shared_ptr<Keeper> keeper = engine.TakeKeeper(kept)) keeper->End();
-  });
+  return WithEngine([&](Engine& engine) { engine.EndKeeper(kept); });
 }
 
 }  // extern "C"

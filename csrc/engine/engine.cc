@@ -261,15 +261,32 @@ std::shared_ptr<Keeper> Engine::KeeperOf(uint32_t kept, uint32_t load) {
   return keepers_[kept] = std::make_shared<Keeper>(sink, source, post_.get());
 }
 
-std::shared_ptr<Keeper> Engine::TakeKeeper(uint32_t kept) {
+void Engine::EndKeeper(uint32_t kept) {
+  constexpr size_t kMost = 64;
+  std::shared_ptr<Keeper> keeper;
+  {
+    MutexLock lock(&mu_);
+    const auto found = keepers_.find(kept);
+    if (found == keepers_.end()) return;
+    keeper = found->second;
+  }
+  keeper->End();
+  const Keeper::Account account = keeper->Read();
   MutexLock lock(&mu_);
-  auto taken = keepers_.extract(kept);
-  return taken ? std::move(taken.mapped()) : nullptr;
+  ended_keepers_[kept] = account;
+  if (ended_keepers_.size() > kMost) ended_keepers_.erase(ended_keepers_.begin());
+  keepers_.erase(kept);
 }
 
-std::map<uint32_t, std::shared_ptr<Keeper>> Engine::Keepers() {
-  MutexLock lock(&mu_);
-  return keepers_;
+Keeper::Account Engine::KeptOf(uint32_t kept) {
+  std::shared_ptr<Keeper> keeper;
+  {
+    MutexLock lock(&mu_);
+    const auto found = keepers_.find(kept);
+    if (found == keepers_.end()) return ended_keepers_.count(kept) > 0 ? ended_keepers_[kept] : Keeper::Account();
+    keeper = found->second;
+  }
+  return keeper->Read();
 }
 
 // The positions of this rank in its channels, for log lines about the end of the job. For example: " (here: channel

@@ -85,8 +85,9 @@ class Engine {
   void UnuseChannel(uint32_t number);
   // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep it.
   std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
-  std::shared_ptr<Keeper> TakeKeeper(uint32_t kept) EXCLUDES(mu_);
-  std::map<uint32_t, std::shared_ptr<Keeper>> Keepers() EXCLUDES(mu_);
+  void EndKeeper(uint32_t kept) EXCLUDES(mu_);
+  // Also of keepers that have ended. Empty: this process does not keep the channel.
+  Keeper::Account KeptOf(uint32_t kept) EXCLUDES(mu_);
 
   void LeaveChannels();
   void Bye();
@@ -159,6 +160,7 @@ class Engine {
   Patience serves_on_ GUARDED_BY(mu_);  // begun at this process's BYE, if it also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::map<uint32_t, std::shared_ptr<Keeper>> keepers_ GUARDED_BY(mu_);  // by kept channel
+  std::map<uint32_t, Keeper::Account> ended_keepers_ GUARDED_BY(mu_);    // of the last ones that have ended
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 

@@ -10,9 +10,11 @@
 //   trainer ...                       of this channel; see Line(). Times are nanoseconds. Its list is in the order of
 //                                     `sources`
 //   reader ...                        as `trainer`. Its lists are in the order of `serves`
-//   cache BYTES LIMIT UNITS STEPS ELEMENTS LOADED
+//   cache BYTES LIMIT UNITS STEPS ELEMENTS LOADED FREED
 //                                     of a kept channel (cache="job"). BYTES and LIMIT are of this process, and 0 if it
-//                                     keeps nothing. STEPS of ELEMENTS have been loaded; ELEMENTS is -2 if it is unknown
+//                                     keeps nothing. STEPS of ELEMENTS have been loaded; ELEMENTS is -2 if it is
+//                                     unknown. LOADED: 1 if these are all, -1 if the load has failed. FREED: the BYTES
+//                                     before the channel ended
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -62,7 +64,6 @@ std::string Engine::Times(bool reset) {
   const Member& me = world_.me();
   std::string text = "process" + Words(me.trainer, me.reader, world_.trainer_count()) + " " + Hex(me.host) + "\n";
   text += "sources" + List(world_.source_readers) + "\nserves" + List(world_.group_trainer_ranks) + "\n";
-  const auto keepers = Keepers();
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     const ChannelOptions& options = account.options;
     const Sink::Tally& tally = account.tally;
@@ -86,11 +87,10 @@ std::string Engine::Times(bool reset) {
     if (trainer) text += Line(*trainer);
     if (reader) text += Line(*reader);
     if (options.view == View::kKept) {
-      const auto keeper = keepers.find(options.number);
-      const Keeper::Account kept = keeper == keepers.end() ? Keeper::Account() : keeper->second->Read();
+      const Keeper::Account kept = KeptOf(options.number);
+      const int loaded = kept.failed ? -1 : static_cast<int>(kept.loaded);
       text += "cache" +
-              Words(kept.bytes, options.cache_bytes, kept.units, kept.steps, options.elements,
-                    static_cast<int>(kept.loaded)) +
+              Words(kept.bytes, options.cache_bytes, kept.units, kept.steps, options.elements, loaded, kept.freed) +
               "\n";
     }
   }

@@ -57,7 +57,7 @@ class Account {
   void Take(int trainer, uint64_t element, uint64_t rows);
   // An earlier run has given the trainer its share of this element.
   void TakenBefore(int trainer, uint64_t element, uint64_t rows);
-  // Dynamic: an earlier run has delivered the element.
+  // An earlier run has delivered the element.
   void DeliveredBefore(uint64_t element, const Element& its) { delivered_before_[element] = its; }
   // No trainer gets these elements. Except: elements that all trainers already have.
   void LeaveOut(uint64_t first, uint64_t count);

@@ -82,6 +82,33 @@ TEST_P(CacheFaults, AnErrorBehindALeftEpochIsMetOnce) {
   EXPECT_LE(failed, 1u);
 }
 
+// The load fails when the second epoch has begun. In the first one, the keepers were ahead of the ranks.
+TEST_P(CacheFaults, AnEpochKeepsItsLoad) {
+  std::promise<void> fail;
+  const std::shared_future<void> may_fail(fail.get_future());
+  CacheJob::Options options = Faulty(GetParam());
+  options.shuffle = false;
+  options.elements.fails_at = 9;
+  options.elements.before = [&](uint64_t element) {
+    if (element == 9) may_fail.wait();
+  };
+  CacheJob job(options);
+  const bool global = GetParam() == plan::Batch::kGlobal;
+  RunEpoch(&job, global ? 8 : 1);
+  std::thread fails([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    fail.set_value();
+  });
+  const auto all = RunEpoch(&job);
+  for (size_t t = 0; t < all.size(); ++t) {
+    EXPECT_EQ(all[t]->shares, Front(job, 2, t, global ? 9 : 2));
+    EXPECT_EQ(all[t]->outcome.message, "the pipeline has failed") << all[t]->outcome.Text();
+  }
+  for (uint64_t number = 3; number <= 4; ++number) ExpectWholeEpoch(&job, number);
+  EXPECT_EQ(job.pulled(), 9u + 12);
+  fails.join();
+}
+
 TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
   for (const bool all : {false, true}) {
     CacheJob job(Faulty(GetParam()));
@@ -103,7 +130,6 @@ TEST_P(CacheFaults, RanksMayLeaveTheFirstEpoch) {
 }
 
 TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
-  unsetenv("HOROVOD_DATA_CACHE_DIR");
   CacheJob::Options options = Faulty(GetParam());
   options.cache_bytes = 3000;
   CacheJob job(options);
@@ -119,12 +145,11 @@ TEST_P(CacheFaults, AFullStoreIsAnErrorOfEveryEpoch) {
 }
 
 TEST_P(CacheFaults, WhatDoesNotFitLiesInAFolder) {
-  setenv("HOROVOD_DATA_CACHE_DIR", "/tmp", 1);
   CacheJob::Options options = Faulty(GetParam());
   options.cache_bytes = 3000;
+  options.cache_folder = "/tmp";
   CacheJob job(options);
   for (uint64_t number = 1; number <= 2; ++number) ExpectWholeEpoch(&job, number);
-  unsetenv("HOROVOD_DATA_CACHE_DIR");
 }
 
 INSTANTIATE_TEST_SUITE_P(Batches, CacheFaults, testing::Values(plan::Batch::kGlobal, plan::Batch::kPerRank));

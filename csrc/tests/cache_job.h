@@ -43,6 +43,7 @@ class CacheJob {
     uint64_t seed = 7;
     bool verify = false;
     uint64_t cache_bytes = 64 << 20;
+    std::string cache_folder;
     CacheElements elements;
     unsigned random = 0;  // of the deliveries
     double stall = 15;
@@ -168,6 +169,7 @@ class CacheJob {
     config.seed_high = options_.seed >> 32;
     config.seed_low = options_.seed & ~0u;
     config.cache_bytes = options_.cache_bytes;
+    config.cache_folder = options_.cache_folder;
     return config;
   }
 

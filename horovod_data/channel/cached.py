@@ -32,6 +32,7 @@ class Part(NamedTuple):
     view: int = 0  # LOAD or KEPT
     elements: int = UNKNOWN  # KEPT: of all readers
     limit: Optional[int] = None  # KEPT: the bytes that this process may keep in memory. None: it is no keeper
+    folder: str = ""  # KEPT: for rows beyond the limit
 
 
 def check_layout(job: state.Job, options: Options) -> None:

@@ -195,7 +195,7 @@ def _create_kept(
         cached.check_size(job, load.spec, elements, said)
         kept = dataclasses.replace(load, number=number, label=label)
         _create(load, arenas, reading, cached.Part(cached.LOAD))
-        part = cached.Part(cached.KEPT, elements, mine.get("limit"))
+        part = cached.Part(cached.KEPT, elements, mine.get("limit"), mine.get("folder", ""))
         _create(kept, [words["arena"] for _, words in said if words], reading, part)
         if keeper is None:
             bindings.channel_unuse(load.number)
@@ -229,6 +229,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading], par
     loads, keeps = part.view == cached.LOAD, part.view == cached.KEPT
     bindings.channel_create(
         channel.label,
+        part.folder,
         [_component(one) for one in specs.components_of_channel(channel.spec, options.has_costs)],
         number=channel.number,
         batch=BATCH.index("global" if loads else options.batch),

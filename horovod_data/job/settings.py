@@ -207,7 +207,7 @@ def cache_folder_in(environ: Mapping[str, str]) -> str:
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         what = f"{name}={folder!r} is no folder in which this process can make files"
         raise explained(ValueError, what, f"Make it on every host, set {name} to another folder, or unset it")
-    return folder
+    return os.path.abspath(folder)
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:

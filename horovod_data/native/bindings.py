@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes as c
 import enum
 import json
+import os
 import threading
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, NamedTuple, NoReturn, Optional, Sequence
@@ -283,14 +284,18 @@ class Component(NamedTuple):
     shape: Optional[Sequence[Optional[int]]]  # None: the number of axes is unknown
 
 
-def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
-    """Creates the channel of an agreement in this process. `options`: the fields of ChannelOptions in C++."""
+def channel_create(name: str, cache_folder: str, components: Sequence[Component], **options: Any) -> None:
+    """Creates the channel of an agreement in this process.
+
+    `cache_folder`: as in ChannelConfig in C++. `options`: the fields of ChannelOptions.
+    """
     n = len(components)
     known = [-1 if size is None else size for part in components for size in part.shape or ()]
     calls.check(
         "channel_create",
         *calls.numbers(options),
         name.encode(),
+        os.fsencode(cache_folder),
         n,
         (c_char_p * n)(*[part.name.encode() for part in components]),
         (c_int * n)(*[part.rule for part in components]),

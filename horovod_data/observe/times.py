@@ -15,7 +15,7 @@ _OPTIONS = ("batch", "schedule", "prefetch", "number")
 _TALLY = ("epoch", "rows", "steps", "dropped")
 _TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
 _READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
-_CACHE = ("bytes", "limit", "units", "steps", "elements", "loaded")
+_CACHE = ("bytes", "limit", "units", "steps", "elements", "loaded", "freed")
 _TIMES = ("wait", "receive", "step", "first", "pipeline", "deal", "room", "serve")
 _KEPT = ("rank", "host", "reader", "trains", "untaken", "window")  # what something is, and values of this moment
 
@@ -37,16 +37,18 @@ class Cache:
     """What the hosts keep of a channel with cache="job"."""
 
     bytes: int  # on all hosts
+    freed: int  # bytes that hosts kept until the channel ended
     limit: int  # bytes of memory that the hosts may take; the rest is in files
     units: int  # loaded rows (batch="per_rank": elements) of the whole job
     steps: int  # loaded elements
     elements: int  # of the pipeline; -2: unknown
     loaded: bool  # all are
+    failed: bool  # the load of some host has
 
     @property
     def loading(self) -> str:
         """How far the load is: "loading: 34 %". Empty if it has not begun, or is over."""
-        if self.loaded or not self.steps:
+        if self.loaded or self.failed or not self.steps:
             return ""
         if self.elements <= 0:
             return f"loading: {self.units:,} rows"
@@ -226,9 +228,11 @@ def cache_of(of_processes: Sequence[Mapping[str, Any]]) -> Optional[Cache]:
     caches = [one["cache"] for one in of_processes if "cache" in one]
     if not caches:
         return None
-    total = {what: sum(one[what] for one in caches) for what in ("bytes", "limit")}
+    total = {what: sum(one[what] for one in caches) for what in ("bytes", "freed", "limit")}
     most = max(caches, key=lambda one: (one["steps"], one["loaded"]))
-    return Cache(**total, **{what: most[what] for what in ("units", "steps", "elements")}, loaded=bool(most["loaded"]))
+    failed = any(one["loaded"] < 0 for one in caches)
+    known = {what: most[what] for what in ("units", "steps", "elements")}
+    return Cache(**total, **known, loaded=most["loaded"] == 1 and not failed, failed=failed)
 
 
 def who(process: Process) -> tuple[int, int]:

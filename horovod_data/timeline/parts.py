@@ -148,7 +148,7 @@ class Part:
                         named.add(row)
                         yield _meta("thread_name", self.row, row, {"name": f"{whose} ({role})"})
                         yield _meta("thread_sort_index", self.row, row, {"sort_index": row})
-                    args = {"channel": whose, **({"reader": self.reader} if reads else {})}
+                    args = {"channel": whose, **({"reader": self.reader} if reads and self.reader >= 0 else {})}
                     if whom >= 0:
                         args["rank" if reads else "reader"] = whom
                     ts = self._micros(begin)

@@ -201,14 +201,14 @@ serves 0 1
 channel 74 0 0 2 2 1 8 2 0
 trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
 reader 4000000000 0 0 0 2 2 0 0 0 0 0
-cache 1073741824 3221225472 80 8 24 0
+cache 1073741824 3221225472 80 8 24 0 0
 process 1 -1 2 62
 sources 0
 serves 0 1
 channel 74 0 0 2 2 1 8 2 0
 trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
 reader 4000000000 0 0 0 2 2 0 0 0 0 0
-cache 1073741824 3221225472 80 8 24 0
+cache 1073741824 3221225472 80 8 24 0 0
 """
 
 
@@ -220,7 +220,11 @@ def test_the_memory_of_the_job():
     judged = made.verdicts["t"]
     assert judged.text.startswith("reader-bound: ranks wait ") and judged.gain is None
     assert judged.text.endswith("for the memory of the job, or for the pipeline (loading: 33 %)")
-    loaded = report.make(times.read(KEPT.replace(" 8 24 0\n", " 24 24 1\n")))
+    failed = report.make(times.read(KEPT.replace(" 8 24 0 0\n", " 8 24 -1 0\n", 1)))
+    assert "6.00 GiB, the load has failed" in str(failed) and "loading" not in str(failed)
+    ended = report.make(times.read(KEPT.replace(" 1073741824 3221225472 80 8 24 0 0\n", " 0 3221225472 80 24 24 1 1073741824\n")))
+    assert "  the memory of the job: 2.00 GiB of 6.00 GiB, loaded; freed" in str(ended).splitlines()
+    loaded = report.make(times.read(KEPT.replace(" 8 24 0 0\n", " 24 24 1 0\n")))
     assert "GiB, loaded" in str(loaded) and loaded.verdicts["t"].text.endswith("of a step for the memory of the job")
     own = times.read(KEPT)[0]
     assert {name: value for name, value in times.flat(own).items() if "cache" in name} == {
@@ -231,8 +235,8 @@ def test_the_memory_of_the_job():
 
 
 @pytest.mark.parametrize("steps, elements, loaded, says", [
-    (0, 24, 0, ""), (8, 24, 0, "loading: 33 %"), (24, 24, 0, "loading: 99 %"), (24, 24, 1, ""), (8, -2, 0, "loading: 80 rows")
+    (0, 24, 0, ""), (8, 24, 0, "loading: 33 %"), (24, 24, 0, "loading: 99 %"), (24, 24, 1, ""), (8, 24, -1, ""), (8, -2, 0, "loading: 80 rows")
 ])  # fmt: skip
 def test_how_far_a_load_is(steps, elements, loaded, says):
-    cache = {"bytes": 1, "limit": 2, "units": 80, "steps": steps, "elements": elements, "loaded": loaded}
+    cache = {"bytes": 1, "freed": 0, "limit": 2, "units": 80, "steps": steps, "elements": elements, "loaded": loaded}
     assert times.cache_of([{}, {"cache": cache}]).loading == says

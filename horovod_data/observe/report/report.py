@@ -102,8 +102,9 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
 
 def _kept(cache: times.Cache) -> str:
     """What the hosts keep in memory."""
-    state = cache.loading or ("loaded" if cache.loaded else "not loaded yet")
-    return f"  the memory of the job: {cache.bytes / 2**30:,.2f} GiB of {cache.limit / 2**30:,.2f} GiB, {state}"
+    state = "the load has failed" if cache.failed else "loaded" if cache.loaded else cache.loading or "not loaded yet"
+    size, state = (cache.bytes, state) if cache.bytes else (cache.freed, state + ("; freed" if cache.freed else ""))
+    return f"  the memory of the job: {size / 2**30:,.2f} GiB of {cache.limit / 2**30:,.2f} GiB, {state}"
 
 
 def _fullest(reader: times.Reader) -> str:
