@@ -37,6 +37,7 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
       past.from = past.unverified = resumption.first;
     }
   }
+  over_before_ = resumption.over;
   source_->Start(resumption, past);
   if (!resumed.ok() || resumption.over) source_->Epoch()->Finish(resumed);
   for (;;) {
@@ -59,6 +60,7 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
 // same.
 uint64_t KeptDealer::needed() const {
   const uint64_t taken = std::min<uint64_t>(source_->Epoch()->MostTaken().n, behind_.size());
+  if (over_before_) return 0;
   if (taken == 0 && (steps_.shuffled() || restored_)) return ~uint64_t{0};
   if (steps_.shuffled()) return 0;
   return std::max(farthest_, taken > 0 ? behind_[taken - 1] : 0);
@@ -119,7 +121,8 @@ Outcome KeptDealer::CheckOrder(const Loading::Look& look) {
     return {
         kDataLoss,
         "the epoch can't be restored: the pipeline does not yield the elements that it yielded before the checkpoint "
-        "was saved, so to go on would lose some rows and repeat others. Give every shuffle a seed"};
+        "was saved, so to go on would lose some rows and repeat others. Give every shuffle a seed and "
+        "reshuffle_each_iteration=False"};
   }
   checked_ = all || !restored_->loaded;
   return {};

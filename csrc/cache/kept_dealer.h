@@ -73,6 +73,7 @@ class KeptDealer {
   std::vector<uint64_t> behind_;       // by dealt step: the position behind it
   std::optional<KeptState> restored_;  // the epoch resumes from it
   bool checked_ = false;               // the load has the order of `restored_`
+  bool over_before_ = false;           // an earlier run has taken the whole epoch
 };
 
 }  // namespace hvdata

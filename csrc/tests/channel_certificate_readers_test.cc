@@ -74,6 +74,7 @@ TEST(CertificateOfKeepers, IsThatOfOneKeeperOfAll) {
   EXPECT_EQ(of_parts.rows, (std::vector<uint64_t>{12, 12}));
   EXPECT_EQ(of_parts.steps, (std::vector<uint64_t>{4, 4}));
   EXPECT_EQ(of_parts.note, "");
+  EXPECT_NE(of_parts.Record(false).find("\"readers\": 1,"), std::string::npos);
 }
 
 // Beyond the list of elements too: every row counts, and so does its place.

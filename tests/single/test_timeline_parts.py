@@ -144,6 +144,15 @@ def test_what_is_no_part_is_refused(job, data, says):
     assert says in str(raised.value)
 
 
+def test_a_keeper_is_no_reader(job):
+    """Of a channel with cache="job". The core gives -1 for the ranks and readers that are keepers."""
+    keeper = head(1, -1, "b") + clock(ZERO, ZERO) + channel(1, "t")
+    keeper += events((ZERO, ZERO + MS, b"deal", 0, 0, True), (ZERO, ZERO + MS, b"wait", 0, -1, False)) + end()
+    dealt, waited = [one["args"] for one in read(job(rank0=READER_0, rank1=keeper), "rank1").events if one["ph"] == "X"]
+    assert dealt == {"channel": "t", "rank": 0, "epoch": 2, "step": 0}
+    assert waited == {"channel": "t", "epoch": 2, "step": 0}
+
+
 def test_parts_of_two_jobs_are_two_timelines(job):
     other = head(0, 0, "a") + clock(ZERO + MS, ZERO + MS, 0, ZERO + MS) + end()
     path = job(rank0=READER_0, rank1=RANK_1, rank2=other)
