@@ -80,7 +80,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "agree_wait": (c_int, [c_int64, c_int, *_to(c_char_p)]),
     "allgather_begin": (c_int, [c_char_p, c_char_p, c_size_t, *_to(c_int64)]),
     "allgather_wait": (c_int, [c_int64, c_int, *_to(c_void_p, c_size_t)]),
-    "channel_create": (c_int, [*_NUMBERS, c_char_p, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)]),
+    "channel_create": (
+        c_int,
+        [*_NUMBERS, c_char_p, c_char_p, c_int, *_to(c_char_p, c_int, c_int, c_int64, c_int, c_int64)],
+    ),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, *_to(c_uint64, c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),

@@ -222,7 +222,9 @@ def test_the_memory_of_the_job():
     assert judged.text.endswith("for the memory of the job, or for the pipeline (loading: 33 %)")
     failed = report.make(times.read(KEPT.replace(" 8 24 0 0\n", " 8 24 -1 0\n", 1)))
     assert "6.00 GiB, the load has failed" in str(failed) and "loading" not in str(failed)
-    ended = report.make(times.read(KEPT.replace(" 1073741824 3221225472 80 8 24 0 0\n", " 0 3221225472 80 24 24 1 1073741824\n")))
+    ended = report.make(
+        times.read(KEPT.replace(" 1073741824 3221225472 80 8 24 0 0\n", " 0 3221225472 80 24 24 1 1073741824\n"))
+    )
     assert "  the memory of the job: 2.00 GiB of 6.00 GiB, loaded; freed" in str(ended).splitlines()
     loaded = report.make(times.read(KEPT.replace(" 8 24 0 0\n", " 24 24 1 0\n")))
     assert "GiB, loaded" in str(loaded) and loaded.verdicts["t"].text.endswith("of a step for the memory of the job")
