@@ -31,7 +31,7 @@ std::shared_ptr<Loading> Keeper::Current() const {
 // Drops what is loaded before it loads anew.
 std::shared_ptr<Loading> Keeper::Anew() {
   End();
-  needed_ = 0;
+  needed_.reset();
   auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world());
   MutexLock lock(&mu_);
   return loading_ = std::move(loading);
@@ -52,7 +52,7 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   std::map<int, wire::Restore> restored = kept_->Begin(epoch, cancel);
   KeptDealer dealer(kept_.get(), post_, number, std::move(loading), needed_, [this] { return Anew(); });
   dealer.Run(restored, *cancelled);
-  needed_ = std::max(needed_, dealer.needed());
+  needed_ = std::max(needed_, dealer.needed());  // nothing is less than 0
   kept_->End();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/mutex.h"
 #include "cache/loading.h"
@@ -42,7 +43,7 @@ class Keeper {
   const std::shared_ptr<Sink> load_;
   const std::shared_ptr<Source> kept_;
   Post* const post_;
-  uint64_t needed_ = 0;  // the farthest position of earlier epochs on this load (KeptDealer::needed)
+  std::optional<uint64_t> needed_;  // the farthest position of earlier epochs on this load (KeptDealer::needed)
 
   mutable Mutex mu_;
   std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch

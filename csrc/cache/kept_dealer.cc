@@ -14,7 +14,7 @@ using Task = Source::Task;
 using Unit = PieceMaker::Unit;
 
 KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
-                       uint64_t needed_before, Renew renew)
+                       std::optional<uint64_t> needed_before, Renew renew)
     : source_(source),
       post_(post),
       world_(source->world()),
@@ -22,6 +22,7 @@ KeptDealer::KeptDealer(Source* source, Post* post, uint64_t number, std::shared_
       loading_(std::move(loading)),
       needed_before_(needed_before),
       renew_(std::move(renew)),
+      settled_(!needed_before),
       steps_(source->config(), world_.group_trainer_count(), number),
       pieces_(source->config(), world_, post) {}
 
@@ -37,7 +38,7 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
       past.from = past.unverified = resumption.first;
     }
   }
-  over_before_ = resumption.over;
+  needs_load_ = resumed.ok() && !resumption.over;
   source_->Start(resumption, past);
   if (!resumed.ok() || resumption.over) source_->Epoch()->Finish(resumed);
   for (;;) {
@@ -58,9 +59,9 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
 
 // The trainers may have had an error of the load from another keeper first. What they have taken tells each keeper the
 // same.
-uint64_t KeptDealer::needed() const {
+std::optional<uint64_t> KeptDealer::needed() const {
   const uint64_t taken = std::min<uint64_t>(source_->Epoch()->MostTaken().n, behind_.size());
-  if (over_before_) return 0;
+  if (!needs_load_) return {};
   if (taken == 0 && (steps_.shuffled() || restored_)) return ~uint64_t{0};
   if (steps_.shuffled()) return 0;
   return std::max(farthest_, taken > 0 ? behind_[taken - 1] : 0);
@@ -81,7 +82,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
       steps = look->steps();
       const bool failed = look.over() && !look.outcome().ok();
       if (!settled_) {
-        const bool has = steps_.HasStepFrom(needed_before_, look->holding());
+        const bool has = steps_.HasStepFrom(*needed_before_, look->holding());
         settled_ = has || look.over();
         // An earlier epoch has met the error. That of one keeper alone stays, because the others don't load for it.
         anew = failed && !has && !look.alone();
@@ -102,7 +103,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
     const std::string why = "cache: " + loading_->Explain();  // before Epoch() locks
     source_->Epoch()->PullsFrom(why, steps);
     loading_->WaitFor(kSlice, [&](const Loaded& loaded) {
-      if (!settled_) return steps_.HasStepFrom(needed_before_, loaded.holding());
+      if (!settled_) return steps_.HasStepFrom(*needed_before_, loaded.holding());
       return whole() ? !restored_->loaded && loaded.steps() >= restored_->steps
                      : steps_.Has(next_, loaded.holding(), false);
     });

@@ -27,14 +27,15 @@ class KeptDealer {
   using Renew = std::function<std::shared_ptr<Loading>()>;
 
   // `number`: of the epoch, over all runs. `needed_before`: needed() of the earlier epochs on this load.
-  KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading, uint64_t needed_before,
-             Renew renew);
+  // Nothing: no epoch has needed it.
+  KeptDealer(Source* source, Post* post, uint64_t number, std::shared_ptr<Loading> loading,
+             std::optional<uint64_t> needed_before, Renew renew);
 
   // Deals the epoch that Source::Begin has begun, and returns when it is over. `cancelled`: no trainer needs it any more.
   void Run(const std::map<int, wire::Restore>& restored, const std::atomic<bool>& cancelled);
   // After Run(), before Source::End(): the position up to which trainers have taken the epoch. ~0: the epoch needed the
-  // whole load. It is the same on all keepers.
-  uint64_t needed() const;
+  // whole load. Nothing: it did not need the load. It is the same on all keepers.
+  std::optional<uint64_t> needed() const;
 
  private:
   // What this keeper holds of a step.
@@ -62,9 +63,9 @@ class KeptDealer {
   const World& world_;
   const uint64_t number_;
   std::shared_ptr<Loading> loading_;
-  const uint64_t needed_before_;
+  const std::optional<uint64_t> needed_before_;
   const Renew renew_;
-  bool settled_ = false;  // this load serves the epoch
+  bool settled_;  // this load serves the epoch
   KeptSteps steps_;
   const PieceMaker pieces_;
   uint64_t next_ = 0;                  // the position of the next step
@@ -73,7 +74,7 @@ class KeptDealer {
   std::vector<uint64_t> behind_;       // by dealt step: the position behind it
   std::optional<KeptState> restored_;  // the epoch resumes from it
   bool checked_ = false;               // the load has the order of `restored_`
-  bool over_before_ = false;           // an earlier run has taken the whole epoch
+  bool needs_load_ = false;            // an earlier run has not taken the whole epoch
 };
 
 }  // namespace hvdata

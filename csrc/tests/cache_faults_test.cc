@@ -47,19 +47,24 @@ std::vector<Shared> Front(const CacheJob& job, uint64_t number, size_t trainer, 
 class CacheFaults : public testing::TestWithParam<plan::Batch> {};
 
 TEST_P(CacheFaults, AfterAnErrorOfThePipelineTheNextEpochLoadsAnew) {
-  CacheJob::Options options = Faulty(GetParam());
-  options.elements.fails_at = 9;
-  CacheJob job(options);
-  const auto all = RunEpoch(&job);
-  const size_t steps = GetParam() == plan::Batch::kGlobal ? 9 : 9 / 4;
-  for (size_t t = 0; t < all.size(); ++t) {
-    EXPECT_EQ(all[t]->shares, Front(job, 1, t, steps));
-    EXPECT_EQ(all[t]->outcome.code, kDataLoss);
-    EXPECT_EQ(all[t]->outcome.Text(), "[reader 0 on a, channel train (load), epoch 1, step 9] the pipeline has failed");
+  for (const uint64_t at : {0, 9}) {
+    for (const bool shuffle : {true, false}) {
+      CacheJob::Options options = Faulty(GetParam());
+      options.elements.fails_at = at;
+      options.shuffle = shuffle;
+      CacheJob job(options);
+      const auto all = RunEpoch(&job);
+      for (size_t t = 0; t < all.size(); ++t) {
+        EXPECT_EQ(all[t]->shares, Front(job, 1, t, GetParam() == plan::Batch::kGlobal ? at : at / 4));
+        EXPECT_EQ(all[t]->outcome.code, kDataLoss);
+        EXPECT_EQ(all[t]->outcome.Text(), "[reader 0 on a, channel train (load), epoch 1, step " + std::to_string(at) +
+                                              "] the pipeline has failed");
+      }
+      ExpectWholeEpoch(&job, 2);
+      ExpectWholeEpoch(&job, 3);
+      EXPECT_EQ(job.pulled(), at + 12);
+    }
   }
-  ExpectWholeEpoch(&job, 2);
-  ExpectWholeEpoch(&job, 3);
-  EXPECT_EQ(job.pulled(), 9u + 12);
 }
 
 TEST_P(CacheFaults, AnErrorBehindALeftEpochIsMetOnce) {
