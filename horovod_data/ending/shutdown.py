@@ -33,15 +33,16 @@ def shutdown() -> None:
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
       audit(), all ranks together first make the report of the last epoch.
-    - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains, a log line names the trainers for which it waits,
-      after HOROVOD_DATA_STALL_SECONDS and then each minute.
+    - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains,
+      a log line names the trainers for which it waits, after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
       ranks, so that the error is seen first. This process takes no more data. Its exit, or a second call, waits.
       (StopIteration and tf.errors.OutOfRangeError do not count as errors.)
 
     Raises:
       RuntimeError: in a forked child.
-      TimeoutError: on a reader (or keeper of rows) that trains: no trainer has taken a batch or ended for HOROVOD_DATA_TIMEOUT seconds.
+      TimeoutError: on a reader (or keeper of rows) that trains: no trainer has taken a batch or ended for
+        HOROVOD_DATA_TIMEOUT seconds.
     """
     if (job := joined()) is None or known("shutdown()").ended:
         return
