@@ -73,6 +73,10 @@ def _say_during(call: str, error: BaseException, then: str = "") -> None:
 def _shut_down(exiting: bool) -> None:
     if joined() is None or (job := known("shutdown()")).ended:
         return
+    if (together := sys.modules.get("horovod_data.backup.together")) is not None:
+        # The threads of all ranks write the last set, and need the core. HOROVOD_DATA_TIMEOUT limits their exchange.
+        fails = exit_status.failing() or _error_under_way() is not None
+        together.wait(together.EXIT_SECONDS if fails else None)
     if _last_things and bindings.state() == bindings.State.RUNNING:
         # This ends the epochs of the other ranks. The functions of before_shutdown() wait for that.
         bindings.leave_channels()
