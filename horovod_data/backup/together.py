@@ -29,7 +29,7 @@ STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
 _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that have ended in each directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
-_EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
+EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
 
 # Writes a rank's part, which is in memory, into a folder. Or the error for which there is no part.
 Part = Union[Callable[[str], None], Exception]
@@ -222,7 +222,7 @@ class JobSets:
 
     def stop(self) -> None:
         """Called after an error of the training. Waits a short time for the last set. Local."""
-        wait(_EXIT_SECONDS)
+        wait(EXIT_SECONDS)
 
     def _write(self, number: int, part: Part, mine: dict[str, Any]) -> bool:
         """Called on the thread. Writes this rank's part, and makes the set current when all parts are written."""
@@ -363,7 +363,7 @@ class JobSets:
 
 
 def _wait_at_exit() -> None:
-    wait(_EXIT_SECONDS)
+    wait(EXIT_SECONDS)  # shutdown() waits for the rest, if there was no error
 
 
 def checked_arguments(what: str, directory: Any, keep: Any) -> tuple[str, int]:

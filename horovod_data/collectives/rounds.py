@@ -113,8 +113,10 @@ class Rounds:
 
         Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks.
         """
+        size = 0
         try:
             texts = tf.stack(self._mine) if self._mine else tf.constant([], tf.string)
+            size = int(tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64)))
         except Exception as error:  # for example: no memory
             self.failure = self.failure or error
         mine = {
@@ -122,7 +124,7 @@ class Rounds:
             "ended": ended,
             "spec": self._own_spec,
             "shapes": self._shapes,
-            "bytes": sum(len(text.numpy()) for text in self._mine),
+            "bytes": size,
             "failure": None if self.failure is None else words_of(self.failure),
         }
         self._mine, self._shapes = [], []
@@ -140,16 +142,26 @@ class Rounds:
         try:
             if self._job.trainer == 0:
                 self._keep(heads, parts.numpy().tolist())
-        except Exception as error:  # for example: no memory
             if ended:
-                raise
+                self._join()
+        except Exception as error:  # for example: no memory
             self.failure = error  # for the next round
         if ended:
-            self._join()
+            self._end()
         steps = len(mine["shapes"])
         bytes_of_step = sum(head["bytes"] for head in heads) / max(1, steps)
         self.next_step = step + max(1, min(2 * steps, _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
         self.done = ended
+
+    def _end(self) -> None:
+        """Raises an error of rank 0 in the last round on all ranks."""
+        words = None if self.failure is None else words_of(self.failure)
+        said = bindings.Allgather(f"{self._name}, end", json.dumps(words).encode()).wait()
+        if self.failure is not None:
+            raise self._own_failure()
+        if (words := json.loads(said[0])) is not None:
+            whose = self._job.name(self._job.layout.trainers[0])
+            raise raised(f"{whose}{self._of_channel}", words[0], f"predict() failed: {words[0]}: {words[1]}")
 
     def _own_failure(self) -> BaseException:
         """Returns this rank's failure, and forgets it."""

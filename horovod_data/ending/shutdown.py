@@ -33,15 +33,16 @@ def shutdown() -> None:
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
       audit(), all ranks together first make the report of the last epoch.
-    - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains, a log line names the trainers for which it waits,
-      after HOROVOD_DATA_STALL_SECONDS and then each minute.
+    - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains,
+      a log line names the trainers for which it waits, after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
       ranks, so that the error is seen first. This process takes no more data. Its exit, or a second call, waits.
       (StopIteration and tf.errors.OutOfRangeError do not count as errors.)
 
     Raises:
       RuntimeError: in a forked child.
-      TimeoutError: on a reader (or keeper of rows) that trains: no trainer has taken a batch or ended for HOROVOD_DATA_TIMEOUT seconds.
+      TimeoutError: on a reader (or keeper of rows) that trains: no trainer has taken a batch or ended for
+        HOROVOD_DATA_TIMEOUT seconds.
     """
     if (job := joined()) is None or known("shutdown()").ended:
         return
@@ -72,6 +73,10 @@ def _say_during(call: str, error: BaseException, then: str = "") -> None:
 def _shut_down(exiting: bool) -> None:
     if joined() is None or (job := known("shutdown()")).ended:
         return
+    if (together := sys.modules.get("horovod_data.backup.together")) is not None:
+        # The threads of all ranks write the last set, and need the core. HOROVOD_DATA_TIMEOUT limits their exchange.
+        fails = exit_status.failing() or _error_under_way() is not None
+        together.wait(together.EXIT_SECONDS if fails else None)
     if _last_things and bindings.state() == bindings.State.RUNNING:
         # This ends the epochs of the other ranks. The functions of before_shutdown() wait for that.
         bindings.leave_channels()

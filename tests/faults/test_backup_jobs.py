@@ -101,3 +101,34 @@ def test_a_job_that_was_killed_in_the_middle_of_a_write(tmp_path):
     two, steps = run(tmp_path / "sets", 2)
     assert all_once(one, OFTEN, two)
     assert steps == [*range(5, 10), *range(10)]
+
+
+LEAVES = """
+from horovod_data.backup import sets
+
+make_current = sets.Sets.make_current
+
+def slow(*arguments):
+    time.sleep(10)  # longer than the ends of the block and of the program after an error
+    make_current(*arguments)
+
+sets.Sets.make_current = slow
+ds = train(lambda: tf.data.Dataset.range(64).batch(8), batch="global")
+hvdata.serve()
+try:
+    with hvdata.Backup(sys.argv[1], every=3) as backup:
+        for batch in backup.steps(ds):
+            if backup.step == 4:
+                raise KeyError("enough for today")
+except KeyError:
+    pass
+if sys.argv[2] == "shutdown":
+    hvdata.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["shutdown", "exit"])
+def test_the_newest_set_of_a_program_that_ends_well(tmp_path, how):
+    """The ranks wait until the thread has made the set current, because no rank has failed."""
+    run_program(LEAVES, 2, str(tmp_path), how)
+    assert os.listdir(tmp_path) == ["set-00000001"]

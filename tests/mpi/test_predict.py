@@ -334,6 +334,19 @@ def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch
     raises_everywhere(comm, lambda: hvdata.predict(lambda x: x * 2, dataset), Exception, "no memory for so many rows")
 
 
+def test_rank_0_finds_no_memory_for_what_it_got(hvdata, comm, monkeypatch):
+    """In the last round. All ranks raise its error, so that a program can handle it on all of them."""
+    from horovod_data.collectives import rounds
+
+    def short(self):
+        raise MemoryError("no memory for all rows")
+
+    if comm.rank == 0:
+        monkeypatch.setattr(rounds.Rounds, "_join", short)
+    dataset = given_to(hvdata, numbers(8 * comm.size, comm.size))
+    raises_everywhere(comm, lambda: hvdata.predict(same, dataset), Exception, "no memory for all rows")
+
+
 def test_two_errors_before_ranks_hear_of_one(hvdata, comm):
     """One error is a rank's own and one comes from the pipeline. The next call works."""
     who = comm.size - 1

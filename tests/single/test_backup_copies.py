@@ -2,9 +2,13 @@
 """copied(): a copy of a state that the next step of a training does not change."""
 
 import collections
+import pickle
+import sys
+import types
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from horovod_data.backup.copies import copied
 
@@ -26,3 +30,29 @@ def test_arrays_in_nests():
     assert (
         type(pair) is Pair and pair.first.tolist() == [0, 0] and pair.second == 3 and copy["three"] == {"four": "text"}
     )
+
+
+class OnADevice:
+    """As an array of JAX, whose copy is a computation."""
+
+    error = RuntimeError
+
+    def __init__(self, value):
+        self.value = value
+
+    def __deepcopy__(self, memo):
+        raise self.error("a computation on the device")
+
+
+@pytest.mark.parametrize("error, modules", [(MemoryError, {"jax": types.ModuleType("jax")}), (RuntimeError, {})])
+def test_what_only_pickle_can_copy(monkeypatch, error, modules):
+    """Arrays of JAX, also in objects of the program. Without JAX, tensors of PyTorch with a graph, in objects."""
+    monkeypatch.setattr(OnADevice, "error", error)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    array, both = OnADevice([1]), types.SimpleNamespace(array=OnADevice([2]))
+    copy = copied({"array": array, "both": both})
+    array.value.append(0)
+    both.array.value.append(0)
+    read = pickle.loads(pickle.dumps(copy))
+    assert (read["array"].value, read["both"].array.value) == ([1], [2])
