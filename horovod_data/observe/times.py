@@ -37,13 +37,13 @@ class Cache:
     """What the hosts keep of a channel with cache="job"."""
 
     bytes: int  # on all hosts
-    freed: int  # bytes that hosts kept until the channel ended
     limit: int  # bytes of memory that the hosts may take; the rest is in files
     units: int  # loaded rows (batch="per_rank": elements) of the whole job
     steps: int  # loaded elements
     elements: int  # of the pipeline; -2: unknown
     loaded: bool  # all are
-    failed: bool  # the load of some host has
+    failed: bool = False  # the load of some host has
+    freed: int = 0  # bytes that hosts kept until the channel ended
 
     @property
     def loading(self) -> str:
