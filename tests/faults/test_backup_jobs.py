@@ -101,3 +101,38 @@ def test_a_job_that_was_killed_in_the_middle_of_a_write(tmp_path):
     two, steps = run(tmp_path / "sets", 2)
     assert all_once(one, OFTEN, two)
     assert steps == [*range(5, 10), *range(10)]
+
+
+ENDS_EARLY = """
+from horovod_data.backup import sets, together
+
+folder, end = sys.argv[1:]
+together._EXIT_SECONDS, make_folder = 0.1, sets.Sets.folder
+
+def slow(self, number, part):
+    time.sleep(1.5)
+    return make_folder(self, number, part)
+
+sets.Sets.folder = slow
+data = hvdata.loader(lambda epoch: [np.arange(4)] * 20, batch="global")
+try:
+    with hvdata.Backup(folder, every=3, seconds=None) as backup:
+        for batch in backup.steps(data):
+            if backup.step == 3:
+                raise InterruptedError
+except InterruptedError:
+    if end == "error":
+        raise
+if end == "shutdown":
+    hvdata.shutdown()
+"""
+
+
+@pytest.mark.parametrize("end", ["shutdown", "exit", "error"])
+def test_a_job_that_ends_while_a_set_is_written(tmp_path, end):
+    """A normal end waits for the set. An error does not, and a line says so."""
+    job = run_program(ENDS_EARLY, 2, str(tmp_path / "sets"), end, status=None)
+    assert (job.returncode == 0) == (end != "error"), job.describe()
+    assert os.path.exists(tmp_path / "sets" / "set-00000001") == (end != "error"), job.describe()
+    lost = [text.count("the set that is being written is lost") for text in job.stderr]
+    assert lost == [int(end == "error"), 0], job.describe()
