@@ -113,8 +113,10 @@ class Rounds:
 
         Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks.
         """
+        size = 0  # bytes of the outputs
         try:
             texts = tf.stack(self._mine) if self._mine else tf.constant([], tf.string)
+            size = int(tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64)))
         except Exception as error:  # for example: no memory
             self.failure = self.failure or error
         mine = {
@@ -122,34 +124,47 @@ class Rounds:
             "ended": ended,
             "spec": self._own_spec,
             "shapes": self._shapes,
-            "bytes": sum(len(text.numpy()) for text in self._mine),
+            "bytes": size,
             "failure": None if self.failure is None else words_of(self.failure),
         }
         self._mine, self._shapes = [], []
+        heads = self._told(self._name, mine)
+        self._check(heads, step)
+        parts = gather(texts, name=f"{self._name}, outputs")
         try:
-            said = bindings.Allgather(self._name, json.dumps(mine).encode()).wait()
+            if self._job.trainer == 0:
+                self._keep(heads, parts.numpy().tolist())
+            if ended:
+                self._join()
+        except Exception as error:  # for example: no memory
+            self.failure = error  # for the next round
+        if ended:
+            self._end()
+        steps = len(mine["shapes"])
+        bytes_of_step = sum(head["bytes"] for head in heads) / max(1, steps)
+        self.next_step = step + max(1, min(2 * steps, _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
+        self.done = ended
+
+    def _end(self) -> None:
+        """After the last round, raises an error of rank 0 on all ranks. Collective among trainers."""
+        words = None if self.failure is None else words_of(self.failure)
+        of_rank_0 = self._told(f"{self._name}, end", words)[0]
+        if of_rank_0 is not None:
+            kind, text = of_rank_0
+            whose = self._job.name(self._job.layout.trainers[0])
+            raise raised(f"{whose}{self._of_channel}", kind, f"predict() failed: {kind}: {text}")
+
+    def _told(self, name: str, mine: Any) -> list[Any]:
+        """What each rank tells the others. Raises this rank's failure, if it has one."""
+        try:
+            said = bindings.Allgather(name, json.dumps(mine).encode()).wait()
         except Exception as of_others:  # for example: the other ranks have departed
             if self.failure is not None:
                 raise self._own_failure() from of_others
             raise
         if self.failure is not None:
             raise self._own_failure()
-        heads = [json.loads(one) for one in said]
-        self._check(heads, step)
-        parts = gather(texts, name=f"{self._name}, outputs")
-        try:
-            if self._job.trainer == 0:
-                self._keep(heads, parts.numpy().tolist())
-        except Exception as error:  # for example: no memory
-            if ended:
-                raise
-            self.failure = error  # for the next round
-        if ended:
-            self._join()
-        steps = len(mine["shapes"])
-        bytes_of_step = sum(head["bytes"] for head in heads) / max(1, steps)
-        self.next_step = step + max(1, min(2 * steps, _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
-        self.done = ended
+        return [json.loads(one) for one in said]
 
     def _own_failure(self) -> BaseException:
         """Returns this rank's failure, and forgets it."""

@@ -371,3 +371,21 @@ def test_a_stage_of_a_ranks_own_that_raises(hvdata, comm):
     once = once.map(lambda x: tf.ensure_shape(tf.numpy_function(check, [x], tf.int64), [1]))
     raises_everywhere(comm, lambda: hvdata.predict(lambda x: x * 2, once), Exception, "not this one")
     goes_on(hvdata, comm)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_rank_0_finds_no_memory_for_the_outputs(hvdata, comm, several, monkeypatch, last):
+    """All ranks hear of it, also after the last round."""
+    from horovod_data.collectives.rounds import Rounds
+
+    def short(self, *args):
+        raise MemoryError("no memory for all rows")
+
+    if comm.rank == 0:
+        monkeypatch.setattr(Rounds, "_join" if last else "_keep", short)
+    dataset = given_to(hvdata, numbers(8 * comm.size, comm.size))
+    got = outcomes(comm, lambda: hvdata.predict(lambda x: x, dataset, name="short"))
+    assert all(one.kind is MemoryError and "no memory for all rows" in one.text for one in got), got
+    assert all(re.match(r"\[rank 0 on .*, channel short.*\] predict\(\) failed", one.text) for one in got[1:]), got
+    monkeypatch.undo()
+    goes_on(hvdata, comm)
