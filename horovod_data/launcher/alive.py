@@ -29,9 +29,11 @@ class Sign:
     def __init__(self, folder: str, who: str, limit: float) -> None:
         self._path = os.path.join(folder, who.replace("/", "_") + _END)
         self._ended = threading.Event()
-        with contextlib.suppress(OSError):  # for example, the disk is full. Then the launcher does not watch this rank
+        try:
             open(self._path, "w").close()
             threading.Thread(target=self._run, args=(limit,), name="horovod_data sign of life", daemon=True).start()
+        except (OSError, RuntimeError):  # a full disk, or no thread is left. Then the launcher does not watch this rank
+            self.end()
 
     def _run(self, limit: float) -> None:
         while not self._ended.wait(seconds_apart(limit)):
@@ -46,7 +48,10 @@ class Sign:
 
 
 class Watch:
-    """The files of all ranks of an attempt, as the launcher sees them. Only its own clock counts."""
+    """The files of all ranks of an attempt, as the launcher sees them. Only its own clock counts.
+
+    Time in which the launcher did not look does not count: the whole job may have been suspended.
+    """
 
     def __init__(self, folder: str, limit: float) -> None:
         """`limit`: seconds. 0: silent() never names a rank."""
@@ -60,6 +65,8 @@ class Watch:
         now = time.monotonic()
         if self._limit <= 0 or now < self._next:
             return None
+        if now - self._next > self._limit / 2:  # this process did not run, or its disk hung. So may the ranks
+            self._seen.clear()
         self._next = now + seconds_apart(self._limit)
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._folder)):

@@ -70,6 +70,7 @@ class _Supervisor:
         self._history: list[Ended] = []
         self._asked = self._interrupted = False  # by a signal: to save and leave; to end
         self._overdue = False  # the ranks had not left in time
+        self._silent: Optional[str] = None  # the rank of this attempt that gives no sign of life
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
         self._output = Output()
         self._suspects: set[str] = set()  # hosts that may not answer
@@ -130,14 +131,15 @@ class _Supervisor:
         pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
         self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
         self._due = []
-        watch, silent = Watch(folder, self._job.limit), None
+        self._silent, watch = None, Watch(folder, self._job.limit)
         while process.poll() is None:
             now = time.monotonic()
-            if silent is None and (silent := watch.silent()) is not None:
+            if self._silent is None and (silent := watch.silent()) is not None:
+                self._silent = silent
                 self._due = [(now, signal.SIGTERM), (now + _END_SECONDS, signal.SIGKILL)]
             if self._due and self._due[0][0] <= now:
                 number = self._due.pop(0)[1]
-                self._overdue = self._overdue or (number == signal.SIGTERM and silent is None)
+                self._overdue = self._overdue or (number == signal.SIGTERM and self._silent is None)
                 process.send_signal(number)
                 continue
             self._listen(min(self._due[0][0] - now if self._due else 3600.0, watch.pause))
@@ -150,7 +152,7 @@ class _Supervisor:
         status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         begun, failures = notes.read(folder)
         lost = self._job.lost(text)
-        if silent is not None:  # mpirun has only done what it was told
+        if (silent := self._silent) is not None:  # mpirun has only done what it was told
             host = given_name(silent.partition(" on ")[2], [host.name for host in self._job.hosts])
             lost, status = Lost(f"{silent} has given no sign of life for {self._job.limit:g} s", host, True), 1
         if lost is not None:
@@ -198,7 +200,8 @@ class _Supervisor:
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
             self._say(f"{signal.Signals(number).name}: the ranks are to save and leave")
-            self._due = signals_to_leave(now, self._job.grace)
+            if self._silent is None:  # otherwise mpirun is being ended already
+                self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
     def _wait(self, seconds: float) -> None:
@@ -213,7 +216,7 @@ class _Supervisor:
         """Waits until enough hosts answer."""
         end, said = time.monotonic() + _PATIENCE_SECONDS, False
         while True:
-            answering = self._answering()
+            answering = self._answering(decision.left_out)
             chosen = choose_hosts(self._job.hosts, answering, decision.left_out, self._policy.min_np)
             if chosen is not None or self._asked or self._interrupted:
                 return decision, chosen or ()
@@ -226,13 +229,17 @@ class _Supervisor:
             said = True
             self._wait(_PROBE_PAUSE)
 
-    def _answering(self) -> set[str]:
-        """The names of the hosts that start a process."""
+    def _answering(self, left_out: Collection[str]) -> set[str]:
+        """The names of the hosts that start a process.
+
+        `left_out`: the next attempt does not need these hosts, if the others have enough slots.
+        """
         own = {host.name for host in self._job.hosts if host.name in self._job.own_names}
         others = [host for host in self._job.hosts if host.name not in own]
         alone = [[host] for host in others if host.name in self._suspects]
         together = [host for host in others if host.name not in self._suspects]
-        trusted = sum(host.slots for host in self._job.hosts if host.name not in self._suspects)
+        unsure = self._suspects | set(left_out)
+        trusted = sum(host.slots for host in self._job.hosts if host.name not in unsure)
         late = self._suspects if trusted >= self._policy.min_np else set()
         answer = self._probe([*alone, together], late)
         if together and not {host.name for host in together} <= answer:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from horovod_data.launcher import alive, hydra, notes, open_mpi, processes
+from horovod_data.launcher import alive, hydra, notes, open_mpi, processes, supervisor
 from horovod_data.launcher.command import Command
 from horovod_data.launcher.hosts import Host
 from horovod_data.launcher.main import given_name
@@ -370,6 +370,60 @@ def test_signs_of_life(tmp_path):
             assert wait_until(lambda: not signs())
         finally:
             rank.kill()
+
+
+def test_a_job_that_was_suspended_as_a_whole(tmp_path, monkeypatch):
+    """The launcher, too, did not run. So the time does not count."""
+    (tmp_path / "rank 1 on a.alive").touch()
+    now = [1000.0]
+    monkeypatch.setattr(alive.time, "monotonic", lambda: now[0])
+    watch = alive.Watch(str(tmp_path), 10.0)
+
+    def looks(seconds):
+        found = []
+        for _ in range(seconds):
+            now[0] += 1
+            found.append(watch.silent())
+        return found
+
+    assert looks(5) == [None] * 5
+    now[0] += 100
+    assert looks(11) == [None] * 11
+    assert looks(2)[-1] == "rank 1 on a"
+
+
+def test_no_thread_for_the_signs_of_life(tmp_path, monkeypatch):
+    """The program runs, and the launcher does not watch this rank."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(alive.threading.Thread, "start", start)
+    alive.Sign(str(tmp_path), "rank 1 on a", 10.0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_signal_while_a_silent_rank_is_ended(tmp_path, monkeypatch):
+    """mpirun, which may hang on a lost host, is killed at the time that was set before."""
+    monkeypatch.setattr(supervisor, "_END_SECONDS", 1.0)
+    (tmp_path / ".run").mkdir()
+    script = "trap '' USR1; trap 'kill -USR1 $PPID' TERM; touch \"$1/.run/attempt-1/rank 1 on a.alive\"; for i in $(seq 200); do sleep 0.1; done"
+    began = time.monotonic()
+    assert supervised(tmp_path, script, restarts=0, limit=1.0) == 1
+    assert time.monotonic() - began < 15
+
+
+def test_hosts_that_are_left_out_do_not_hasten_the_others(monkeypatch):
+    """Without them the next attempt needs the suspect."""
+    hosts = tuple(Host(name, 2) for name in "abc")
+    job = Job("", hosts, frozenset("a"), 60.0, lambda *_: None, lambda _: None, lambda _: None)
+    one = supervisor._Supervisor(job, Policy(6, 4, 3, 100.0, 75), 0, 0)
+    late = []
+    monkeypatch.setattr(one, "_probe", lambda groups, given=(): late.append(set(given)) or {"b", "c"})
+    for left_out in frozenset("b"), frozenset():
+        one._suspects = {"c"}
+        one._answering(left_out)
+    assert late == [set(), {"c"}]
 
 
 def test_what_hydra_writes_to_stdout(tmp_path, capfd):
