@@ -24,6 +24,7 @@ OURS, RIVAL, LIMIT = "#1b7837", "#9970ab", "#bbbbbb"
 PAGES = {
     "even-steps.md": DOCS / "even-steps.md",
     "performance.md": DOCS / "performance.md",
+    "slow-storage.md": DOCS / "slow-storage.md",
     "README.md": DOCS.parent / "README.md",
 }
 
@@ -150,6 +151,24 @@ def torch_ranks() -> list[Panel]:
     return [Panel(title, "GiB of memory of the whole job", shown, digits=1)]
 
 
+def cache() -> list[Panel]:
+    data = told("epoch_cache")
+    ways = {way["name"]: way["seconds"] for way in data["results"]}
+    shown = bars(
+        lambda way: sum(ways[way]),
+        ours={'cache="job"': 'horovod_data,\ncache="job"'},
+        rivals={
+            "cache() on the reader": "Dataset.cache()\non the reader",
+            "cache() on each rank": "a cache\non each rank",
+            "no cache": "no cache",
+        },
+        limits={"ready-made batches": "ready-made\nbatches"},
+    )
+    size = f"{data['rows'] * data['row_bytes'] / 1e6:,.0f} MB from a storage of {data['storage']:g} MB/s"
+    title = f"{data['ranks']} ranks on {data['hosts']} hosts, {data['epochs']} epochs of {size}"
+    return [Panel(title, "seconds of all epochs", shown)]
+
+
 # By chart: the panels, and the pages that show the chart.
 CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "alternatives": (alternatives, ("README.md", "performance.md")),
@@ -160,6 +179,8 @@ CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "torch_ranks": (torch_ranks, ("performance.md",)),
     "even": (even, ("even-steps.md",)),
 }
+if (DOCS / "benchmark_epoch_cache.json").exists():
+    CHARTS["cache"] = (cache, ("README.md", "slow-storage.md"))
 
 
 def line(name: str, page: str) -> str:

@@ -18,7 +18,7 @@ namespace hvdata {
 namespace {
 
 constexpr uint64_t kChunk = 64 << 20;
-constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kPage = 4096;
 
 uint64_t RoundedUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -66,19 +66,21 @@ Outcome Chunks::Allocate(uint64_t bytes, Block* block) {
   *block = {};
   if (bytes == 0) return {};
   const uint64_t takes = RoundedUp(bytes, kAlignment);
-  const uint64_t size = std::max(kChunk, RoundedUp(takes, kHugePage));
+  // A large block gets a chunk of its own size. Otherwise the rest of the open chunk would stay unused.
+  const bool large = takes > kChunk / 4;
+  const uint64_t size = large ? RoundedUp(takes, kPage) : kChunk;
   if (takes <= limit_ - in_memory_) {
-    if (!Take(&memory_, bytes, block)) {
+    if (large || !Take(&memory_, bytes, block)) {
       Chunk chunk{Map(size, -1), size, 0};
-      if (Take(&chunk, bytes, block)) memory_ = std::move(chunk);
+      if (Take(&chunk, bytes, block) && !large) memory_ = std::move(chunk);
     }
     if (block->data != nullptr) return in_memory_ += takes, Outcome();
   }
   if (directory_.empty()) return Full("HOROVOD_DATA_CACHE_DIR is not set");
-  if (!Take(&file_, bytes, block)) {
+  if (large || !Take(&file_, bytes, block)) {
     Chunk chunk{MapFile(directory_, size), size, 0};
     if (!Take(&chunk, bytes, block)) return Full(directory_ + " has no room: " + std::strerror(errno));
-    file_ = std::move(chunk);
+    if (!large) file_ = std::move(chunk);
   }
   in_files_ += takes;
   return {};

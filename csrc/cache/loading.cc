@@ -41,10 +41,14 @@ void Loading::Run() {
 
 // `*alone`: an error is not one of the load's epoch, which the other keepers get, too.
 Outcome Loading::Fill(bool* alone) {
+  const std::string me = load_->world().Name(load_->world().self);
   for (bool end = false;;) {
+    *alone = true;
+    if (iterator_.cancelled) return {kCancelled, "the load is not needed any more"};
     Arrival arrival;
-    *alone = false;
     const Outcome outcome = load_->Next(&iterator_, &arrival, &end);
+    // A reader sends its errors to all keepers. An error that this process has found has its own place.
+    *alone = !outcome.ok() && (!outcome.place.known() || outcome.place.process == me);
     if (!outcome.ok() || end) return outcome;
     *alone = true;
     HVDATA_RETURN_IF_ERROR(Take(arrival));

@@ -118,7 +118,11 @@ Outcome PieceMaker::OfElement(int trainer, int64_t units, const std::vector<Unit
   if (!mine) return {};
   if (filler) return cutter_.CutFiller(*model, trainer, &piece->columns);
   piece->rows = Count(*unit->columns);
-  return cutter_.CutOne(*unit->columns, &piece->columns);
+  HVDATA_RETURN_IF_ERROR(cutter_.CutOne(*unit->columns, &piece->columns));
+  if (world_.group_trainers[static_cast<size_t>(trainer)] != world_.self) return {};
+  // The program gets no view of the store, because a forked child does not have the store's memory.
+  for (Column& column : piece->columns) column = Copy(column, post_->arena());
+  return {};
 }
 
 }  // namespace hvdata

@@ -38,7 +38,9 @@ void Source::SendToTrainer(int trainer, uint64_t epoch, wire::Message message) c
 // ---- The dealer.
 
 bool Source::MayBegin() const {
-  const int own = config_.schedule == plan::Schedule::kStatic ? world_->GroupTrainerIndex(world_->self) : -1;
+  // All sources of a joined channel wait for the rank of the first one, because rank 0 may restore alone, and late.
+  const int waits_for = config_.joined() ? world_->readers[0] : world_->self;
+  const int own = config_.schedule == plan::Schedule::kStatic ? world_->GroupTrainerIndex(waits_for) : -1;
   return !epoch_ && roster_.MayBegin(begun_ + 1, own);
 }
 

@@ -79,7 +79,7 @@ TEST_F(PiecesTest, AnElementIsTheShareOfOneRank) {
   config_.batch = plan::Batch::kPerRank;
   config_.remainder = plan::Remainder::kPartial;
   const auto pieces = Make(2, {{0, &element_, 0}}, &element_);
-  EXPECT_EQ(pieces[0].columns[0].memory.data, element_[0].memory.data) << "it is not copied";
+  EXPECT_NE(pieces[0].columns[0].memory.data, element_[0].memory.data) << "a forked child has no store";
   EXPECT_EQ(Listed<int64_t>(pieces[0].columns[2]), (Numbers{1, 1, 0}));
   EXPECT_EQ(pieces[0].rows, 4u);
   ASSERT_EQ(pieces[1].columns.size(), 1u);

@@ -58,6 +58,15 @@ TEST(Chunks, ABlockMayBeLargerThanAChunk) {
   EXPECT_EQ(large.data[65 * kMiB - 1], 'a');
 }
 
+TEST(Chunks, ALargeBlockLeavesTheOpenChunkOpen) {
+  Chunks chunks(1 << 30, "");
+  Block first, large, second;
+  ASSERT_TRUE(chunks.Allocate(64, &first).ok());
+  ASSERT_TRUE(chunks.Allocate(33 << 20, &large).ok());
+  ASSERT_TRUE(chunks.Allocate(64, &second).ok());
+  EXPECT_EQ(second.data, first.data + 64);
+}
+
 TEST(Chunks, ABlockOutlivesThem) {
   Block block;
   {

@@ -158,6 +158,23 @@ TEST_F(JoinedSinkTest, EachShareOfAVerifiedStepIsAcknowledgedByItself) {
   EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,3", "r2 TAKEN e1 1,3"}));
 }
 
+// Rank 0 may restore a checkpoint alone, while the other ranks already ask for elements.
+TEST(JoinedSource, EveryKeeperWaitsForTheRankOfReaderZero) {
+  const World world =
+      World::Of(1, {{"a", 0, 0, 0, 0}, {"b", 0, 0, -1, 1}, {"b", 0, 0, -1, 2}}).As(View::kKept);  // rank 1 is a keeper
+  ChannelConfig config;
+  config.number = 7;
+  config.view = View::kKept;
+  Source source(config, &world, 60, [](int, wire::Header, const Share*) {});
+  uint64_t number = 0;
+  const auto open = [&](int member) { source.Handle(member, MakeHeader(7, 1, wire::Open{LaneStep(2)})); };
+  const auto next = [&] { return source.WaitEpoch(std::chrono::milliseconds(0), &number); };
+  for (const int member : {1, 2}) open(member);
+  EXPECT_EQ(next(), 0) << "rank 0 has not opened the epoch";
+  open(0);
+  EXPECT_EQ(next(), 1);
+}
+
 TEST_F(JoinedSinkTest, AStateOfOtherKeepersIsRestored) {
   MakeJoined();
   on_sent_ = [this](const Header& h) {

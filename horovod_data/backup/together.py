@@ -19,7 +19,6 @@ import threading
 from typing import Any, Callable, Optional, Union
 
 from ..channel.agreement import raised
-from ..ending import exit_status
 from ..errors import explain, explained, say, text_of, whole, words_of
 from ..job import state
 from ..native import bindings
@@ -30,7 +29,7 @@ STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
 _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that have ended in each directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
-_EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
+EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
 
 # Writes a rank's part, which is in memory, into a folder. Or the error for which there is no part.
 Part = Union[Callable[[str], None], Exception]
@@ -57,10 +56,6 @@ class _Writing:
         except BaseException as error:
             self._error = error
 
-    @property
-    def runs(self) -> bool:
-        return self._thread.is_alive()
-
     def join(self, seconds: Optional[float] = None) -> None:
         if self._thread.ident is not None:  # otherwise it could not be started
             self._thread.join(seconds)
@@ -77,17 +72,6 @@ def wait(seconds: Optional[float] = None) -> None:
     """Waits until this process writes no set, at most so many seconds. Its error, if there is one, is kept. Local."""
     if _newest is not None:
         _newest.join(seconds)
-
-
-def wait_at_end(fails: bool) -> None:
-    """Waits for the set that is being written, before this process leaves the job. Local.
-
-    `fails`: the process ends with an error. Then other ranks may wait for it, so this wait is short.
-    """
-    wait(_EXIT_SECONDS if fails else None)
-    if _newest is not None and _newest.runs and (job := state.joined()) is not None and job.trainer == 0:
-        what = "the set that is being written is lost, because the program ends with an error"
-        say(explain(what, "The sets before stay"))
 
 
 def take(call: Callable[[], Callable[[str], None]]) -> Part:
@@ -238,7 +222,7 @@ class JobSets:
 
     def stop(self) -> None:
         """Called after an error of the training. Waits a short time for the last set. Local."""
-        wait(_EXIT_SECONDS)
+        wait(EXIT_SECONDS)
 
     def _write(self, number: int, part: Part, mine: dict[str, Any]) -> bool:
         """Called on the thread. Writes this rank's part, and makes the set current when all parts are written."""
@@ -379,7 +363,7 @@ class JobSets:
 
 
 def _wait_at_exit() -> None:
-    wait_at_end(exit_status.failing())
+    wait(EXIT_SECONDS)  # shutdown() waits for the rest, if there was no error
 
 
 def checked_arguments(what: str, directory: Any, keep: Any) -> tuple[str, int]:

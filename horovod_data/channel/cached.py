@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
 from ..elements import specs
 from ..errors import explained, here
@@ -81,7 +81,27 @@ def contribution(job: state.Job) -> dict[str, Any]:
     }
 
 
-def check_size(job: state.Job, spec: Any, elements: int, said: Said) -> None:
+def parts(trainers: Sequence[str], keepers: Sequence[str], rows: int, remainder: str) -> list[float]:
+    """The part of an element's rows that each keeper keeps, by the rule of csrc/plan/holding.cc.
+
+    `trainers`, `keepers`: their hosts.
+    """
+    even, extra = divmod(rows, len(trainers))
+    sizes = [even + (t < extra) for t in range(len(trainers))]
+    if remainder == "drop":
+        sizes = [even] * (len(trainers) - 1) + [even + extra]
+    elif remainder in ("pad", "repeat"):
+        most = even + (extra > 0)
+        sizes = [max(0, min(most, rows - t * most)) for t in range(len(trainers))]
+    without = [host for host in keepers if host not in trainers]
+    spared = [size * len(without) // len(keepers) for size in sizes]
+    held = {host: sum(spared) / len(without) for host in without}
+    for host, size, less in zip(trainers, sizes, spared):
+        held[host] = held.get(host, 0) + size - less
+    return [held[host] / max(1, rows) for host in keepers]
+
+
+def check_size(job: state.Job, options: Options, spec: Any, elements: int, said: Said) -> None:
     """Raises ResourceExhaustedError if it is known now that the data don't fit in the memory of the hosts.
 
     `elements`: of all readers. `said`: the contributions of all processes.
@@ -90,11 +110,16 @@ def check_size(job: state.Job, spec: Any, elements: int, said: Said) -> None:
     if size is None or elements < 0:
         return
     of_rank = {rank: words for ranks, words in said for rank in ranks}
-    hosts = [job.hosts[rank] for rank in job.layout.trainers]
-    average = len(hosts) / len(set(hosts))  # a host that only reads keeps as much as a host that trains, on average
-    weights = {rank: hosts.count(job.hosts[rank]) or average for rank in job.layout.keepers(job.hosts)}
-    for keeper, weight in weights.items():
-        part, limit = size * elements * weight / sum(weights.values()), of_rank[keeper]["limit"]
+    trainers = [job.hosts[rank] for rank in job.layout.trainers]
+    keepers = job.layout.keepers(job.hosts)
+    if options.batch == "global":
+        (rows, *_) = specs.components(spec)[0].shape or (0,)
+    else:
+        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as so many rows are
+    for keeper, held in zip(
+        keepers, parts(trainers, [job.hosts[rank] for rank in keepers], rows or 0, options.remainder)
+    ):
+        part, limit = size * elements * held, of_rank[keeper]["limit"]
         if part > limit and not of_rank[keeper]["folder"]:
             what = (
                 f'cache="job" would keep {part / _GIB:.2f} GiB on host {job.hosts[keeper]}, '

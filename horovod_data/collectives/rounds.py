@@ -113,7 +113,7 @@ class Rounds:
 
         Raises this rank's own error, if it has one. Otherwise raises the first error of the other ranks.
         """
-        size = 0  # bytes of the outputs
+        size = 0
         try:
             texts = tf.stack(self._mine) if self._mine else tf.constant([], tf.string)
             size = int(tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64)))
@@ -128,7 +128,15 @@ class Rounds:
             "failure": None if self.failure is None else words_of(self.failure),
         }
         self._mine, self._shapes = [], []
-        heads = self._told(self._name, mine)
+        try:
+            said = bindings.Allgather(self._name, json.dumps(mine).encode()).wait()
+        except Exception as of_others:  # for example: the other ranks have departed
+            if self.failure is not None:
+                raise self._own_failure() from of_others
+            raise
+        if self.failure is not None:
+            raise self._own_failure()
+        heads = [json.loads(one) for one in said]
         self._check(heads, step)
         parts = gather(texts, name=f"{self._name}, outputs")
         try:
@@ -146,25 +154,14 @@ class Rounds:
         self.done = ended
 
     def _end(self) -> None:
-        """After the last round, raises an error of rank 0 on all ranks. Collective among trainers."""
+        """Raises an error of rank 0 in the last round on all ranks."""
         words = None if self.failure is None else words_of(self.failure)
-        of_rank_0 = self._told(f"{self._name}, end", words)[0]
-        if of_rank_0 is not None:
-            kind, text = of_rank_0
-            whose = self._job.name(self._job.layout.trainers[0])
-            raise raised(f"{whose}{self._of_channel}", kind, f"predict() failed: {kind}: {text}")
-
-    def _told(self, name: str, mine: Any) -> list[Any]:
-        """What each rank tells the others. Raises this rank's failure, if it has one."""
-        try:
-            said = bindings.Allgather(name, json.dumps(mine).encode()).wait()
-        except Exception as of_others:  # for example: the other ranks have departed
-            if self.failure is not None:
-                raise self._own_failure() from of_others
-            raise
+        said = bindings.Allgather(f"{self._name}, end", json.dumps(words).encode()).wait()
         if self.failure is not None:
             raise self._own_failure()
-        return [json.loads(one) for one in said]
+        if (words := json.loads(said[0])) is not None:
+            whose = self._job.name(self._job.layout.trainers[0])
+            raise raised(f"{whose}{self._of_channel}", words[0], f"predict() failed: {words[0]}: {words[1]}")
 
     def _own_failure(self) -> BaseException:
         """Returns this rank's failure, and forgets it."""

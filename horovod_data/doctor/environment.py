@@ -11,6 +11,7 @@ import subprocess
 from typing import Mapping, Optional
 
 from ..job import launch_checks, settings
+from ..job.cgroups import memory_bytes
 from .findings import Finding, error, ok, sentences, warning
 
 _OURS = "HOROVOD_DATA_"
@@ -84,7 +85,24 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
         f"{shown}: {meaning}, payload {read.payload}, arena of {read.arena_bytes / 2**20:,.0f} MiB at most, "
         f"reports stalls after {read.stall_seconds:g} s, time limit {read.timeout_seconds:g} s"
     )
-    return [*found, ok(name, value + ", every channel verified" * read.verify)]
+    return [*found, ok(name, value + ", every channel verified" * read.verify), *_memory_of_the_job(environ)]
+
+
+def _memory_of_the_job(environ: Mapping[str, str]) -> list[Finding]:
+    """Says how much this host keeps with cache="job", if a variable about it is set."""
+    name = "environment.memory of the job"
+    if not any(environ.get(one, "").strip() for one in ("HOROVOD_DATA_CACHE_GB", "HOROVOD_DATA_CACHE_DIR")):
+        return []
+    try:
+        most, folder = settings.cache_bytes_in(environ), settings.cache_folder_in(environ)
+    except ValueError as refused:
+        return [error(name, *sentences(str(refused)))]
+    value = f'with cache="job" a host keeps {most / 2**30:,.2f} GiB of a channel in memory'
+    value += f", and the rest in {folder}" if folder else ""
+    available = memory_bytes()[1]
+    if most <= available:
+        return [ok(name, value)]
+    return [warning(name, value, f"Only {available / 2**30:,.2f} GiB are available: set HOROVOD_DATA_CACHE_GB to less")]
 
 
 def only_srun(environ: Mapping[str, str]) -> bool:

@@ -32,8 +32,8 @@ class Sign:
         try:
             open(self._path, "w").close()
             threading.Thread(target=self._run, args=(limit,), name="horovod_data sign of life", daemon=True).start()
-        except (OSError, RuntimeError):  # a full disk, or no thread is left. Then the launcher does not watch this rank
-            self.end()
+        except (OSError, RuntimeError):  # the disk is full, or the system has no thread left
+            self.end()  # then the launcher does not watch this rank
 
     def _run(self, limit: float) -> None:
         while not self._ended.wait(seconds_apart(limit)):
@@ -48,9 +48,9 @@ class Sign:
 
 
 class Watch:
-    """The files of all ranks of an attempt, as the launcher sees them. Only its own clock counts.
+    """The files of all ranks of an attempt, as the launcher sees them.
 
-    Time in which the launcher did not look does not count: the whole job may have been suspended.
+    Only its own clock counts, and only while it looks. The whole job may be suspended for a time.
     """
 
     def __init__(self, folder: str, limit: float) -> None:

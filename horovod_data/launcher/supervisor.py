@@ -70,8 +70,10 @@ class _Supervisor:
         self._history: list[Ended] = []
         self._asked = self._interrupted = False  # by a signal: to save and leave; to end
         self._overdue = False  # the ranks had not left in time
-        self._silent: Optional[str] = None  # the rank of this attempt that gives no sign of life
         self._due: list[tuple[float, int]] = []  # signals for mpirun, by the time when they are due
+        self._silent: Optional[str] = (
+            None  # the rank of this attempt that gave no sign of life, so that mpirun is ended
+        )
         self._output = Output()
         self._suspects: set[str] = set()  # hosts that may not answer
 
@@ -131,7 +133,8 @@ class _Supervisor:
         pipes = {pipe: stream for stream, pipe in ((1, process.stdout), (2, process.stderr)) if pipe is not None}
         self._output.begin({pipe.fileno(): stream for pipe, stream in pipes.items()})
         self._due = []
-        self._silent, watch = None, Watch(folder, self._job.limit)
+        self._silent = None
+        watch = Watch(folder, self._job.limit)
         while process.poll() is None:
             now = time.monotonic()
             if self._silent is None and (silent := watch.silent()) is not None:
@@ -200,7 +203,7 @@ class _Supervisor:
             self._interrupted = True
         elif number in _ASK_TO_LEAVE and not self._asked and not self._interrupted:
             self._say(f"{signal.Signals(number).name}: the ranks are to save and leave")
-            if self._silent is None:  # otherwise mpirun is being ended already
+            if self._silent is None:  # otherwise mpirun is already to end
                 self._due = signals_to_leave(now, self._job.grace)
             self._asked = True
 
@@ -230,16 +233,13 @@ class _Supervisor:
             self._wait(_PROBE_PAUSE)
 
     def _answering(self, left_out: Collection[str]) -> set[str]:
-        """The names of the hosts that start a process.
-
-        `left_out`: the next attempt does not need these hosts, if the others have enough slots.
-        """
+        """The names of the hosts that start a process."""
         own = {host.name for host in self._job.hosts if host.name in self._job.own_names}
         others = [host for host in self._job.hosts if host.name not in own]
         alone = [[host] for host in others if host.name in self._suspects]
         together = [host for host in others if host.name not in self._suspects]
-        unsure = self._suspects | set(left_out)
-        trusted = sum(host.slots for host in self._job.hosts if host.name not in unsure)
+        doubted = self._suspects.union(left_out)
+        trusted = sum(host.slots for host in self._job.hosts if host.name not in doubted)
         late = self._suspects if trusted >= self._policy.min_np else set()
         answer = self._probe([*alone, together], late)
         if together and not {host.name for host in together} <= answer:

@@ -8,6 +8,9 @@ csrc/ops/status.h lists those of the C++ side. All of them work with TensorFlow 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
@@ -30,6 +33,8 @@ ITERATOR_CALLS: tuple[str, ...] = ("_next_internal", "get_next_as_optional", "_s
 ITERATOR_CALLS += ("_serialize_to_tensors", "_restore_from_tensors")
 SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
+
+_NOW = "now"  # the prefix of files that snapshot() writes at once
 
 # Attributes of stages: numbers that affect the stage's elements, and that are the same on all hosts.
 _NUMBERS: tuple[str, ...] = (
@@ -121,8 +126,15 @@ def snapshot(checkpoint: tf.train.Checkpoint) -> Callable[[str], None]:
     On a CPU no value is copied: the next op that updates a variable makes a copy. Values on a GPU are copied to the CPU.
     """
     by_object, _, savers, _ = checkpoint._saver._gather_serialized_tensors()
-    if savers:
-        raise NotImplementedError(f"objects with a saver of their own can't be saved: {', '.join(savers)}")
+    if savers:  # objects that write files themselves. So they write now
+        folder = tempfile.TemporaryDirectory()
+        checkpoint.write(os.path.join(folder.name, _NOW))
+
+        def move(prefix: str) -> None:
+            for name in os.listdir(folder.name):
+                shutil.move(os.path.join(folder.name, name), prefix + name[len(_NOW) :])
+
+        return move
     found = []
     for tensors in by_object.values():
         for name, slices in tensors.items():

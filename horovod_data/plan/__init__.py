@@ -215,12 +215,15 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The memory that cache="job" needs: each host keeps an equal part of the data."""
+    """The memory that cache="job" needs. A host keeps as much as its number of ranks says.
+
+    A host that only reads keeps as much as an average host with ranks.
+    """
 
     hosts: int  # that keep rows: those of the ranks, and those of dedicated readers
-    bytes_per_host: float
+    bytes_per_host: float  # of the fullest host
     fits: bool
-    hosts_needed: int  # that would be enough
+    hosts_needed: int  # that would be enough, if all keep equally much
 
 
 def kept(job: Job, readers: Readers, data_bytes: float, host_bytes: float) -> Kept:
@@ -229,7 +232,8 @@ def kept(job: Job, readers: Readers, data_bytes: float, host_bytes: float) -> Ke
         if not (math.isfinite(value) and value > 0):
             raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
     hosts = job.hosts + readers.dedicated * readers.own_hosts
-    return Kept(hosts, data_bytes / hosts, data_bytes <= hosts * host_bytes, math.ceil(data_bytes / host_bytes))
+    fullest = data_bytes * job.fullest * job.hosts / (job.ranks * hosts)
+    return Kept(hosts, fullest, fullest <= host_bytes, math.ceil(data_bytes / host_bytes))
 
 
 @dataclasses.dataclass(frozen=True)

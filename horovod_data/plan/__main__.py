@@ -158,10 +158,10 @@ def _given_kept(given: argparse.Namespace, plan: Plan) -> Optional[Kept]:
 
 
 def _about_memory(found: Kept, host_bytes: float) -> str:
-    where = f"{_size(found.bytes_per_host)} on each of {found.hosts:,} host{'s' * (found.hosts > 1)}"
+    where = f"up to {_size(found.bytes_per_host)} on each of {found.hosts:,} host{'s' * (found.hosts > 1)}"
     if found.fits:
         return f'cache="job" keeps {where}: it fits'
-    to_do = f"{found.hosts_needed:,} hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR"
+    to_do = f"{found.hosts_needed:,} equally full hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR"
     return f'cache="job" would keep {where}, which may keep {_size(host_bytes)}: it does not fit. {to_do}'
 
 

@@ -45,7 +45,9 @@ def test_after_init():
     job = run_job(SCRIPT, np=2, timeout=100)
     assert job.returncode == 0, job.describe()
     first, second, used, after = zip(*(out.splitlines() for out in job.stdout))
-    assert all("attach() was given name. It takes batch, cache, on_reader_error" in line for line in first), job.describe()
+    assert all("attach() was given name. It takes batch, cache, on_reader_error" in line for line in first), (
+        job.describe()
+    )
     assert all("attach() was given bach. It takes" in line for line in second), job.describe()
     assert sorted(used) == ["use_horovod False 1", "use_horovod True 1"], job.describe()
     assert all("] returnn.attach() was called after the end of the job" in line for line in after), job.describe()

@@ -264,6 +264,48 @@ def test_values_are_those_of_the_snapshot(hvdata, tmp_path):
     assert [dense.numpy().tolist(), table.numpy().tolist()] == before and int(number_of) == 7
 
 
+class SavesItself(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.number = tf.Variable(1)
+
+
+def saves(trackables, file_prefix):
+    (one,) = trackables.values()
+    tf.raw_ops.SaveV2(prefix=file_prefix, tensor_names=["number"], shape_and_slices=[""], tensors=[one.number])
+    return file_prefix
+
+
+def restores(trackables, merged_prefix):
+    (one,) = trackables.values()
+    one.number.assign(
+        tf.raw_ops.RestoreV2(prefix=merged_prefix, tensor_names=["number"], shape_and_slices=[""], dtypes=[tf.int32])[0]
+    )
+
+
+@pytest.mark.world(np=1)
+@pytest.mark.ranks(1)
+def test_an_object_with_a_saver_of_its_own(hvdata, tmp_path):
+    """Its saver runs at the snapshot."""
+    from tensorflow.python.saved_model.registration import register_checkpoint_saver
+
+    from horovod_data.native import tensorflow_private as private
+
+    register_checkpoint_saver(
+        name="of_a_test", predicate=lambda one: isinstance(one, SavesItself), save_fn=saves, restore_fn=restores
+    )
+    one, other = SavesItself(), tf.Variable(2)
+    checkpoint = tf.train.Checkpoint(one=one, other=other)
+    write = private.snapshot(checkpoint)
+    one.number.assign(0)
+    other.assign(0)
+    (tmp_path / "part").mkdir()
+    write(str(tmp_path / "part" / "model"))
+    checkpoint.read(str(tmp_path / "part" / "model"))
+    assert (int(one.number), int(other)) == (1, 2)
+    assert all(name.startswith("model") for name in os.listdir(tmp_path / "part"))
+
+
 class Calls(tf.keras.callbacks.Callback):
     """Calls a function with the number of steps after each of them, and at the end of each epoch."""
 

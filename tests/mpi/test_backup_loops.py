@@ -139,7 +139,6 @@ def test_a_signal_on_one_rank(hvdata, comm, folder, kind, number, capfd):
 
 def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
     """The ranks leave all the same."""
-    from horovod_data.backup import together
     from horovod_data.backup.sets import Sets
 
     def full(self, number, part):
@@ -147,7 +146,6 @@ def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
 
     def begin(step):
         if step == 4:
-            together.wait()  # the first set is whole
             monkeypatch.setattr(Sets, "sync", full)
             os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.02)

@@ -436,7 +436,7 @@ def test_what_a_reader_refuses(hvdata, comm, wrong, what, to_do):
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.per_node("dedicated", "embedded")
-@pytest.mark.world(np=2, per_node="embedded")
+@pytest.mark.world(np=2, per_node="dedicated")
 def test_readers_of_hosts_are_refused(hvdata, comm):
     call = lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(9), batch="per_rank", cache="job")
     raises_everywhere(

@@ -141,6 +141,7 @@ def test_all_our_variables_are_known():
 
 
 OURS = "environment.variables of horovod_data"
+KEPT = "environment.memory of the job"
 
 
 @pytest.mark.parametrize("environ, name, level, value, advice", [
@@ -152,6 +153,10 @@ OURS = "environment.variables of horovod_data"
     ({"HOROVOD_DATA_VERIFY": "maybe"}, OURS, "error", "HOROVOD_DATA_VERIFY='maybe' is neither 0 nor 1", ""),
     ({"HOROVOD_DATA_REEDERS": "1"}, "environment.unknown", "warning", "", "is HOROVOD_DATA_READERS meant?"),
     ({"HOROVOD_DATA_XYZ": "1"}, "environment.unknown", "warning", "", "unset it"),
+    ({"HOROVOD_DATA_CACHE_GB": "0.01", "HOROVOD_DATA_CACHE_DIR": "/tmp"}, KEPT, "ok",
+     'with cache="job" a host keeps 0.01 GiB of a channel in memory, and the rest in /tmp', ""),
+    ({"HOROVOD_DATA_CACHE_GB": "9e6"}, KEPT, "warning", "1,048,576.00 GiB", "GiB are available: set HOROVOD_DATA_CACHE_GB to less"),
+    ({"HOROVOD_DATA_CACHE_DIR": "/no/such/folder"}, KEPT, "error", "'/no/such/folder' is no folder", "Make it on every host"),
 ])  # fmt: skip
 def test_our_variables(environ, name, level, value, advice):
     found = the(environment.ours(environ), name)

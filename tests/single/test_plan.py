@@ -381,12 +381,26 @@ def test_the_memory_of_all_hosts(readers, hosts, fits):
     assert plan.kept(job(), readers, 300e9, 100e9) == plan.Kept(hosts, 300e9 / hosts, fits, 3)
 
 
+def test_the_fullest_host_must_have_room(capsys):
+    """Of 9 ranks 8 are on the first host, so it keeps 8 of 9 parts. A reader's own host keeps as much as the average."""
+    uneven = job(ranks=9)
+    assert plan.kept(uneven, Readers(), 90e9, 60e9) == plan.Kept(2, pytest.approx(80e9), False, 2)
+    beside = plan.kept(uneven, Readers(dedicated=1), 90e9, 60e9)  # 8, 1 and 4.5 of 13.5 parts
+    assert (beside.hosts, beside.bytes_per_host, beside.fits) == (3, pytest.approx(90e9 * 8 / 13.5), True)
+    arguments = ["--ranks", "9", *USUAL, "--readers", "0", "--cache-gb", "90", "--host-gb", "60"]
+    assert calculator.main(arguments) == 1
+    assert 'cache="job" would keep up to 80 GB on each of 2 hosts, which may keep 60 GB' in capsys.readouterr().out
+
+
 def test_the_command_says_whether_the_data_fit(capsys):
     memory = ["--ranks", "512", *USUAL, "--cache-gb", "400", "--host-gb"]
     assert calculator.main([*memory, "96"]) == 0
     out = capsys.readouterr().out
     assert 'cache="job" keeps' in out and ": it fits" in out and "readers_per_node" not in out
     assert calculator.main([*memory, "1"]) == 1
-    assert "it does not fit. 400 hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR" in capsys.readouterr().out
+    assert (
+        "it does not fit. 400 equally full hosts would be enough, or files in HOROVOD_DATA_CACHE_DIR"
+        in capsys.readouterr().out
+    )
     assert calculator.main([*memory, "1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["cache"]["hosts_needed"] == 400

@@ -116,7 +116,7 @@ def test_all_numbers_of_ranks_ways_and_kinds_of_readers_occur(tests):
     worlds = [test.world for test in ranked(tests) if test.commit]
     assert {world["np"] for world in worlds} == {1, 2, 3, 4}
     assert {world["way"] for world in worlds} == {"auto", "message", "arena", "two hosts"}
-    assert {world["readers"] for world in worlds} >= {0, 1, 2, 3}
+    assert {world["readers"] for world in worlds} >= {0, 2}
     assert {world["per_node"] for world in worlds} == {"", "dedicated", "embedded"}
 
 

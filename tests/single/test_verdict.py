@@ -230,6 +230,25 @@ def test_the_memory_of_the_job():
     assert later.cache == made.channels["t"].cache
 
 
+LOADED = times.Cache(1 << 30, 2 << 30, 80, 8, 8, True)
+
+
+def test_ranks_wait_for_all_keepers():
+    """The keepers wait for ranks at other times. This says nothing about a link, because rows come from each host."""
+    keepers = [reader(0, 0.001, 0.097, -1, room_of={0: 0.05, 1: 0.05}, host=host) for host in ("node0", "node1")]
+    for ranks in of_two_hosts(), of_two_hosts()[:1]:
+        told = verdict.judge(times.Channel("train", False, tuple(ranks), tuple(keepers), LOADED))
+        assert told.text == "reader-bound: ranks wait 90 % of a step for the memory of the job"
+
+
+def test_a_slow_rank_of_a_cached_channel():
+    """cache="job" refuses schedule="dynamic", so the verdict does not advise it."""
+    ranks, by = others(2, 0.035, 0.005, trainer(2, 0.0, 0.040)), [reader(0.001, 0, 0.039, room_of={2: 0.039})]
+    told = verdict.judge(times.Channel("train", False, tuple(ranks), tuple(by), LOADED))
+    assert told.bound_by == "rank" and "dynamic" not in told.text and told.text.endswith("x)")
+    assert "dynamic" in judged(ranks, by).text
+
+
 @pytest.mark.parametrize("steps, elements, loaded, says", [
     (0, 24, 0, ""), (8, 24, 0, "loading: 33 %"), (24, 24, 0, "loading: 99 %"), (24, 24, 1, ""), (8, -2, 0, "loading: 80 rows")
 ])  # fmt: skip

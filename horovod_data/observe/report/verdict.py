@@ -59,6 +59,8 @@ def judge(channel: Channel) -> Verdict:
         elif share >= LITTLE:
             text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / max(1, one.epochs) for one in trainers))})"
         return Verdict("trainer", text, share)
+    if channel.cache is not None:  # ranks wait for all keepers at once, so times don't tell which one is awaited
+        return _reader_bound(channel, trainers, share)
     reader = _awaited(channel, trainers)
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
@@ -100,8 +102,10 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
         who, them = f"ranks {some} are slow, {worst.name} most", "them"
     text = (
         f"{who}: the others wait {_time(wait)} of each step for {them}; at their pace a step would take "
-        f'{_time(at_their_pace)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
+        f"{_time(at_their_pace)} ({gain:.1f}x)"
     )
+    if channel.cache is None:  # cache="job" refuses "dynamic"
+        text += '. schedule="dynamic" gives each rank as many batches as it can take'
     return Verdict("rank", text, waiting, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
 
 
@@ -151,7 +155,7 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     fullest = max(collections.Counter(one.host for one in trainers).values())
     now, then = _now(channel, trainers), max(_own(trainers), _busy(channel) * fullest / len(trainers))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
-    if then and now / then >= _WORTH and hosts and channel.cache is None:
+    if then and now / then >= _WORTH and hosts:
         text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements would give a part of this gain"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
