@@ -178,9 +178,8 @@ CHARTS: dict[str, tuple[Callable[[], list[Panel]], tuple[str, ...]]] = {
     "memory": (memory, ("performance.md",)),
     "torch_ranks": (torch_ranks, ("performance.md",)),
     "even": (even, ("even-steps.md",)),
+    "cache": (cache, ("README.md", "slow-storage.md")),
 }
-if (DOCS / "benchmark_epoch_cache.json").exists():
-    CHARTS["cache"] = (cache, ("README.md", "slow-storage.md"))
 
 
 def line(name: str, page: str) -> str:
