@@ -24,18 +24,25 @@ class _Pickled:
 
 def copied(value: Any) -> Any:
     """A deep copy, for pickle. Tensors of PyTorch are copied to the CPU, without their graph."""
+    try:
+        return _copied(value)
+    except RecursionError:  # an object that holds itself
+        return _Pickled(value)
+
+
+def _copied(value: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         both = copy.copy(value)  # keeps the class and its attributes, such as _metadata of a module's state
         for key, one in value.items():
-            both[key] = copied(one)
+            both[key] = _copied(one)
         return both
     if type(value) in (list, tuple):
-        return type(value)(copied(one) for one in value)
+        return type(value)(_copied(one) for one in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a namedtuple
-        return type(value)(*(copied(one) for one in value))
+        return type(value)(*(_copied(one) for one in value))
     if "jax" in sys.modules:
         # deepcopy() of an array would compute on the device, on this rank alone. Pickle reads the value on the host.
         return _Pickled(value)

@@ -19,6 +19,7 @@ import threading
 from typing import Any, Callable, Optional, Union
 
 from ..channel.agreement import raised
+from ..ending import exit_status
 from ..errors import explain, explained, say, text_of, whole, words_of
 from ..job import state
 from ..native import bindings
@@ -56,6 +57,10 @@ class _Writing:
         except BaseException as error:
             self._error = error
 
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, seconds: Optional[float] = None) -> None:
         if self._thread.ident is not None:  # otherwise it could not be started
             self._thread.join(seconds)
@@ -72,6 +77,17 @@ def wait(seconds: Optional[float] = None) -> None:
     """Waits until this process writes no set, at most so many seconds. Its error, if there is one, is kept. Local."""
     if _newest is not None:
         _newest.join(seconds)
+
+
+def wait_at_end(fails: bool) -> None:
+    """Waits for the set that is being written, before this process leaves the job. Local.
+
+    `fails`: the process ends with an error. Then other ranks may wait for it, so this wait is short.
+    """
+    wait(EXIT_SECONDS if fails else None)
+    if _newest is not None and _newest.runs and (job := state.joined()) is not None and job.trainer == 0:
+        what = "the set that is being written is lost, because the program ends with an error"
+        say(explain(what, "The sets before stay"))
 
 
 def take(call: Callable[[], Callable[[str], None]]) -> Part:
@@ -363,7 +379,7 @@ class JobSets:
 
 
 def _wait_at_exit() -> None:
-    wait(EXIT_SECONDS)  # shutdown() waits for the rest, if there was no error
+    wait_at_end(exit_status.failing())
 
 
 def checked_arguments(what: str, directory: Any, keep: Any) -> tuple[str, int]:

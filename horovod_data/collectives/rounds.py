@@ -128,15 +128,7 @@ class Rounds:
             "failure": None if self.failure is None else words_of(self.failure),
         }
         self._mine, self._shapes = [], []
-        try:
-            said = bindings.Allgather(self._name, json.dumps(mine).encode()).wait()
-        except Exception as of_others:  # for example: the other ranks have departed
-            if self.failure is not None:
-                raise self._own_failure() from of_others
-            raise
-        if self.failure is not None:
-            raise self._own_failure()
-        heads = [json.loads(one) for one in said]
+        heads = self._told(self._name, mine)
         self._check(heads, step)
         parts = gather(texts, name=f"{self._name}, outputs")
         try:
@@ -156,12 +148,21 @@ class Rounds:
     def _end(self) -> None:
         """Raises an error of rank 0 in the last round on all ranks."""
         words = None if self.failure is None else words_of(self.failure)
-        said = bindings.Allgather(f"{self._name}, end", json.dumps(words).encode()).wait()
-        if self.failure is not None:
-            raise self._own_failure()
-        if (words := json.loads(said[0])) is not None:
+        if (words := self._told(f"{self._name}, end", words)[0]) is not None:
             whose = self._job.name(self._job.layout.trainers[0])
             raise raised(f"{whose}{self._of_channel}", words[0], f"predict() failed: {words[0]}: {words[1]}")
+
+    def _told(self, name: str, mine: Any) -> list[Any]:
+        """What each rank tells the others. Raises this rank's own failure, if it has one."""
+        try:
+            said = bindings.Allgather(name, json.dumps(mine).encode()).wait()
+        except Exception as of_others:  # for example: the other ranks have departed
+            if self.failure is not None:
+                raise self._own_failure() from of_others
+            raise
+        if self.failure is not None:
+            raise self._own_failure()
+        return [json.loads(one) for one in said]
 
     def _own_failure(self) -> BaseException:
         """Returns this rank's failure, and forgets it."""

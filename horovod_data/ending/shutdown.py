@@ -32,7 +32,8 @@ def shutdown() -> None:
     collective.
 
     - A trainer sends the readers a message that it is done, and returns at once. Its iterators end. If it has an
-      audit(), all ranks together first make the report of the last epoch.
+      audit(), all ranks together first make the report of the last epoch. If a set of Backup or BackupAndRestore is being
+      written, the call first waits for it. Except: after an error it waits 3 seconds at most.
     - A reader serves until every trainer is done. So does a process that keeps rows for cache="job". If it also trains,
       a log line names the trainers for which it waits, after HOROVOD_DATA_STALL_SECONDS and then each minute.
     - While the main thread handles an exception (in `finally:`, `except` or `with`), the call does not wait for other
@@ -64,9 +65,13 @@ def _error_under_way() -> Optional[BaseException]:
     return None if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) else error
 
 
+def _is_failure(error: Optional[BaseException]) -> bool:
+    return error is not None and not (isinstance(error, SystemExit) and exit_status.status_of(error.code) == 0)
+
+
 def _say_during(call: str, error: BaseException, then: str = "") -> None:
     """Logs the error, because other ranks may end the job before the program prints it."""
-    if joined() is not None and not (isinstance(error, SystemExit) and exit_status.status_of(error.code) == 0):
+    if joined() is not None and _is_failure(error):
         say(explain(f"{call} is called during {type(error).__name__}: {text_of(error)}", then))
 
 
@@ -75,8 +80,7 @@ def _shut_down(exiting: bool) -> None:
         return
     if (together := sys.modules.get("horovod_data.backup.together")) is not None:
         # The threads of all ranks write the last set, and need the core. HOROVOD_DATA_TIMEOUT limits their exchange.
-        fails = exit_status.failing() or _error_under_way() is not None
-        together.wait(together.EXIT_SECONDS if fails else None)
+        together.wait_at_end(exit_status.failing() or _is_failure(_error_under_way()))
     if _last_things and bindings.state() == bindings.State.RUNNING:
         # This ends the epochs of the other ranks. The functions of before_shutdown() wait for that.
         bindings.leave_channels()

@@ -103,32 +103,40 @@ def test_a_job_that_was_killed_in_the_middle_of_a_write(tmp_path):
     assert steps == [*range(5, 10), *range(10)]
 
 
-LEAVES = """
-from horovod_data.backup import sets
+ENDS_EARLY = """
+from horovod_data.backup import sets, together
 
-make_current = sets.Sets.make_current
+folder, end = sys.argv[1:]
+together.EXIT_SECONDS, make_folder = 0.1, sets.Sets.folder
 
-def slow(*arguments):
-    time.sleep(10)  # longer than the ends of the block and of the program after an error
-    make_current(*arguments)
+def slow(self, number, part):
+    time.sleep(1.5)
+    return make_folder(self, number, part)
 
-sets.Sets.make_current = slow
-ds = train(lambda: tf.data.Dataset.range(64).batch(8), batch="global")
-hvdata.serve()
+sets.Sets.folder = slow
+data = hvdata.loader(lambda epoch: [np.arange(4)] * 20, batch="global")
 try:
-    with hvdata.Backup(sys.argv[1], every=3) as backup:
-        for batch in backup.steps(ds):
-            if backup.step == 4:
-                raise KeyError("enough for today")
-except KeyError:
-    pass
-if sys.argv[2] == "shutdown":
-    hvdata.shutdown()
+    try:
+        with hvdata.Backup(folder, every=3, seconds=None) as backup:
+            for batch in backup.steps(data):
+                if backup.step == 3:
+                    raise InterruptedError
+    except InterruptedError:
+        if end == "error":
+            raise
+        if end == "shutdown during an exit":
+            sys.exit(0)
+finally:
+    if end != "exit":
+        hvdata.shutdown()
 """
 
 
-@pytest.mark.parametrize("how", ["shutdown", "exit"])
-def test_the_newest_set_of_a_program_that_ends_well(tmp_path, how):
-    """The ranks wait until the thread has made the set current, because no rank has failed."""
-    run_program(LEAVES, 2, str(tmp_path), how)
-    assert os.listdir(tmp_path) == ["set-00000001"]
+@pytest.mark.parametrize("end", ["shutdown", "shutdown during an exit", "exit", "error"])
+def test_a_job_that_ends_while_a_set_is_written(tmp_path, end):
+    """An end without an error waits for the set. After an error a line says that the set is lost."""
+    job = run_program(ENDS_EARLY, 2, str(tmp_path / "sets"), end, status=None)
+    assert (job.returncode == 0) == (end != "error"), job.describe()
+    assert os.path.exists(tmp_path / "sets" / "set-00000001") == (end != "error"), job.describe()
+    lost = [text.count("the set that is being written is lost") for text in job.stderr]
+    assert lost == [int(end == "error"), 0], job.describe()

@@ -139,6 +139,7 @@ def test_a_signal_on_one_rank(hvdata, comm, folder, kind, number, capfd):
 
 def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
     """The ranks leave all the same."""
+    from horovod_data.backup import together
     from horovod_data.backup.sets import Sets
 
     def full(self, number, part):
@@ -146,6 +147,7 @@ def test_a_signal_and_a_full_disk(hvdata, comm, folder, monkeypatch, capfd):
 
     def begin(step):
         if step == 4:
+            together.wait()  # the first set is whole
             monkeypatch.setattr(Sets, "sync", full)
             os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.02)

@@ -56,3 +56,12 @@ def test_what_only_pickle_can_copy(monkeypatch, error, modules):
     both.array.value.append(0)
     read = pickle.loads(pickle.dumps(copy))
     assert (read["array"].value, read["both"].array.value) == ([1], [2])
+
+
+def test_an_object_that_holds_itself():
+    parent = {"values": [1], "children": []}
+    parent["children"].append({"parent": parent})
+    copy = copied(parent)
+    parent["values"].append(2)
+    read = pickle.loads(pickle.dumps(copy))
+    assert read["values"] == [1] and read["children"][0]["parent"] is read
