@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says why a program dies that writes into the read-only part of another process's region.
+// Explains the death of a program that writes into the read-only part of another process's region.
 #pragma once
 
 #include <string>
 
 namespace hvdata {
 
-// From now on such a write prints `line` on stderr. Then the signal takes the way that it had before. The first call
-// counts.
+// From now on such a write prints `line` on stderr. Then the earlier action of the signal runs. Only the
+// first call has an effect.
 void ExplainWriteFaults(const std::string& line);
 
-// Keeps a range of read-only memory in the list of those that are explained. A process has few.
+// Keeps a range of read-only memory in the list of ranges whose faults are explained. A process has few ranges.
 class ReadOnlyRange {
  public:
   ReadOnlyRange() = default;

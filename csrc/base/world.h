@@ -28,7 +28,7 @@ struct Member {
   int trainer = -1;      // index among trainers; -1: no trainer
   int group = 0;         // batches are sent within a group; a group is the whole job or a host
   int keeper = -1;       // index among keepers; -1: no keeper. World::Of sets it
-  int rank = -1;         // the trainer index in the job, which names have. World::Of sets it
+  int rank = -1;         // the trainer's index in the job, which texts use. World::Of sets it
   bool trains() const { return trainer >= 0; }
   bool reads() const { return reader >= 0; }
 };

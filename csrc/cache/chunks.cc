@@ -22,8 +22,8 @@ constexpr uint64_t kPage = 4096;
 
 uint64_t RoundedUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-// Maps `size` bytes of a file, or of memory if `fd` is negative. A forked child does not get them: it would keep the
-// memory of a store that its parent has freed. Null: errno has the reason.
+// Maps `size` bytes of a file, or of memory if `fd` is negative. A forked child does not get them, because it
+// would keep memory that its parent has freed. Null: errno has the reason.
 std::shared_ptr<char> Map(uint64_t size, int fd) {
   const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, fd, 0);
@@ -33,7 +33,7 @@ std::shared_ptr<char> Map(uint64_t size, int fd) {
   return {static_cast<char*>(memory), [size](char* mapped) { munmap(mapped, size); }};
 }
 
-// Opens a file without a name. So it ends with the process, however that ends.
+// Opens a file without a name. So the system removes it when the process ends, even after a kill.
 int OpenUnnamed(const std::string& directory) {
   const int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;

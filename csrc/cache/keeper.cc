@@ -28,7 +28,7 @@ std::shared_ptr<Loading> Keeper::Current() const {
   return loading_;
 }
 
-// Drops what is loaded before it loads anew.
+// Frees the loaded units before a new load starts.
 std::shared_ptr<Loading> Keeper::Anew() {
   End();
   needed_.reset();
@@ -52,7 +52,7 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   std::map<int, wire::Restore> restored = kept_->Begin(epoch, cancel);
   KeptDealer dealer(kept_.get(), post_, number, std::move(loading), needed_, [this] { return Anew(); });
   dealer.Run(restored, *cancelled);
-  needed_ = std::max(needed_, dealer.needed());  // nothing is less than 0
+  needed_ = std::max(needed_, dealer.needed());  // an empty optional is less than 0
   kept_->End();
 }
 

@@ -21,7 +21,7 @@ class Keeper {
   Keeper(std::shared_ptr<Sink> load, std::shared_ptr<Source> kept, Post* post);
 
   // Deals one epoch that Source::WaitEpoch returned, and returns when it is over. Errors go to the trainers. Starts the
-  // load, unless it is there.
+  // load, unless there is one.
   void Deal(uint64_t epoch, uint64_t number);
   // Ends the load, and frees the memory. Any thread may call it when Deal has returned.
   void End();
@@ -29,7 +29,7 @@ class Keeper {
   struct Account {
     uint64_t bytes = 0, limit = 0;  // of this keeper
     uint64_t steps = 0, units = 0;  // loaded on all keepers
-    bool loaded = false;            // these are all
+    bool loaded = false;            // the load is complete, so no more will come
     bool failed = false;
     uint64_t freed = 0;  // the bytes that it kept until End()
   };
@@ -47,7 +47,7 @@ class Keeper {
 
   mutable Mutex mu_;
   std::shared_ptr<Loading> loading_ GUARDED_BY(mu_);  // null before the first epoch
-  Account ended_ GUARDED_BY(mu_);                     // of the load before
+  Account ended_ GUARDED_BY(mu_);                     // the account of the previous load
 };
 
 }  // namespace hvdata

@@ -57,8 +57,8 @@ void KeptDealer::Run(const std::map<int, wire::Restore>& restored, const std::at
   while (source_->Linger() == Task::kSave) AnswerSaves();
 }
 
-// The trainers may have had an error of the load from another keeper first. What they have taken tells each keeper the
-// same.
+// Keepers must return the same result. Another keeper may have sent the trainers an error of the load first. So only
+// the steps that trainers have taken count, which all keepers know.
 std::optional<uint64_t> KeptDealer::needed() const {
   const uint64_t taken = std::min<uint64_t>(source_->Epoch()->MostTaken().n, behind_.size());
   if (!needs_load_) return {};
@@ -72,7 +72,7 @@ std::optional<uint64_t> KeptDealer::needed() const {
 // Waits until the next step can be dealt. Trainers may save meanwhile.
 Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   constexpr auto kSlice = std::chrono::milliseconds(50);
-  // An epoch that resumes must not deal a row before it is known that the load yields what it did.
+  // A resumed epoch deals no row until CheckOrder() has compared its load with the load of the saved run.
   const auto whole = [this] { return restored_ && !checked_; };
   for (;;) {
     uint64_t steps = 0;
@@ -84,7 +84,8 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
       if (!settled_) {
         const bool has = steps_.HasStepFrom(*needed_before_, look->holding());
         settled_ = has || look.over();
-        // An earlier epoch has met the error. That of one keeper alone stays, because the others don't load for it.
+        // An earlier epoch has already reported this error, so load again. Except: the error is of this keeper alone.
+        // Then the other keepers do not load again.
         anew = failed && !has && !look.alone();
       }
       if (settled_ && !anew) {
@@ -112,7 +113,7 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
   }
 }
 
-// Compares the load with that of the run which saved the epoch.
+// Compares this load with the load of the run that saved the epoch.
 Outcome KeptDealer::CheckOrder(const Loading::Look& look) {
   if (!restored_ || checked_) return {};
   const bool all = look.over() && look.outcome().ok();
@@ -161,8 +162,8 @@ KeptDealer::Held KeptDealer::Find(const KeptSteps::Step& step, const Loading::Lo
   return held;
 }
 
-// What earlier runs have delivered is known if they were verified. What remainder="drop" left out depends on the number
-// of trainers.
+// True if this keeper can compute what earlier runs have delivered. All of them must have been verified. With
+// remainder="drop" they must also have had as many trainers as this run.
 bool KeptDealer::IsPastKnown() const {
   const ChannelConfig& config = source_->config();
   if (!config.verify || !restored_ || !restored_->verified) return false;
@@ -173,7 +174,7 @@ bool KeptDealer::IsPastAlike() const {
   return restored_->alike && restored_->trainers == static_cast<uint64_t>(world_.group_trainer_count());
 }
 
-// Verified: earlier runs have delivered the positions before `past_`. Their rows are here again.
+// Verified: earlier runs have delivered the positions before `past_`. This load has their rows, too.
 Outcome KeptDealer::AccountForPast(const std::atomic<bool>& cancelled) {
   for (uint64_t at = 0; at < past_;) {
     if (cancelled) return {kCancelled, "no rank needs this epoch any more"};
@@ -211,7 +212,8 @@ std::vector<proof::Element> KeptDealer::Elements(const KeptSteps::Step& step,
   return elements;
 }
 
-// One keeper reports what remainder="drop" leaves out. In a verified channel each accounts for its own elements.
+// One keeper reports what remainder="drop" leaves out. In a verified channel each keeper accounts for its own
+// elements.
 void KeptDealer::Drop(const KeptSteps::Step& step, const std::vector<Unit>& held) {
   const bool reports = world_.me().keeper == 0;
   source_->Epoch()->Dropped(reports ? step.dropped : 0, step.deals ? 0 : step.elements);
@@ -256,7 +258,8 @@ std::string KeptDealer::Mode() const {
          (config.shuffle ? ", shuffle=True, seed=" + seed : ", shuffle=False");
 }
 
-// A state that was restored knows more load steps than this run, until the load has reached them.
+// Until CheckOrder() has checked the load, it may have fewer steps than the restored state. So the answer is that
+// state.
 void KeptDealer::AnswerSaves() {
   const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
   if (requests.empty()) return;

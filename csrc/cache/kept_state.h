@@ -14,10 +14,10 @@ struct KeptState {
   uint64_t number = 0;    // of the epoch, over all runs
   uint64_t trainers = 0;  // of the run that saved it
   uint64_t steps = 0;     // load steps that were known
-  uint64_t print = 0;     // of these steps (Loaded::PrintOf)
-  bool loaded = false;    // these were all load steps
-  bool verified = false;  // all runs of this epoch were
-  bool alike = false;     // all runs of this epoch had as many trainers
+  uint64_t print = 0;     // a hash of these steps (Loaded::PrintOf)
+  bool loaded = false;    // `steps` were all load steps
+  bool verified = false;  // all runs of this epoch were verified
+  bool alike = false;     // all runs of this epoch had the same number of trainers
 
   std::string Encode() const;
   // False: these bytes are no state.

@@ -39,7 +39,7 @@ void Loading::Run() {
   changed_.NotifyAll();
 }
 
-// `*alone`: an error is not one of the load's epoch, which the other keepers get, too.
+// `*alone`: only this keeper has the error. All keepers get the errors of the load's epoch.
 Outcome Loading::Fill(bool* alone) {
   const std::string me = load_->world().Name(load_->world().self);
   for (bool end = false;;) {

@@ -47,7 +47,7 @@ class Loading {
 
   // Waits until the load is over or `enough` is true, or until Wake(), or for `most`.
   void WaitFor(std::chrono::nanoseconds most, const std::function<bool(const Loaded&)>& enough);
-  // Ends the waits of now. Any thread may call it.
+  // Ends the present waits. Any thread may call it.
   void Wake();
   // "12 steps, 3.4 MiB loaded; next comes the share of reader 0 on node0"
   std::string Explain() const;

@@ -51,7 +51,8 @@ Outcome PieceMaker::Make(int64_t units, const std::vector<Unit>& held, const Col
   return {};
 }
 
-// Hashes a piece, and its data rows at their places, so that an epoch's certificate does not depend on who held a row.
+// Hashes a piece, and its data rows at their places in the step. So an epoch's certificate does not depend on which
+// keeper held a row.
 void PieceMaker::Prove(int trainer, int64_t units, Piece* piece) const {
   if (piece->columns.size() == 1 || config_.whole_elements) {
     piece->hash = fingerprints_.HashPiece(piece->columns, piece->rows);

@@ -81,7 +81,7 @@ class ReaderEpoch : private LaneOutput {
   uint64_t wanted() const { return wanted_; }
   // The last trainer without credit, and the limit that it must reach. -1: any trainer may end the wait.
   std::pair<int, LaneStep> WaitsForCreditOf() const;
-  // Call it when nothing has changed for so long. Logs the reason, unless all trainers are equally busy.
+  // Call it when nothing has changed for `seconds`. Logs the reason, unless all trainers are equally busy.
   void LogStall(double seconds) const;
   // Call it before the dealer pulls the next step.
   void Pull();

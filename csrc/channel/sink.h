@@ -97,8 +97,8 @@ class Sink {
   // The times since the channel was made, or since the last `reset`.
   TrainerTimes Times(bool reset);
 
-  // `reader`: the sender's index in World::sources. -1: the sender is not one of them. Only reader 0 can
-  // be that, with a Verified, if it serves other trainers.
+  // `reader`: the sender's index in World::sources. -1: the sender is not one of them. Only reader 0 sends such
+  // a message: a Verified, if it serves other trainers.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
   // Ends every wait with this outcome, now and later. Except: an earlier Fail() or Depart() wins.
   void Fail(Outcome outcome);

@@ -40,7 +40,7 @@ void Source::SendToTrainer(int trainer, uint64_t epoch, wire::Message message) c
 // ---- The dealer.
 
 bool Source::MayBegin() const {
-  // All sources of a joined channel wait for the rank of the first one, because rank 0 may restore alone, and late.
+  // In a joined channel all sources wait for the rank of the first source. Rank 0 may restore alone, and late.
   const int waits_for = config_.joined() ? world_->readers[0] : world_->self;
   const int own = config_.schedule == plan::Schedule::kStatic ? world_->GroupTrainerIndex(waits_for) : -1;
   return !epoch_ && roster_.MayBegin(begun_ + 1, own);

@@ -48,7 +48,7 @@ class Window {
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
-  // A new width has an effect only after as many steps. So the window doubles at most once in this time. At an epoch's
+  // A new width takes effect only after that many steps. So the window doubles at most once in this time. At an epoch's
   // beginning only a faster pipeline would help.
   void Widen() {
     if (taken_ < width_ || width_ > MostSteps()) return;

@@ -10,7 +10,7 @@ Pipeline::~Pipeline() = default;
 Outcome Input::StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check) {
   check_ = std::move(check);
   position_ = pulled_ = position;
-  // A state is saved behind an own element, or at the end, behind which no element comes.
+  // The state was saved after one of this reader's own elements, or at the end of the pipeline.
   yielded_ = position == 0 ? 0 : (position - 1) * division_.readers + division_.reader + 1;
   return pipeline_->StartFrom(saved, number);
 }

@@ -48,7 +48,7 @@ Outcome LoadCutter::Make(Columns element, uint64_t turn, uint64_t print, Cut* cu
   }
   const uint64_t number = plan::NumberOfLoadStep(turn, world_.SourceIndex(world_.self), world_.source_count());
   const uint64_t whole = config_.whole_elements ? fingerprints_.Count(element.data()) : static_cast<uint64_t>(rows);
-  if (config_.verify) {  // in the pipeline's order, so that the certificate does not depend on who holds a row
+  if (config_.verify) {  // in the pipeline's order, so that the certificate does not depend on which keeper holds a row
     const plan::Rows all{0, static_cast<int64_t>(whole), 0};
     cut->hashes.elements.push_back({fingerprints_.Rows(element.data(), {all})[0]});
   }

@@ -288,7 +288,8 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result) {
 
 // ---- Channels.
 
-// options: a ChannelOptions. cache_folder: as in ChannelConfig. The arrays describe each of the `components` tensors of a share, without the weight:
+// options: a ChannelOptions. cache_folder: as in ChannelConfig. The arrays describe each of the `components` tensors of
+// a share, without the weight:
 //   names        for error texts: "['image']"
 //   empty_rules  the contents of an empty share's tensor (rows/leaves.h)
 //   dtypes       TensorFlow's DataType

@@ -94,7 +94,7 @@ Outcome Joined(const std::vector<BundlePtr>& bundles, std::string* all) {
   return {};
 }
 
-// On trainer 0: answers all trainers. The gather ends with an error if the parts are no allgather's.
+// On trainer 0: answers all trainers. The gather ends with an error if a part does not come from an allgather.
 void Answer(const std::shared_ptr<Engine>& engine, const std::string& name, uint64_t number,
             const std::vector<BundlePtr>& bundles, const AllgatherPtr& call) {
   std::string all;

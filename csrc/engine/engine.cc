@@ -36,7 +36,7 @@ std::string FileIn(const char* variable) {
   return error ? file : absolute.string();
 }
 
-// The file of the timeline. A job that was started again has one of its own, so that of the attempt before stays.
+// The file of the timeline. A restarted job has a file of its own, so the file of the attempt before stays.
 // horovod_data/job/settings.py makes the same name.
 std::string FileOfTimeline() {
   const std::filesystem::path file = FileIn("HOROVOD_DATA_TIMELINE");

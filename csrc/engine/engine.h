@@ -86,7 +86,7 @@ class Engine {
   // The keeper of a kept channel (cache/keeper.h), which is made by the first call. Null: this process does not keep it.
   std::shared_ptr<Keeper> KeeperOf(uint32_t kept, uint32_t load) EXCLUDES(mu_);
   void EndKeeper(uint32_t kept) EXCLUDES(mu_);
-  // Also of keepers that have ended. Empty: this process does not keep the channel.
+  // The account of a keeper, also if it has ended. Empty: this process does not keep the channel.
   Keeper::Account KeptOf(uint32_t kept) EXCLUDES(mu_);
 
   void LeaveChannels();

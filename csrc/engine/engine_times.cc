@@ -71,7 +71,8 @@ std::string Engine::Times(bool reset) {
             Words(static_cast<int>(options.batch), static_cast<int>(options.schedule), options.prefetch, options.number,
                   tally.epoch, tally.rows, tally.steps, tally.dropped) +
             "\n";
-    // The lists of the other channels are by reader and by rank. A keeper's are by keeper, so only their sum is told.
+    // The lists of the other channels are by reader and by rank. The lists of a kept channel are by keeper, so only
+    // their sum is reported.
     std::optional<TrainerTimes> trainer = account.trainer;
     std::optional<ReaderTimes> reader = account.reader;
     if (options.view == View::kLoad) trainer.reset();

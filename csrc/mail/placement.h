@@ -19,7 +19,7 @@ constexpr uint64_t kInlineLimit = 16 << 10;
 // Up to this size a copy costs less even if the header's message is long.
 constexpr uint64_t kAlwaysInline = 256;
 
-// The largest size of an envelope to one rank. A message with the most inline payloads fits in.
+// The largest size of an envelope to one rank. A message with the largest inline payloads fits into it.
 constexpr uint64_t kEnvelopeLimit = 2 * kInlineLimit;
 // The largest size of an envelope to a porter. Over sockets, MPI asks the receiver before it sends a larger message. A
 // ring takes no larger record.

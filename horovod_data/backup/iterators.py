@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The positions of iterators in a set: those of tf.data, and those of Loaders. Local.
+"""Saves and restores the positions of iterators of tf.data and of Loaders in a set. Calls no other rank.
 
 This module imports TensorFlow only for an iterator of tf.data.
 """
@@ -77,7 +77,7 @@ def state_of(iterator: Any, dataset: Any) -> bytes:
 
 
 def restore(iterator: Any, state: bytes) -> None:
-    """Restores the result of state_of() into an iterator that was never asked."""
+    """Restores the result of state_of() into an iterator that has returned no element yet."""
     import tensorflow as tf
 
     from ..native import tensorflow_private as private

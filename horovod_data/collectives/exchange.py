@@ -29,7 +29,7 @@ def call(
 ) -> tuple[int, Sequence[tf.Tensor], Any]:
     """Makes a call of scatter() or gather(). `inputs` takes the root, and returns the inputs of the op.
 
-    After a wrong argument the call counts on this rank, as on all other ranks, and the other ranks get the error.
+    A call with a wrong argument also counts, so the next calls of all ranks still match. The other ranks get the error.
 
     Returns:
       The root, the inputs, and the results of the op.
@@ -40,7 +40,7 @@ def call(
     """
     root_rank = _checked(verb, 0, name)
     try:
-        # A call with a wrong root and a right name counts, as a call with root 0.
+        # A call with a wrong root and a right name counts as a call with root 0.
         root_rank = _checked(verb, root, name)
         given = inputs(root_rank)
     except (TypeError, ValueError) as error:

@@ -57,7 +57,7 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
     """Runs a command to its end, or for `limit` seconds. `env`: its whole environment. None: that of this process."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given = None if env is None else dict(env)
-        try:  # with all descriptors, because it may take this process's place in a job
+        try:  # the child inherits all descriptors, because it may take this process's place in a job
             child = subprocess.Popen(
                 list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=given, close_fds=False
             )

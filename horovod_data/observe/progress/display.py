@@ -66,7 +66,7 @@ class Lines:
         say(f"{self._before}channel {name}, {shown}")
 
     def close(self) -> None:
-        """Leaves the terminal clean. It is the last call."""
+        """Leaves the terminal clean. Call it last."""
 
 
 class OneLine:
