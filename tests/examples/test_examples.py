@@ -126,7 +126,7 @@ JOBS = {
     **{("predict_in_order", np, 0): [r"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%"]
        for np in (1, 3)},
 }  # fmt: skip
-IN_COMMIT = {("custom_loop", 2, 0), ("scatter_op", 1, 0), ("predict_in_order", 1, 0), ("token_batches", 1, 0)}
+IN_COMMIT = {("custom_loop", 2, 0), ("predict_in_order", 1, 0)}
 
 
 @pytest.mark.parametrize("job", [

@@ -93,7 +93,6 @@ def test_a_killed_job_goes_on_with_other_ranks(tmp_path, batch, before, after, f
     assert not os.path.exists(tmp_path / "sets")
 
 
-@pytest.mark.commit
 def test_a_job_that_was_killed_in_the_middle_of_a_write(tmp_path):
     """All parts of the second set are there. It was not made current, so the job goes on with the first."""
     one, _ = run(tmp_path / "sets", 2, killed_in_write=2)
@@ -132,6 +131,7 @@ finally:
 """
 
 
+@pytest.mark.commit("exit")
 @pytest.mark.parametrize("end", ["shutdown", "shutdown during an exit", "exit", "error"])
 def test_a_job_that_ends_while_a_set_is_written(tmp_path, end):
     """An end without an error waits for the set. After an error a line says that the set is lost."""

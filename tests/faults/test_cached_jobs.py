@@ -109,7 +109,7 @@ say("DONE")
 )
 
 
-@pytest.mark.commit
+@pytest.mark.commit("0-1")
 @pytest.mark.parametrize("first, readers", [(0, 1), (1, 0)])
 def test_a_keeper_is_done_first(first, readers):
     """Its host's rows still come. With a dedicated reader on the other host, rank 0 only trains and keeps."""

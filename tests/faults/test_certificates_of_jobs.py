@@ -66,7 +66,6 @@ def test_a_relative_file_lies_where_the_job_began(tmp_path):
     assert not (tmp_path / "elsewhere" / "certificate").exists()
 
 
-@pytest.mark.commit
 @pytest.mark.limit(200)
 def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
     """horovod-data-run --certificate FILE; and the command that compares two of them."""

@@ -121,7 +121,6 @@ tell(got=[int(x) for x in first])
     assert job.seconds < 40
 
 
-@pytest.mark.commit
 def test_graph_mode():
     """Another dataset for the same name in a new graph is ignored. A trainer logs that, because the reader is in serve()."""
     job, (*trainers, _) = run("""

@@ -27,7 +27,6 @@ for x in train(lambda: tf.data.Dataset.range(40), schedule="dynamic"):
 """
 
 
-@pytest.mark.commit("mpi4py first")
 @pytest.mark.parametrize("before, init", FIRST)
 def test_a_trainer_is_done_first(before, init):
     job = run_program(DYNAMIC, 3, before=before, init=init)

@@ -167,7 +167,6 @@ def test_wrong_arguments_on_one_rank_after_hvd_init():
     job.assert_said("ValueError: readers must be 0 or more, not -1", 1)
 
 
-@pytest.mark.commit("plain")
 @pytest.mark.parametrize("before, end", [
     pytest.param("", "", id="plain"), (BARE, ""), pytest.param(HVD, "", marks=pytest.mark.horovod), (MPI4PY, ""),
     ("", "hvdata.shutdown(); hvdata.shutdown()"), ("", "sys.exit(0)"),

@@ -40,8 +40,6 @@ def faults_and_places():
 
 @pytest.mark.commit(
     "sys.exit(3)-trainer-2-dedicated-message",
-    "os._exit(3)-reader-3-dedicated-arena",
-    "SIGTERM-reader-4-embedded-inline",
     "SIGKILL-trainer-4-embedded-inline",
     "memory-reader-2-embedded-arena",
 )

@@ -94,7 +94,6 @@ def test_lines_and_files_of_an_attempt(tmp_path):
         assert json.loads((tmp_path / name).read_text())[0]["args"].get("attempt") == attempt
 
 
-@pytest.mark.commit("1-SIGTERM")
 @pytest.mark.parametrize("readers, number", [(1, "SIGTERM"), (0, "SIGUSR1")])
 def test_fit_leaves_after_a_signal(tmp_path, readers, number):
     """Nothing aborts the job. All ranks end with the status. A dedicated reader outlasts the signal, and ends, too."""

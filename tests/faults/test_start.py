@@ -163,7 +163,6 @@ except RuntimeError as error:
     )
 
 
-@pytest.mark.commit("0")
 @pytest.mark.horovod
 @pytest.mark.parametrize("readers", [0, 1])
 def test_who_is_who(readers):

@@ -195,21 +195,14 @@ def test_no_batch_yet():
 
 # ---- cache="job"
 
-KEPT = """process 0 0 2 61
-sources 0
-serves 0 1
-channel 74 0 0 2 2 1 8 2 0
-trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
-reader 4000000000 0 0 0 2 2 0 0 0 0 0
-cache 1073741824 3221225472 80 8 24 0 0
-process 1 -1 2 62
-sources 0
+KEEPER = """sources 0
 serves 0 1
 channel 74 0 0 2 2 1 8 2 0
 trainer 4000000000 0 4000000000 2 8 2 0 1 2 1000000000 4000000000
 reader 4000000000 0 0 0 2 2 0 0 0 0 0
 cache 1073741824 3221225472 80 8 24 0 0
 """
+KEPT = f"process 0 0 2 61\n{KEEPER}process 1 -1 2 62\n{KEEPER}"
 
 
 def test_the_memory_of_the_job():
