@@ -18,7 +18,6 @@ from .iterables import audited_iterable
 from .keys import Key, component_of
 from .record import Recorder, finish_all
 from .reference import Reference, check_reference, make_reference
-from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
 _numbers = itertools.count(1)  # the number of the next audit; calls are collective, so all ranks have the same numbers
@@ -41,8 +40,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         arrays, tensors, numbers and texts.
       key: what identifies a row. None: its content, along axis 0 if all components have an axis 0 of the same length.
         Otherwise the name or place of a component (`"id"`, `1`), a tuple of these (`(0, "id")` for `element[0]["id"]`),
-        or a function of the element. The key has one entry for each row along axis 0, or is a tuple of such arrays. If
-        it is a single value, the element is one row.
+        or a function of the element. The key has one entry for each row along axis 0. If it is a single value, the
+        element is one row.
       reference: the expected rows, which rank 0 reads once, in this call. Other ranks may pass None. It is a number of
         rows; or keys, if `key` is given (a set, range, list or 1-d array of whole numbers or texts); or a dataset or
         another iterable of elements; or a function that returns one of these. None: missing rows are unknown.
@@ -50,7 +49,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     Returns:
       An object that yields the same elements, and has report(), reports and end_epoch() (see Audit).
       For a tf.data.Dataset: a dataset with the same element_spec and cardinality, which also works in model.fit.
-      For an iterator or a generator: an iterator. For a Keras sequence: a sequence. For anything else: an iterable.
+      For an iterator or a generator: an iterator. For anything else: an iterable.
       On a dedicated reader, which takes no part: the argument itself.
 
     Raises:
@@ -80,8 +79,6 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         from .datasets import AuditedDataset
 
         return AuditedDataset(dataset_or_iterable, recorder, key)
-    if (sequence := sequence_class(dataset_or_iterable)) is not None:
-        return audited_sequence(dataset_or_iterable, recorder, sequence)
     return audited_iterable(dataset_or_iterable, recorder)
 
 
@@ -109,7 +106,7 @@ def _check_loader(given: Any) -> None:
     if isinstance(given, tf.data.Dataset):
         return
     data = isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__")
-    if data or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):  # Keras' sequences have __getitem__
+    if data or not (hasattr(given, "__iter__") or hasattr(given, "__getitem__")):
         to_do = "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"
         raise explained(TypeError, f"audit() was given a {type(given).__name__}, which is no loader", to_do)
 

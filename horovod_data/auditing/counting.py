@@ -15,7 +15,7 @@ from .keys import INTEGER, PARTS, part_of
 
 Array = Any
 
-BUCKETS = 256  # of rows in the picture
+BUCKETS = 64  # of rows in the picture
 LINES = 64  # of ranks in the picture; if there are more ranks, several share a line
 _MOST_EXAMPLES = 4  # of each kind
 _CELLS = 1 << 19  # the most rows x ranks that are counted at a time
@@ -145,7 +145,7 @@ def _times(seen: Array) -> collections.Counter[int]:
 def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     """int64 [keys]: the bucket of each key."""
     if axis.kind == "hash":
-        return (keys[:, 0] >> np.uint64(56)).astype(np.int64)  # BUCKETS is 256
+        return (keys[:, 0] >> np.uint64(58)).astype(np.int64)  # BUCKETS is 2^6
     at, span = places, axis.last - axis.first + 1
     if axis.kind == "number":
         at = keys[:, 1] - np.uint64(axis.first % (1 << 64))  # wraps around below 0, which is right here

@@ -97,8 +97,7 @@ def _fit(fit: Callable[..., Any], module: Any, given: inspect.BoundArguments) ->
     if audited is None:
         return fit(*given.args, **given.kwargs)
     given.arguments["x"] = audited
-    if not hasattr(audited, "on_epoch_end"):  # Keras calls it for a sequence
-        given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.end_epoch)
+    given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.end_epoch)
     try:
         return fit(*given.args, **given.kwargs)
     finally:
@@ -136,14 +135,8 @@ def _loader_of(x: Any, arguments: Mapping[str, Any]) -> Any:
     """A loader for x if x holds arrays. None: x is a loader. Raises TypeError if x can't be audited."""
     import tensorflow as tf
 
-    from .sequences import sequence_class
-
     kind = f"x is a {type(x).__module__}.{type(x).__name__}"
     if isinstance(x, tf.data.Dataset):
-        return None
-    if sequence_class(x) is not None:
-        if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
-            raise TypeError(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
         return None
     if hasattr(x, "__next__"):
         raise TypeError(f"{kind}, from which Keras takes batches before it trains with them")

@@ -38,7 +38,10 @@ def keys_of(element: Any, key: Key) -> Keys:
     if key is None:
         return Keys(row_digests(element))
     value = key(element) if callable(key) else component_of(element, key)
-    made = _keys_of_tuple(value, element) if isinstance(value, tuple) else given_keys(value)
+    if isinstance(value, tuple) and not (all(map(_is_single, value)) and len(value) == _known_rows(element)):
+        to_do = "Make one text of several values that are a key together; let the keys of several rows be a list or an array"
+        raise explained(TypeError, "the key is a tuple", to_do)
+    made = given_keys(value)
     if callable(key) and not _is_single(value):
         _check_number(element, len(made.words))
     return made
@@ -90,29 +93,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     return Keys(words)
 
 
-# ---- Keys of several parts, and the number of keys.
-
-
-def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
-    """The keys of a tuple of arrays: each row's key is made of its entries in all arrays.
-
-    A tuple of single values has one key for each value. An inner tuple is an array: PyTorch collates texts into tuples.
-    """
-    parts = [list(part) if isinstance(part, tuple) else part for part in value]
-    if all(map(_is_single, parts)):
-        if len(parts) > 1 and len(parts) != _known_rows(element):
-            what = f"the key is a tuple: are its values one key together, or the keys of {len(parts)} rows?"
-            to_do = "Make one text of several values that are a key together; let the keys of several rows be a list"
-            raise explained(TypeError, what, f"{to_do} or an array")
-        return given_keys(value)
-    if len(parts) == 1:
-        return given_keys(parts[0])
-    made = [given_keys(part, f"part {i} of the key").words for i, part in enumerate(parts)]
-    lengths = ["a single value" if _is_single(part) else f"{len(words)} rows" for words, part in zip(made, parts)]
-    if len(set(lengths)) > 1:
-        what = f"the key is a tuple of parts of different lengths: {', '.join(lengths)}"
-        raise explained(ValueError, what, "Let each part of a key have one entry for each row")
-    return Keys(row_digests(np.concatenate(made, axis=1)))
+# ---- The number of keys.
 
 
 def _is_single(value: Any) -> bool:

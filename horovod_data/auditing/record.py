@@ -134,31 +134,29 @@ class Recorder:
             return self._iteration
 
     def record(self, iteration: int, element: Any, of: str = "element") -> None:
-        self.add(iteration, self.keys(element, of))
+        """Adds one step of an iteration, with the keys of its element.
 
-    def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
-        """The keys of an element, or the error that says why it has none.
+        `of`: "element", or "key" if `element` is the value of the user's key.
 
-        `of`: "element", or "key" if `element` is the value of the user's key. `which`: names the element in errors.
-        Empty: the next step.
+        Raises:
+          RuntimeError: a newer iteration of the same audit has begun.
+          Exception: the keys can't be made, and errors are not forgiven. The error ends the epoch.
         """
+        self._add(iteration, self._keys(element, of))
+
+    def _keys(self, element: Any, of: str) -> Union[Keys, Exception]:
+        """The keys of an element, or the error that says why it has none."""
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
             with self._lock:
-                which = which or f"epoch {self._epoch.number}, step {self._epoch.steps + 1}"
+                which = f"epoch {self._epoch.number}, step {self._epoch.steps + 1}"
             why = f"the keys of the rows can't be made: {type(error).__name__}: {message_of(error)}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
             explain_again(error, f"{self.name}, {which}: {why}", to_do)
             return error
 
-    def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
-        """Adds one step of an iteration, with its keys.
-
-        Raises:
-          RuntimeError: a newer iteration of the same audit has begun.
-          Exception: `keys`, if it is an error and errors are not forgiven. The error ends the epoch.
-        """
+    def _add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
         with self._lock:
             if iteration in self._older:
                 what = "two iterations go on at the same time, and the older one was asked for an element"

@@ -141,14 +141,6 @@ class Report:
         """The rows over the ranks as text for a terminal: a line for each rank, and a line for all together. Local."""
         return picture.text(self.raster)
 
-    def save_png(self, path: Any) -> None:
-        """Writes the picture as a PNG. Local: each rank that calls it writes the file, so call it on one rank.
-
-        Raises:
-          OSError: the file can't be written.
-        """
-        picture.save_png(self.raster, path)
-
     def _table(self) -> list[str]:
         known = self._of_reference()
         counts = {"never": self.never} if self.never is not None else {}

@@ -66,12 +66,12 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
 
     Components of a mapping are in the order of its keys. These are one component:
 
-    - a list of numbers, or of texts, or of such lists if all are equally deep;
+    - a list of numbers, or of texts, or of such lists if all are equally deep. All lists of one depth must have one length;
     - a tuple of texts inside of an element, because PyTorch collates texts into tuples;
     - an empty list.
 
-    `of_row`: the element is one row. Then lists of lists are one component only if they form an array. Each text of a
-    tuple is a component. Each tensor inside a ragged or a sparse tensor is a component.
+    `of_row`: the element is one row. Then each text of a tuple is a component. Each tensor inside a ragged or a sparse
+    tensor is a component.
     """
     if element is None:
         return []
@@ -83,7 +83,7 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
         parts = [(path, one) for one in (*splits, element.flat_values)]
     elif of_row and hasattr(element, "dense_shape"):
         parts = [(path, one) for one in (element.dense_shape, element.indices, element.values)]
-    elif _is_empty(element) or (isinstance(element, list) and _is_component(element, of_row)):
+    elif _is_empty(element) or (isinstance(element, list) and _is_component(element)):
         return [(path, element)]
     elif isinstance(element, tuple) and element and path and not of_row and all(map(_is_text, element)):
         return [(path, list(element))]
@@ -94,15 +94,10 @@ def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str
     return [leaf for where, part in parts for leaf in leaves(part, where, of_row)]
 
 
-def _is_component(values: list[Any], of_row: bool) -> bool:
-    depth = _depth(values)
-    return depth == 1 or (depth > 1 and (not of_row or np.array(values, object).ndim == depth))
-
-
-def _depth(values: list[Any]) -> int:
-    """The depth of the numbers, or of the texts, in a list: 1 in [1, 2], 2 in [[1], [2]]. 0: it holds several kinds."""
+def _is_component(values: list[Any]) -> bool:
+    """Says whether a list has only numbers or only texts, all at one depth: [1, 2], [["a"], ["b"]]."""
     kinds = {(depth if isinstance(one, SINGLE) else 0, _is_text(one)) for depth, one in _entries(values)}
-    return kinds.pop()[0] if len(kinds) == 1 else 0
+    return len(kinds) == 1 and kinds.pop()[0] > 0
 
 
 def _entries(value: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
@@ -139,7 +134,7 @@ def _rows(leaf: Any, path: str) -> Iterator[bytes]:
     """The bytes of each row of a component, one row at a time, because an element may be a whole data set."""
     if hasattr(leaf, "dense_shape"):
         leaf = _rows_of_sparse(leaf)
-    elif not hasattr(leaf, "nested_row_splits") and not (isinstance(leaf, list) and _depth(leaf) > 1):
+    elif not hasattr(leaf, "nested_row_splits"):
         return _rows_of_array(*_array(leaf, path))
     return (_row(leaf[i], f"{path}[{i}]") for i in range(length(leaf) or 0))
 

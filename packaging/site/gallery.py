@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -71,8 +70,6 @@ def main() -> None:
                 return block[0]
             print(f"[gallery] {command}", flush=True)
             said = run(command, folder)
-            if script == AUDIT:
-                shutil.copy(folder / "pictures" / "files_of_29.png", ROOT / "docs" / "gallery_audit.png")
             shown = one_bug(said) if script == AUDIT else shortened(said, before)
             return f"```console\n$ {command}\n{shown}```"
 

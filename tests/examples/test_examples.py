@@ -153,7 +153,6 @@ def test_speech_generator(np, readers):
 
 
 @pytest.mark.parametrize("np", [1, 4])
-def test_audit_of_published_bugs(np, tmp_path):
+def test_audit_of_published_bugs(np):
     said = [pattern.replace("{np}", str(np)) for pattern in LOST]
-    proven("audit_published_bugs", np, *said, args=(str(tmp_path / "pictures"),))
-    assert len(list((tmp_path / "pictures").glob("*.png"))) == 5
+    proven("audit_published_bugs", np, *said)

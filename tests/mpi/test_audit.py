@@ -79,26 +79,21 @@ def test_the_key_is_a_field_of_a_namedtuple(hvdata, comm, key):
         assert passed(comm, hvdata.audit(given, key=path, reference=[1, 2])).verdict == "every row once"
 
 
+class Loader:
+    def __iter__(self):
+        return iter(range(4))
+
+
 @pytest.mark.ranks(1, 2)
 def test_attributes_are_those_of_what_was_given(hvdata, comm):
-    class Batches(tf.keras.utils.Sequence):
-        __len__, __getitem__ = (lambda _: 1), (lambda _, index: np.zeros((1, 1)))
-
-        def on_epoch_begin(self):  # of Keras 3
-            begun.append(self)
-
-    begun = []
-    for given in (tf.data.Dataset.range(4), Batches(), tf.compat.v1.data.Dataset.range(4)):
+    for given in (tf.data.Dataset.range(4), Loader(), tf.compat.v1.data.Dataset.range(4)):
         given.classes, given._own = 10, 20
         audited = hvdata.audit(given)
         assert audited.classes == 10 and hasattr(audited, "report")
         assert not any(hasattr(audited, name) for name in ("_own", "no_such", "make_one_shot_iterator"))
         twin = copy.copy(audited)
         assert twin.classes == 10 and twin._inner is given
-        assert passed(comm, twin).distinct == (1 if isinstance(given, Batches) else 4)
-        if isinstance(given, Batches):
-            audited.on_epoch_begin()
-            assert begun == [given]
+        assert passed(comm, twin).distinct == 4
 
 
 @pytest.mark.ranks(1, 2)

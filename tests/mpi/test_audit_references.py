@@ -177,7 +177,7 @@ def test_a_reference_that_fails(hvdata, comm):
     for given, says in (
         (dict(reference=lambda: "text"), "is no reference. Pass a number of rows"),
         (dict(key=same, reference=[("a", 1), ("b", 2)]),
-         "no keys can be made of an element of reference=: the key is a tuple: are its values one key"),
+         "no keys can be made of an element of reference=: the key is a tuple. Make one text"),
         (dict(key=same, reference={("a", 1), ("b", 2, 3)}),
          "a key in reference= is a list, not an array of one kind"),
     ):  # fmt: skip
