@@ -486,7 +486,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "slurm" / "requeue.sba
 def test_a_cancelled_job_is_not_queued_again(tmp_path, number, queued):
     """scancel sends SIGTERM. SIGUSR1 comes before the time limit."""
     commands = {
-        "horovod-data-run": "trap 'exit 75' USR1 TERM\necho UP\nfor i in $(seq 300); do sleep 0.1; done",
+        "horovod-data-run": "trap 'exit 75' USR1 TERM\necho UP\nfor i in {1..300}; do sleep 0.1; done",
         "scontrol": "echo QUEUED $*",
     }
     for name, text in commands.items():
