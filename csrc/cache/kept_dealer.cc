@@ -84,8 +84,8 @@ Outcome KeptDealer::Await(const std::atomic<bool>& cancelled) {
       if (!settled_) {
         const bool has = steps_.HasStepFrom(*needed_before_, look->holding());
         settled_ = has || look.over();
-        // An earlier epoch has already reported this error, so load again. Except: the error is of this keeper alone.
-        // Then the other keepers do not load again.
+        // An earlier epoch has reported this error, so this epoch loads again. An error of this keeper alone stays,
+        // because the other keepers do not load again.
         anew = failed && !has && !look.alone();
       }
       if (settled_ && !anew) {
