@@ -113,7 +113,7 @@ CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 
 
 
 @pytest.mark.parametrize("content, value, advice", [
-    (None, "installed without its C++ core", "pip install --force-reinstall"),
+    (None, "cannot open shared object file", "pip install --force-reinstall"),
     (b"no library", "can't be loaded", "pip install --force-reinstall"),
     pytest.param(CRASHES, "SIGSEGV", "Rebuild it", marks=pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")),
 ])  # fmt: skip

@@ -82,9 +82,6 @@ def groups(tmp_path):
     return write
 
 
-V1 = "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n0::/\n"
-
-
 @pytest.mark.parametrize("files, cgroup, cores", [
     ({}, "0::/", None),
     ({"cpu.max": "max 100000"}, "0::/", None),
@@ -92,9 +89,7 @@ V1 = "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n0::/\n"
     ({"cpu.max": "150000 100000"}, "0::/../other", 1.5),
     ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000", "c/cpu.max": "100000 100000"}, "0::/a/b", 4.0),
     ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "50000 100000"}, "0::/a/b", 0.5),
-    ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, V1, 2.5),
-    ({"cpu/slurm/job_7/cpu.cfs_quota_us": "250000", "cpu/slurm/job_7/cpu.cfs_period_us": "100000",
-      "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, V1, 2.5),
+    ({"cpu.max": "150000 100000"}, "5:memory:/slurm/job_7\n0::/", 1.5),  # version 1 beside it
     ({"cpu.max": "150000 100000"}, "", 1.5),
 ])  # fmt: skip
 def test_cores_of_nested_groups(groups, files, cgroup, cores):
@@ -107,12 +102,7 @@ def test_cores_of_nested_groups(groups, files, cgroup, cores):
     ({"memory.max": 2 << 30, "memory.current": 3 << 29}, "0::/", 2 << 30, 1 << 29),
     ({"a/memory.max": 6 << 30, "a/memory.current": 5 << 30, "a/b/memory.max": 7 << 30, "a/b/memory.current": 1}, "0::/a/b",
      6 << 30, 1 << 30),
-    ({"memory/slurm/job_7/memory.limit_in_bytes": 3 << 30, "memory/slurm/job_7/memory.usage_in_bytes": 1 << 30}, V1,
-     3 << 30, 2 << 30),
     ({"memory.max": 3 << 30, "memory.current": 3 << 30, "memory.stat": f"anon 7\ninactive_file {1 << 30}"}, "0::/", 3 << 30, 1 << 30),
-    ({"memory/memory.limit_in_bytes": 2 << 30, "memory/memory.usage_in_bytes": 2 << 30,
-      "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {3 << 29}"}, V1, 2 << 30, 3 << 29),
-    ({"memory/memory.limit_in_bytes": (1 << 63) - 4096, "memory/memory.usage_in_bytes": 1 << 30}, V1, 8 << 30, 4 << 30),
 ])  # fmt: skip
 def test_memory_of_nested_groups(groups, tmp_path, files, cgroup, total, available):
     meminfo = tmp_path / "meminfo"
