@@ -2,8 +2,8 @@
 """A training that is killed again and again, and started again, also on other numbers of ranks. Ranks need no TensorFlow.
 
 train_with_kills(folder, drawn(20, seed))        # the rows of each step, in order, and the final weights
-train_under_the_launcher(folder, drawn(20, 7, LAUNCHED))   # the same, where horovod-data-run starts it again
-train_under_the_launcher(folder, drawn(20, 7, ON_HOSTS), bed=Bed(3))   # the same, on simulated hosts
+train_under_the_launcher(folder, drawn(20, 6, LAUNCHED))   # the same, where horovod-data-run starts it again
+train_under_the_launcher(folder, drawn(20, 6, ON_HOSTS), bed=Bed(3))   # the same, on simulated hosts
 """
 
 from __future__ import annotations
@@ -245,14 +245,14 @@ def _rows_of(path: Path) -> dict[int, Any]:
 def drawn(
     count: int, seed: int, kinds: tuple[str, ...] = KINDS, sizes: tuple[int, int] = (4, 3)
 ) -> list[tuple[str, int, int, int]]:
-    """Random kills, of a job of 4, 3, 4, ... ranks."""
+    """Random kills, of a job of 4, 3, 4, ... ranks. 20 of them are spread over the epochs."""
     draw = random.Random(seed)
     kills = []
     for number in range(count):
         ranks = sizes[number % 2]
         kind = kinds[number % len(kinds)]
         victim = 0 if "rename" in kind else draw.randrange(ranks)  # rank 0 alone renames
-        kills.append((kind, ranks, victim, draw.randint(2, 9)))
+        kills.append((kind, ranks, victim, draw.randint(2, 24)))
     return kills
 
 
@@ -267,10 +267,11 @@ def same(trained: Trained, whole: Trained) -> None:
 
 
 def same_after_all(trained: Trained, whole: Trained, kills: list[tuple[str, int, int, int]]) -> None:
-    """Asserts that each kill has ended an attempt in the middle of the training, and then the same as same()."""
-    assert len(trained.begun) == len(kills) + 1 and max(trained.begun) >= 30, trained.begun
+    """Asserts that each kill has ended an attempt, the last of them behind the first epoch, and then the same as same()."""
+    assert len(trained.begun) == len(kills) + 1 and max(trained.begun) >= STEPS * 3 // 2, trained.begun
     if os.geteuid() == 0:  # only root can make a disk that is full
         assert "No space left on device" in trained.output, trained.output
-    stops = sum(kind == "stop" for kind, *_ in kills)
-    assert trained.output.count(f"has given no sign of life for {SILENT_SECONDS} s") == stops, trained.output
+    # The launcher finds a stopped rank. Except: other ranks find it first if they wait for it in this library.
+    found = rf"horovod-data-run: .*(no sign of life for|has waited) {SILENT_SECONDS} s.*Attempt"
+    assert len(re.findall(found, trained.output)) == sum(kind == "stop" for kind, *_ in kills), trained.output
     same(trained, whole)

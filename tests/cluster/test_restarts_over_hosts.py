@@ -49,7 +49,7 @@ def test_many_kills_over_hosts(tmp_path):
     """
     readers = ["--readers", "2"]
     whole = train_under_the_launcher(tmp_path / "whole", [], *readers)
-    kills = drawn(20, 7, ON_HOSTS, (4, 4))
+    kills = drawn(20, 6, ON_HOSTS, (4, 4))
     options = [*readers, "--min-np", "3"]
     trained = train_under_the_launcher(tmp_path / "killed", kills, *options, bed=Bed(3), slots=(2, 1, 1))
     print(trained.sizes, trained.begun)

@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.limit(1500)]
 @pytest.mark.parametrize("readers", [0, 1])
 def test_many_kills(tmp_path, readers):
     whole = train_with_kills(tmp_path / "whole", [])
-    kills = drawn(20, 7)
+    kills = drawn(20, 6)
     same_after_all(train_with_kills(tmp_path / "killed", kills, readers), whole, kills)
 
 
 def test_many_kills_under_the_launcher(tmp_path):
     """A stopped rank waits in a collective of MPI, as the other ranks do. Only the launcher can find out."""
     whole = train_with_kills(tmp_path / "whole", [])
-    kills = drawn(20, 7, LAUNCHED, (4, 4))
+    kills = drawn(20, 6, LAUNCHED, (4, 4))
     same_after_all(train_under_the_launcher(tmp_path / "killed", kills), whole, kills)
