@@ -59,7 +59,7 @@ class Keeper:
         self.dealer = reader_thread.Dealer(reading)
 
     def begin(self, kept: int, label: str) -> None:
-        """Both channels have been made."""
+        """Starts the thread's work. Call it when both channels have been made."""
         self._kept = kept
         self.dealer.begin(kept, label)
 
@@ -103,7 +103,7 @@ def parts(trainers: Sequence[str], keepers: Sequence[str], rows: int, remainder:
 
 
 def check_size(job: state.Job, options: Options, spec: Any, elements: int, said: Said) -> None:
-    """Raises ResourceExhaustedError if it is known now that the data don't fit in the memory of the hosts.
+    """Raises ResourceExhaustedError if it is already known that the data don't fit in the memory of the hosts.
 
     `elements`: of all readers. `said`: the contributions of all processes.
     """
