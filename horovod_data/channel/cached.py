@@ -116,7 +116,7 @@ def check_size(job: state.Job, options: Options, spec: Any, elements: int, said:
     if options.batch == "global":
         (rows, *_) = specs.components(spec)[0].shape or (0,)
     else:
-        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as so many rows are
+        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as this number of rows is
     for keeper, held in zip(
         keepers, parts(trainers, [job.hosts[rank] for rank in keepers], rows or 0, options.remainder)
     ):

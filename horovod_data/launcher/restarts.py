@@ -166,7 +166,7 @@ def choose_hosts(
 ) -> Optional[tuple[Host, ...]]:
     """The hosts of the next attempt. None: those that answer have too few slots.
 
-    Hosts that are left out are used all the same if the others have fewer than `min_np` slots.
+    If the other hosts have fewer than `min_np` slots, hosts that are left out are used, too.
     """
     there = tuple(host for host in hosts if host.name in answering)
     for chosen in (tuple(host for host in there if host.name not in left_out), there):
