@@ -90,13 +90,11 @@ def test_a_loop_of_ones_own(readers):
 
 
 def test_a_forked_child_shows_nothing():
-    """Its end shows nothing either, and its parent's line goes on."""
-    job = run_program(LOOP, 2, "fork", env=progress(HOROVOD_DATA_PROGRESS="bar"), timeout=150)
+    """Its end shows nothing either, and its parent's lines go on."""
+    job = run_program(LOOP, 2, "fork", env=progress(), timeout=150)
     text = job.stderr[0]
     assert [one[0] + one[1] for one in ENDED.findall(text)] == ["train1", "valid1", "train2", "valid2"], job.describe()
     assert "Traceback" not in text and "Exception" not in text, text
-    for shown in (r"\rtrain, epoch 1: 11 steps, ", r"\rtrain, epoch 2: about \d+ %", "; ranks wait"):
-        job.assert_said(shown, 0)
     assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train, epoch 1")
 
 
