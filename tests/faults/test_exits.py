@@ -15,7 +15,7 @@ FINALLY = "finally: hvdata.shutdown()"
 
 # One rank ends in its own way. The other rank waits for it in a collective, and is itself in the middle of an epoch.
 ONE_ENDS = """
-next(iter(train(lambda: tf.data.Dataset.range(100))))
+next(iter({data}))
 try:
     if rank == {ender}:
         now("ENDS")
@@ -63,7 +63,8 @@ ENDS_BY_SHUTDOWN = "import atexit; atexit.register(hvdata.shutdown); sys.exit(%d
     case("shutdown at exit 3", 0, ENDS_BY_SHUTDOWN % 3, 3),
 ])  # fmt: skip
 def test_one_rank_ends(ender, end, status, said, before, behind, wait):
-    script = ONE_ENDS.format(ender=ender, end=end, behind=behind, wait=wait)
+    data = "train(lambda: tf.data.Dataset.range(100))" if wait else "load(range(100))"
+    script = ONE_ENDS.format(data=data, ender=ender, end=end, behind=behind, wait=wait)
     job = run_program(script, 2, before=before, status=status)
     job.assert_said(said)
     job.assert_soon("ENDS", ender)
@@ -210,7 +211,7 @@ except RuntimeError as error:
 def test_a_forked_child_is_no_rank():
     job = run_program("""
 if (child := os.fork()) == 0:
-    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: train(None)):
+    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: load(None)):
         try:
             call()
             say("no error")
@@ -221,7 +222,7 @@ say("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdat
 """, 2)  # fmt: skip
     for rank, out in enumerate(job.stdout):
         assert f"child: 4 rank: {rank}" in out and "no error" not in out, job.describe()
-        for call in (r"rank\(\)", r"shutdown\(\)", r"init\(\)", "distribute_dataset"):
+        for call in (r"rank\(\)", r"shutdown\(\)", r"init\(\)", r"loader\(\)"):
             job.assert_said(rf"^(\[.*\] )?{call}.* was called in a forked child", rank)
 
 
