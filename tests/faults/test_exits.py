@@ -304,5 +304,5 @@ def test_the_reader_comes_to_its_end_while_others_wait_for_it_in_a_collective(be
 def test_a_reader_that_shuts_down_while_others_wait_for_it_says_for_whom_it_reads_on():
     script = "if rank == 1: time.sleep(4)\nhvdata.shutdown()"
     job = run_program(script, 2, env={"HOROVOD_DATA_STALL_SECONDS": "1"})
-    line = r"horovod_data: \[rank 0 on \S+\] is done\. After \d+ s it still reads for trainers that are not: rank 1 on \S+\. If one of them waits for this rank"
+    line = r"horovod_data: \[rank 0 on \S+\] is done\. After \d+ s it still reads for trainers that are not done: rank 1 on \S+\. If one of them waits for this rank"
     assert re.search(line, job.stderr[0]) and "is done" not in job.stderr[1], job.describe()

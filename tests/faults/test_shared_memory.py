@@ -31,7 +31,7 @@ def test_too_small_for_one_batch():
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     assert the_line(job, "shared memory").endswith(
         "] there is no shared memory for a batch of 1024 KiB (0 of 512 KiB in use, 0 KiB set aside by the system): batches "
-        "without room travel as messages. HOROVOD_DATA_ARENA_MB sets its size"
+        "without room travel as messages. HOROVOD_DATA_ARENA_MB sets the size of this memory"
     )
 
 
@@ -76,7 +76,7 @@ say("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena
     assert job.stdout[0] == f"arena 0 message {ROWS}\narena {ROWS}\n", job.describe()
     line = the_line(job, "there is no shared memory for a batch of 1024 KiB (0 of ")
     assert line.endswith(
-        " KiB in use, 0 KiB set aside by the system): batches without room travel as messages. HOROVOD_DATA_ARENA_MB sets its size. "
+        " KiB in use, 0 KiB set aside by the system): batches without room travel as messages. HOROVOD_DATA_ARENA_MB sets the size of this memory. "
         "The system has no more memory: give this host's processes, or their container, more"
     ), line
 
