@@ -163,10 +163,10 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         from .auditing import keras_fit
 
         keras_fit.install()
-    if job.trainer == 0:
+    if settings.progress and job.trainer == 0:
         from .observe.progress import watch
 
-        watch.start(settings.progress, settings.progress_seconds, settings.attempt)
+        watch.start(settings.progress_seconds, settings.attempt)
 
 
 def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:

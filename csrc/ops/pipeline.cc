@@ -88,8 +88,8 @@ absl::Status TfPipeline::Finalize() {
   }
   dataset_.reset(dataset);
   // The dataset itself holds ready-made tensors and caches in memory until the end of the epoch, if later stages only
-  // pass their elements on. Another user of a tensor is not enough. For example, the tensors of a flat_map belong to a
-  // dataset that is destroyed after its last element.
+  // pass their elements on. Other pipelines may free a tensor earlier. For example, the tensors of a flat_map belong to
+  // a dataset that is destroyed after its last element.
   keeps_tensors_ = Passes(*dataset, true, true);
   IteratorContext::Params params(ctx_);
   functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
@@ -118,8 +118,8 @@ absl::Status TfPipeline::MakeUpTo(uint64_t number) {
   return status;
 }
 
-// A seeded shuffle draws two seeds for each iterator of its dataset object. Makes it draw those of iterator `number`,
-// however often this process has iterated over the object, or parts of it, before.
+// A seeded shuffle draws two seeds for each iterator of its dataset object. This function makes the shuffle draw the
+// seeds of iterator `number`. It does not matter how many iterators of the object this process has made before.
 absl::Status TfPipeline::SetSeeds(uint64_t number) {
   DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));

@@ -45,7 +45,7 @@ def load() -> Optional[ModuleType]:
     None: the program can't use Horovod, or has imported neither Horovod nor TensorFlow.
 
     Raises:
-      RuntimeError: the program has imported both, and has not initialised exactly one of them.
+      RuntimeError: the program has imported both, and has initialised both of them or neither.
     """
     if not wanted():
         return None
