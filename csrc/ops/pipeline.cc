@@ -28,8 +28,8 @@ namespace {
 constexpr char kPrefix[] = "HorovodData";
 constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset: many more than any job has
 
-// Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". For a stage that is
-// missing here, the reader's own share is copied, and TensorFlow rewrites the pipeline.
+// Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". If a pipeline has another
+// stage, the reader's own share is copied, and TensorFlow rewrites the pipeline.
 constexpr std::array<std::string_view, 9> kPassing = {
     "Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat", "PrivateThreadPool", "Root", "Shard", "Skip"};
 // Stages that may stop before the end of an input.
@@ -79,7 +79,7 @@ std::function<void()> TfPipeline::Canceller() const {
 absl::Status TfPipeline::Finalize() {
   DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));
-  // If its elements are ready-made, and later stages only choose among them, there is nothing to rewrite, tune or
+  // If all elements are ready-made, and later stages only choose among them, there is nothing to rewrite, tune or
   // prefetch. TensorFlow's work for that would cost more than an element.
   if (Passes(*dataset, false, true)) {
     dataset->Ref();
