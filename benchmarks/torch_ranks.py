@@ -183,7 +183,7 @@ def main() -> int:
         "**Ready-made batches**",
         "",
         "Batches are float32 arrays of 32 rows. Rank 0 reads and trains. A Python source gives the same array again and again, and the reader copies "
-        "it once. `tf.data` has the array in shared memory, and copies nothing.",
+        "it into shared memory for each rank. `tf.data` keeps its array. So the reader copies it for each other rank, and not for itself.",
         *defined(
             {
                 "broadcast + slice": f"rank 0 sends the batches of all ranks to each rank: {BROADCAST}",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of loader() without dedicated readers."""
+"""For tests of loader()."""
 
-from together import on_reader, results
+from together import Counted, on_reader, on_trainers
 
 
 class Stream:
@@ -14,11 +14,18 @@ class Stream:
         return iter(self.batches)
 
 
+class CountedStream(Counted):
+    """The numbers 0..n-1, which counts its starts and its elements in this process."""
+
+    def __iter__(self):
+        return self()
+
+
 def loads(hvdata, make, **arguments):
     """A loader of what `make` makes on the reader."""
     return hvdata.loader(on_reader(hvdata, make), **{"batch": "per_rank", **arguments})
 
 
-def of_epoch(comm, loader):
-    """The numbers that all ranks get in an epoch, sorted."""
-    return sorted(x for mine in results(comm, lambda: [x.item() for x in loader]) for x in mine)
+def of_epoch(hvdata, comm, loader):
+    """The numbers that all trainers get in an epoch, sorted."""
+    return sorted(x for mine in on_trainers(hvdata, comm, lambda: [x.item() for x in loader]) for x in mine)

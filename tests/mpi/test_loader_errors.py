@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from loaders import loads, of_epoch
-from together import prefix, raises_everywhere, results
+from together import on_trainers, prefix, raises_everywhere
 
 pytestmark = pytest.mark.world(np=3)
 
@@ -23,10 +23,11 @@ class FailsInStep:
             yield i
 
 
+@pytest.mark.readers(0, 1)
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_the_source_fails_in_any_step(hvdata, comm, schedule):
+def test_the_source_fails_in_any_step(hvdata, comm, world, schedule):
     """Every rank gets the steps before it. The next epoch is whole."""
-    n = comm.size
+    n = world.np
     total = 4 * n
 
     def until_the_error(loader):
@@ -40,14 +41,14 @@ def test_the_source_fails_in_any_step(hvdata, comm, schedule):
 
     for failing in range(0, total, max(1, n - 1)):
         loader = loads(hvdata, lambda: FailsInStep(failing, total), schedule=schedule, name="fails")
-        assert of_epoch(comm, loader) == list(range(total))
-        got = results(comm, lambda: until_the_error(loader))
+        assert of_epoch(hvdata, comm, loader) == list(range(total))
+        got = on_trainers(hvdata, comm, lambda: until_the_error(loader))
         assert all(f"element {failing} is gone" in text for _, text in got), got
         if schedule == "static":
             assert [numbers for numbers, _ in got] == [list(range(rank, failing // n * n, n)) for rank in range(n)]
         else:
             assert sorted(x for numbers, _ in got for x in numbers) == list(range(failing))
-        assert of_epoch(comm, loader) == list(range(total))
+        assert of_epoch(hvdata, comm, loader) == list(range(total))
 
 
 def test_the_first_element_fails_in_the_call(hvdata, comm):

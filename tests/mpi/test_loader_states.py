@@ -85,7 +85,7 @@ def test_states_near_the_end(hvdata, comm, where, left):
     assert rest == comm.allgather(after)
     assert all(len(mine) == left for mine in rest)
     for one in (again, loader):
-        assert of_epoch(comm, one) == list(range(6 * n))
+        assert of_epoch(hvdata, comm, one) == list(range(6 * n))
 
 
 def test_a_source_in_another_order(hvdata, comm):
@@ -134,10 +134,10 @@ def test_states_of_states(hvdata, comm, make, steps):
             parts = results(comm, lambda: part(loader, number))
             before += [x for numbers, _ in parts for x in numbers]
             state = parts[comm.rank][1]
-    rest = of_epoch(comm, loader)
+    rest = of_epoch(hvdata, comm, loader)
     assert sorted(before + rest) == list(range(total)), (before, rest)
     for _ in range(2):
-        assert of_epoch(comm, loader) == list(range(total)), "later epochs are whole"
+        assert of_epoch(hvdata, comm, loader) == list(range(total)), "later epochs are whole"
 
 
 @pytest.mark.parametrize("make", [range, KeepsItsPlace])
@@ -145,12 +145,12 @@ def test_states_outside_of_an_epoch(hvdata, comm, make):
     numbers = lambda: loads(hvdata, lambda: make(12 * comm.size))
     loader = numbers()
     saved = results(comm, loader.state_dict)[comm.rank]
-    whole = of_epoch(comm, loader)
+    whole = of_epoch(hvdata, comm, loader)
     over = results(comm, loader.state_dict)[comm.rank]
     for state in (saved, over):
         again = numbers()
         again.load_state_dict(state)
-        assert of_epoch(comm, again) == whole, "a state before an epoch, or behind it, begins a whole one"
+        assert of_epoch(hvdata, comm, again) == whole, "a state before an epoch, or behind it, begins a whole one"
     results(comm, lambda: next(iter(loader)).item())
     raises_everywhere(comm, loader.state_dict, RuntimeError, "had broken the epoch off")
     for state, kind, text in (({}, TypeError, "no state of a Loader"), ({"state": b"x"}, RuntimeError, "is damaged")):

@@ -3,6 +3,7 @@
 
 import collections
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -51,7 +52,8 @@ def test_static(hvdata, comm, batch, remainder, rows, prefetch, kind):
     delivers(hvdata, comm, lambda: list(loader), batches, batch, remainder)
 
 
-@pytest.mark.world(np=2)
+@pytest.mark.world(np=2, readers=1)
+@pytest.mark.readers(0, 1)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(5)
 @given(rows=rows_of_batches, prefetch=PREFETCHES, remainder=st.sampled_from(REMAINDERS))
@@ -60,6 +62,14 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
     loader = hvdata.loader(on_reader(hvdata, lambda: batches), batch="per_rank", schedule="dynamic", prefetch=prefetch,
                            remainder=remainder)  # fmt: skip
     delivers_dynamically(hvdata, comm, lambda: list(loader), batches, remainder)
+
+
+def test_what_drop_drops_is_logged(hvdata, comm, several, capfd):
+    n = comm.size
+    loader = hvdata.loader(batches_of([n + 1, 2 * n + 1]), batch="global", name="leaving")
+    results(comm, lambda: len(list(loader)))
+    said = written(comm, capfd, 'remainder="drop" left out')
+    assert re.search(r'channel leaving, epoch 1.*remainder="drop" left out 2 row\(s\) of this epoch', said), said
 
 
 @pytest.mark.parametrize("rows", [1, 2])
