@@ -65,7 +65,7 @@ std::string WrongColumns(const Leaf& leaf, const Column* parts, const Column* li
   return "";
 }
 
-// The shape of one row, as far as all rows must have the same.
+// The part of a row's shape that must be the same for all rows.
 std::vector<int64_t> InnerShape(const Leaf& leaf, const Column* parts) {
   if (leaf.kind == Leaf::kSparse) return {parts[2].as<int64_t>() + 1, parts[2].as<int64_t>() + parts[2].count()};
   return {parts[0].dims.begin() + 1, parts[0].dims.end()};
@@ -321,7 +321,7 @@ Outcome SortEntries(const std::vector<Leaf>& leaves, const std::vector<std::stri
 
 Outcome GatherRows(const std::vector<Leaf>& leaves, const std::vector<RowRef>& rows, const Columns& model,
                    const ArenaPtr& arena, Columns* gathered, const std::vector<std::string>& names) {
-  return Gather(leaves, model, RunsOf(rows), arena, names, gathered);
+  return Gather(leaves, model, RunsOf(rows), arena ? std::optional(arena) : std::nullopt, names, gathered);
 }
 
 Column PieceHead(int64_t all, int64_t data, const std::vector<int64_t>& places) {
