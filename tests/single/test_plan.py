@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from horovod_data import plan
 from horovod_data.job.settings import read_settings
-from horovod_data.plan import Costs, Job, Readers, plans, predict, recommend
+from horovod_data.plan import Costs, Job, Readers, choose, plans, predict
 from horovod_data.plan import __main__ as calculator
 
 # Round numbers. A line of 8 Gbit/s is 1 GB/s of payload.
@@ -104,8 +104,8 @@ def test_the_default_is_what_the_library_does():
 
 def test_a_number_of_steps_is_advised_only_if_readers_need_more(capsys):
     """It would switch "auto" off."""
-    assert recommend(job(ranks=8)).job.prefetch == "auto"
-    small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100))  # a window of 64
+    assert choose(plans(job(ranks=8))).job.prefetch == "auto"
+    small = choose(plans(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100)))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
     for arguments, advice in (
         (["--ranks", "8"], "horovod_data.init()\n"),
@@ -177,15 +177,15 @@ def test_the_model_says_what_was_measured_with_hundreds_of_ranks():
 
 
 def test_recommendations_take_the_simplest_that_suffices():
-    assert recommend(job(ranks=8)).readers == Readers()
-    chosen = recommend(job(ranks=16, link_gbit=20))  # 80 MB leave rank 0's host in 33 ms
+    assert choose(plans(job(ranks=8))).readers == Readers()
+    chosen = choose(plans(job(ranks=16, link_gbit=20)))  # 80 MB leave rank 0's host in 33 ms
     assert chosen.readers == Readers() and chosen.relaxed
     # 560 MB at 4 GB/s take rank 0 140 ms; 640 MB two dedicated readers 80 ms each, three 53 ms of at most 0.8 x 90.
-    chosen = recommend(job(ranks=64, link_gbit=40, step_seconds=0.09))
+    chosen = choose(plans(job(ranks=64, link_gbit=40, step_seconds=0.09)))
     assert chosen.readers.dedicated == 3 and chosen.job.prefetch == 3
-    chosen = recommend(job(ranks=64, link_gbit=1))  # 80 MB into a host in no time but 670 ms
+    chosen = choose(plans(job(ranks=64, link_gbit=1)))  # 80 MB into a host in no time but 670 ms
     assert chosen.readers == Readers(per_node=1) and chosen.relaxed
-    chosen = recommend(job(ranks=4096, link_gbit=1, pipeline_bytes_per_second=MB))  # a pipeline that is too slow
+    chosen = choose(plans(job(ranks=4096, link_gbit=1, pipeline_bytes_per_second=MB)))  # a pipeline that is too slow
     assert not chosen.prediction.keeps_up and chosen.prediction.bound_by == "pipeline"
 
 
@@ -238,7 +238,7 @@ def test_prefetch_costs_memory_and_no_time(of, by, more):
 @settings(max_examples=50)
 @given(some_jobs)
 def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
-    chosen, others = recommend(of), plans(of)
+    chosen, others = choose(plans(of)), plans(of)
     if not chosen.relaxed:
         assert not any(one.relaxed for one in others)
         assert chosen.prediction.delivery_seconds == min(one.prediction.delivery_seconds for one in others)
