@@ -25,7 +25,7 @@ class Loaded {
   struct Step {
     uint64_t number = 0;  // as its reader numbered it, to choose the holders of its units
     int64_t rows = 0;     // of the whole step; 1 if elements are kept whole
-    uint64_t print = 0;   // what the reader's pipeline has yielded up to this step
+    uint64_t print = 0;   // a hash of what the reader's pipeline has yielded up to this step
     Columns units;        // copies, in the store
   };
   // Checks a share of the load channel, and copies its units into the store. `number`: as in Step.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only record of one reader's epoch: the shares that each trainer was sent, and the shares that it has
-// acknowledged. LaneOutput passes this on to the account of a verified channel (proof/account.h).
+// acknowledged. LaneOutput reports each change to the account of a verified channel (proof/account.h).
 //
 // Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its
 // limit (credit.h). A lane never counts a step as taken before it was sent. Not thread-safe. The two schedules are two
@@ -106,7 +106,7 @@ class Lanes {
   virtual DealtStep Oldest() const { return {}; }
   // Static: how many steps the trainer that is farthest ahead has taken. Closed lanes count, too.
   virtual DealtStep MostTaken() const { return {}; }
-  // The least number of steps that a lane, unless it is closed, may be sent ahead of its taken steps.
+  // The smallest window of all open lanes: how many steps a trainer may be sent beyond its taken steps.
   virtual uint64_t Window() const { return 1; }
 
   uint64_t dealt() const { return dealt_; }

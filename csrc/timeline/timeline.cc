@@ -144,7 +144,8 @@ void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
-  // Reader 0 read its clock at an unknown moment of the round trip. So its middle is wrong by at most half of the trip.
+  // Reader 0 read its clock at an unknown moment of the round trip. The middle of the trip is wrong by at most half of
+  // it.
   const int64_t round_trip = back - std::exchange(asked_, 0), here = back - round_trip / 2;
   known_ = true;
   same_clock_ = clock_ != 0 && pong.clock == clock_;

@@ -192,7 +192,7 @@ _VALUES = (
     ("--max-restarts", (), "N", "start the job again after a lost process or host, N times within --restart-window"),
     ("--restart-window", (), "SECONDS", "of --max-restarts; default: 3600"),
     ("--min-num-proc", ("--min-np",), "N", "the fewest processes that train after a restart; default: -np"),
-    ("--grace-seconds", (), "SECONDS", "after SIGTERM or SIGUSR1, the ranks may save for so long; default: 60"),
+    ("--grace-seconds", (), "SECONDS", "after SIGTERM or SIGUSR1, the time for the ranks to save; default: 60"),
     ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
     ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
     ("--timeline-filename", (), "FILE", "write who did what when, for Perfetto, and Horovod's own file beside it"),

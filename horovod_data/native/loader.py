@@ -107,7 +107,7 @@ def core_path() -> Path:
 def built_ops() -> Optional[Built]:
     """What _tf.so was built for. None: it was not built.
 
-    The answer stands in the file, which is not loaded, because that may fail with another TensorFlow.
+    Reads the answer from the file, and does not load it, because loading may fail with another TensorFlow.
     """
     try:
         found = _BUILT.search(_OPS.read_bytes())

@@ -204,7 +204,7 @@ def _number(returned: Any) -> tf.Tensor:
         if cost.dtype.is_floating or cost.dtype.is_integer or cost.dtype.is_bool:
             return cost
         what = f"a tensor of {cost.dtype.name}"
-    raise explained(ValueError, f"cost= returned {what}, and no number", "Return one number for a row")
+    raise explained(ValueError, f"cost= returned {what}, not a number", "Return one number for a row")
 
 
 def _list_of_one(tensor: tf.Tensor) -> tf.Tensor:

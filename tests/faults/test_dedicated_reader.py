@@ -193,7 +193,7 @@ def test_readers_that_read_the_same():
 def test_an_uncaught_exception_in_a_readers_script_ends_the_job():
     """That of one of two readers, behind its channel and before serve()."""
     job = run_program("""
-ds = train(lambda context: tf.data.Dataset.range(10))
+ds = load(lambda context: range(10))
 if os.environ["HVDATA_TEST_RANK"] == "3":
     raise RuntimeError("this reader has had enough")
 hvdata.serve()

@@ -252,6 +252,7 @@ def test_trainers_that_keep_batches(hvdata, comm):
     assert grown["payload_bytes_message"] == 0 < grown["payload_bytes_arena"]
 
 
+@pytest.mark.slow
 @pytest.mark.world(np=2)
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="0.125")

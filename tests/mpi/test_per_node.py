@@ -57,7 +57,6 @@ def hosts(hvdata, comm):
     return Hosts(hvdata, comm)
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
 def test_roles(hvdata, comm, hosts):
     embedded = os.environ.get("HOROVOD_DATA_EMBEDDED") == "1"
     assert hvdata.num_readers() == 2
@@ -69,7 +68,6 @@ def test_roles(hvdata, comm, hosts):
     assert sum(hosts.sizes) == (hvdata.size() or sum(hosts.sizes))
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(4)
@@ -164,7 +162,6 @@ def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
             assert is_dynamic_delivery(batches[host], [got[rank] for rank in hosts.ranks[host]])
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
 def test_payload_stays_on_its_host(hvdata, comm, hosts):
     """The batches are large. Only headers travel by MPI."""
 
@@ -179,7 +176,6 @@ def test_payload_stays_on_its_host(hvdata, comm, hosts):
     assert all(results(comm, lambda: after["mpi_bytes_sent"] - before["mpi_bytes_sent"] < 50_000))
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.parametrize("lengths", [(8, 3), (0, 5), (6, 6)])
 def test_cardinality(hvdata, comm, hosts, lengths, remainder):
@@ -246,7 +242,6 @@ def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, 
         assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
 
 
-@pytest.mark.world(np=2, per_node="dedicated")
 def test_checkpoints(hvdata, comm, hosts, path):
     """Every rank saves and restores its own."""
 

@@ -424,8 +424,9 @@ def test_a_host_that_is_left_out_does_not_hurry_others(tmp_path, monkeypatch):
     assert asked == [{"c"}, set()]
 
 
-def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd):
+def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd, monkeypatch):
     """mpirun outlasts SIGTERM. SIGKILL ends it, although the grace time is a minute."""
+    monkeypatch.setattr(supervisor, "_END_SECONDS", 2.0)
     touched = '"$1/.run/attempt-1/rank 1 on a.alive"'
     script = f"trap 'kill -USR1 $PPID' TERM; touch {touched}; while :; do sleep 0.1; done"
     begin = time.monotonic()
