@@ -80,7 +80,7 @@ uint64_t Holding::FirstUnit(uint64_t step) const {
   return run.unit + (step - run.step) * static_cast<uint64_t>(run.rows);
 }
 
-// If v of h + v hosts have no trainers, these v hosts hold v of h + v rows.
+// How many of these rows hosts without trainers hold: if they are v of n hosts, v / n of the rows.
 int64_t Holding::Spared(int64_t rows) const {
   const auto without = static_cast<int64_t>(without_trainers_.size()), all = static_cast<int64_t>(trainers_.size());
   return rows / all * without + rows % all * without / all;
