@@ -20,8 +20,7 @@ TRAINS = {"HOROVOD_CYCLE_TIME": None}  # Horovod's own
 CHANGES = {  # in digits_keras.py: what is replaced, and by what
     "import horovod.tensorflow.keras as hvd\n": "import {module} as hvd\n",
     "EPOCHS = 12\n": "EPOCHS = 1\n",
-    "hvdata.serve()\n": "hvdata.serve()\ntf.keras.config.set_dtype_policy({policy!r})\n",
-    "tf.keras.optimizers.Adam(0.002 * hvd.size())": "tf.keras.optimizers.{optimizer}",
+    "tf.keras.optimizers.Adam(0.002 * hvd.size())": "tf.keras.optimizers.SGD(0.05)",
     "ledger = Ledger()\n": "first = model.get_weights()\nprint('compiled', flush=True)\nledger = Ledger()\n",
     "least_accuracy=0.95)\n": "least_accuracy=0.0)\n{write}",
 }
@@ -34,12 +33,12 @@ np.savez(os.path.join(folder, f"{hvd.size()}.{hvd.rank()}.npz"), loss, first[0],
 """
 
 
-def script(module=STOCK, optimizer="SGD(0.05)", policy="float32"):
+def script(module):
     """digits_keras.py for one epoch. It writes its loss, and weights before and after."""
     text = (EXAMPLES / "digits_keras.py").read_text()
     for old, new in CHANGES.items():
         assert text.count(old) == 1, old
-        text = text.replace(old, new.format(module=module, optimizer=optimizer, policy=policy, write=WRITE))
+        text = text.replace(old, new.format(module=module, write=WRITE))
     return f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{text}"
 
 
@@ -92,28 +91,6 @@ def test_weights_are_those_of_one_process(horovod, ended, module, patched, count
             assert same(mine, ranks[0][2]) and distance(mine, weights) < 1e-5
         # The last batch has filler rows, which Keras counts.
         assert abs(np.mean([each for each, *_ in ranks]) - loss) < 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer, policy, close",
-    [
-        ("Adam(0.002)", "float32", 1e-3),
-        ("SGD(0.05)", "mixed_bfloat16", 0.02),
-        ("SGD(0.05)", "mixed_float16", 0.02),
-        ("Adam(0.002)", "mixed_float16", 0.02),
-    ],
-)
-def test_ranks_have_equal_weights(horovod, ended, optimizer, policy, close):  # noqa: F811
-    """And the loss of one process, where rounding errors are larger."""
-    horovod(patched=True)
-    text = script(optimizer=optimizer, policy=policy)
-    ((loss, *_),) = ended(text, 1)
-    for count in 2, 4:
-        ranks = ended(text, count)
-        assert not np.array_equal(ranks[0][1], ranks[1][1])
-        assert all(same(mine, ranks[0][2]) for _, _, mine in ranks)
-        assert abs(np.mean([each for each, *_ in ranks]) - loss) < close
 
 
 OF_TF_KERAS = """

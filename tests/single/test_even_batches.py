@@ -175,7 +175,7 @@ def evenness(costs, batches, ranks, padded_cost=True):
     return sum(map(max, steps)) / sum(map(np.mean, steps))
 
 
-@pytest.mark.parametrize("sigma, ranks", [(0.6, 8), (1, 4)])
+@pytest.mark.parametrize("sigma, ranks", [pytest.param(0.6, 8, marks=pytest.mark.slow), (1, 4)])
 def test_batches_are_even_and_filled(sigma, ranks):
     costs, budget = lengths(sigma, 20_000), 16384
     got = batches_of(costs, ranks=ranks, window=10_000, max_cost=budget)
