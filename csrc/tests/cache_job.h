@@ -250,14 +250,12 @@ class CacheJob {
 
   void DealLoads(Node* node) {
     uint64_t number = 0;
-    bool anew = true;
     for (int64_t next = 0; (next = node->load_source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
       if (next == 0) continue;
       const auto make = [&] {
         return std::make_unique<ElementsPipeline>(options_.elements, node->world.me().reader, &pulled_);
       };
-      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), std::exchange(anew, false),
-                {});
+      DealEpoch(node->load_source.get(), &node->post, make, static_cast<uint64_t>(next), false, {});
     }
   }
 
