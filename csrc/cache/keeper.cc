@@ -32,8 +32,9 @@ std::shared_ptr<Loading> Keeper::Current() const {
 std::shared_ptr<Loading> Keeper::Anew(uint64_t at_least) {
   End();
   needed_.reset();
-  loads_ = std::max(loads_ + 1, at_least);
-  auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world(), loads_);
+  const uint64_t number = std::max(loads_ + 1, at_least);
+  auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world(), number);
+  loads_ = number;
   MutexLock lock(&mu_);
   return loading_ = std::move(loading);
 }

@@ -89,6 +89,11 @@ class CacheJob {
   Keeper& keeper(int number) {
     return *nodes_[static_cast<size_t>(nodes_[0]->world.keepers[static_cast<size_t>(number)])]->keeper;
   }
+  // The rank ends its program.
+  void Depart(int trainer) {
+    sink(trainer).Depart({kUnavailable, "the program has ended"});
+    Leave(&NodeOf(trainer), kKept);
+  }
   // How many elements all pipelines have yielded.
   uint64_t pulled() const { return pulled_; }
   // What the reader of the load, or the keeper, has certified last.

@@ -125,6 +125,7 @@ TEST_P(CacheResume, WithOtherRanksAndHostsEveryRowComesOnce) {
   }
   CacheJob::Options options = Saving(batch);
   options.members = ThreeRanks();
+  options.cache_bytes = 1000, options.cache_folder = "/tmp";  // the other rows are in files
   std::vector<SinkState> again;
   std::vector<std::vector<Shared>> taken;
   {
@@ -195,6 +196,28 @@ TEST(CacheState, AVerifiedEpochThatDropsRowsGoesOn) {
   ExpectTheAccountGoesOn(options, 3);
 }
 
+TEST(CacheState, RecordsAreAlikeOnAnyRanks) {
+  for (const plan::Batch batch : {plan::Batch::kGlobal, plan::Batch::kPerRank}) {
+    for (const plan::Remainder remainder :
+         {plan::Remainder::kPartial, plan::Remainder::kPad, plan::Remainder::kRepeat}) {
+      std::vector<std::string> records[2];
+      for (const auto& members : {FourRanks(), ThreeRanks(), std::vector<Member>{{"a", 0, 0, 0, 0}}}) {
+        CacheJob::Options options = Saving(batch);
+        options.members = members;
+        options.remainder = remainder;
+        options.verify = true;
+        CacheJob job(options);
+        for (std::vector<std::string>& of_epoch : records) {
+          RunEpoch(&job);
+          of_epoch.push_back(DeliveredIn(job.Certificate(View::kKept)));
+          EXPECT_EQ(of_epoch.back(), of_epoch.front());
+        }
+      }
+      EXPECT_NE(records[0], records[1]) << "each epoch has an order of its own";
+    }
+  }
+}
+
 TEST(CacheState, AnotherOrderIsRefusedBeforeARow) {
   for (const uint64_t epochs : {0, 2}) {
     std::vector<SinkState> states;
@@ -240,6 +263,104 @@ TEST(CacheState, ARestoredJobMakesTheLoadOfTheSavedOne) {
     const auto after = RunEpoch(&job);
     for (size_t t = 0; t < after.size(); ++t) EXPECT_EQ(after[t]->shares, next[t]);
   }
+}
+
+TEST(CacheState, RanksMaySaveAtDifferentSteps) {
+  for (const plan::Batch batch : {plan::Batch::kGlobal, plan::Batch::kPerRank}) {
+    for (const uint64_t epochs : {0, 1}) {
+      const auto steps = [](size_t t) { return static_cast<std::ptrdiff_t>(1 + t % 3); };
+      std::vector<SinkState> states;
+      {
+        CacheJob job(Saving(batch));
+        for (uint64_t i = 0; i < epochs; ++i) RunEpoch(&job);
+        states = SavedBy(
+            &job, RunEpoch(&job, 1, [](int t, CacheIteration* mine) { mine->Take(static_cast<uint64_t>(t % 3)); }));
+      }
+      CacheJob job(Saving(batch));
+      const auto all = RunRestored(&job, states);
+      const auto expected = OracleOf(job).Epoch(4, epochs + 1);
+      for (size_t t = 0; t < all.size(); ++t) {
+        EXPECT_TRUE(all[t]->end) << all[t]->outcome.Text();
+        EXPECT_EQ(all[t]->shares, std::vector<Shared>(expected[t].begin() + steps(t), expected[t].end()));
+      }
+    }
+  }
+}
+
+// Epoch 2 waits for the load, and has given nothing yet.
+TEST(CacheState, ARankMaySaveWhileAnEpochWaitsForTheLoad) {
+  std::promise<void> go_on;
+  const std::shared_future<void> may_go_on(go_on.get_future());
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.elements.before = [&](uint64_t element) {
+    if (element == 6) may_go_on.wait();
+  };
+  std::vector<SinkState> states;
+  {
+    CacheJob job(options);
+    RunEpoch(&job, 2);
+    const auto all = RunEpoch(&job, 1, [&](int t, CacheIteration* mine) {
+      std::thread cancels([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        job.sink(t).Cancel(&mine->iterator);
+      });
+      mine->Take(1);
+      EXPECT_EQ(mine->outcome.code, kCancelled) << mine->outcome.Text();
+      cancels.join();
+      mine->end = true;
+    });
+    states = SavedBy(&job, all);
+    go_on.set_value();
+  }
+  KeptState state;
+  ASSERT_TRUE(KeptState::Decode(states[0].lanes[0].reader_state, &state));
+  EXPECT_EQ(state.number, 2u);
+  EXPECT_EQ(state.steps, 6u);
+  CacheJob job(Saving(plan::Batch::kGlobal));
+  const auto all = RunRestored(&job, states);
+  for (size_t t = 0; t < all.size(); ++t) EXPECT_EQ(all[t]->shares, OracleOf(job).Epoch(4, 2)[t]);
+}
+
+// The job has left its first epoch early, and then an epoch of another run is restored. The first load may fail.
+TEST(CacheState, AnEpochIsRestoredBehindALeftOne) {
+  std::vector<SinkState> states;
+  {
+    CacheJob job(Saving(plan::Batch::kGlobal));
+    states = SavedAfter(&job, 2, 3);
+  }
+  for (const bool fails : {false, true}) {
+    CacheJob::Options options = Saving(plan::Batch::kGlobal);
+    if (fails) options.elements.fails_at = 9;
+    CacheJob job(options);
+    RunEpoch(&job, 2);
+    auto all = RunRestored(&job, states);
+    if (fails && !all[0]->end) all = RunRestored(&job, states);
+    for (size_t t = 0; t < all.size(); ++t) {
+      const auto expected = OracleOf(job).Epoch(4, 3)[t];
+      EXPECT_EQ(all[t]->shares, std::vector<Shared>(expected.begin() + 3, expected.end())) << all[t]->outcome.Text();
+    }
+    const auto next = RunEpoch(&job);
+    for (size_t t = 0; t < next.size(); ++t) EXPECT_EQ(next[t]->shares, OracleOf(job).Epoch(4, 4)[t]);
+  }
+}
+
+// The epoch was saved at its end. The next one has the order of the saved run, whose first load had failed.
+TEST(CacheState, ASavedEndHasTheLoad) {
+  CacheJob::Options options = Saving(plan::Batch::kGlobal);
+  options.elements.reshuffles = true;
+  options.elements.fails_at = 9;
+  std::vector<SinkState> states;
+  std::vector<std::vector<Shared>> next;
+  {
+    CacheJob job(options);
+    RunEpoch(&job);
+    states = SavedAfter(&job, 0, ~0ull);
+    for (const auto& of_rank : RunEpoch(&job)) next.push_back(of_rank->shares);
+  }
+  CacheJob job(options);
+  for (const auto& of_rank : RunRestored(&job, states)) EXPECT_TRUE(of_rank->end && of_rank->shares.empty());
+  const auto after = RunEpoch(&job);
+  for (size_t t = 0; t < after.size(); ++t) EXPECT_EQ(after[t]->shares, next[t]) << after[t]->outcome.Text();
 }
 
 TEST(CacheState, MoreElementsAreAnotherOrder) {
