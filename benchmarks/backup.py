@@ -25,6 +25,8 @@ def share(result: Result) -> float:
 COLUMNS = {
     "": lambda r: f"{r['ranks']} rank{'s' * (r['ranks'] > 1)}, a state of {r['mib']} MiB",
     "a save, ms": lambda r: f"{median(r['saves']) * 1e3:.1f}",
+    "of rank 0, ms": lambda r: f"{median(r['of rank 0']) * 1e3:.1f}",
+    "without a save, ms": lambda r: f"{median(r['none']) * 1e3:.1f}",
     "the longest, ms": lambda r: f"{max(r['saves']) * 1e3:.1f}",
     "part of the time": lambda r: f"{share(r):.2%}",
     "a step without, ms": lambda r: f"{median(r['off']) * 1e3:.3f}",
@@ -41,8 +43,10 @@ def main() -> int:
         without, in turns; medians of {arguments.rounds} rounds with {arguments.saves} saves each. The step is a sleep. The
         state is that of the model and its optimizer, in tensors of 1 MiB, on the disk of this machine. A save is the time
         for which the slowest rank stands still: it takes its part into memory, and the next update copies the variables
-        that are still being written. A thread writes beside the training. *Part of the time*: the time of a save over the
-        time from one save to the next.""")
+        that are still being written. A thread writes beside the training. *Of rank 0*: the same for the one rank that saves
+        the model. The other ranks save a position. *Without a save*: the time that is measured in the same way if no set is
+        saved. It is not 0 if the ranks update their variables at once on fewer cores. *Part of the time*: the time of a
+        save over the time from one save to the next.""")
     return write("backup", arguments, [text, *table(results, COLUMNS)], results=results)
 
 

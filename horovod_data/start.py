@@ -33,12 +33,12 @@ def init(
     """Makes this process part of a job, in which few processes read and all trainers get batches.
 
     Call it instead of `hvd.init()`. It initialises MPI. On trainers it then initialises the Horovod that the program has
-    imported, `horovod.tensorflow` or `horovod.torch`. If the program has imported TensorFlow alone, it initialises
-    `horovod.tensorflow`, if that is installed. Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers. It
-    also works without Horovod. A program that has imported neither TensorFlow nor Horovod before this call is a job
-    without Horovod.
+    imported, `horovod.tensorflow` or `horovod.torch`. If the program has imported TensorFlow alone, init() initialises
+    `horovod.tensorflow`, if that is installed. Dedicated readers stay out of Horovod, so `hvd.size()` counts trainers.
+    init() also works without Horovod. A program that has imported neither TensorFlow nor Horovod before this call is a
+    job without Horovod.
 
-    It may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
+    init() may follow a plain `hvd.init()`, or `from mpi4py import MPI`, if these got MPI_THREAD_MULTIPLE. If `hvd.init()`
     came first, `hvd.shutdown()` calls `shutdown()` before it ends Horovod.
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
@@ -163,10 +163,10 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
         from .auditing import keras_fit
 
         keras_fit.install()
-    if job.trainer == 0:
+    if settings.progress and job.trainer == 0:
         from .observe.progress import watch
 
-        watch.start(settings.progress, settings.progress_seconds, settings.attempt)
+        watch.start(settings.progress_seconds, settings.attempt)
 
 
 def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:

@@ -49,13 +49,17 @@ def now(word):  # for Job.when()
 def train(make, batch="per_rank", name="train", **options):
     return hvdata.distribute_dataset(make, batch=batch, name=name, **options)
 
+def load(source, batch="per_rank", name="train", **options):  # without TensorFlow
+    return hvdata.loader(source, batch=batch, name=name, **options)
+
 def slowly(rows, pause, width):  # of all readers together
     def function(context):
-        def elements():
-            for i in range(rows // context.num_input_pipelines):
-                time.sleep(pause)
-                yield [float(i)] * width
-        return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([width]))
+        class Rows:
+            def __iter__(self):
+                for i in range(rows // context.num_input_pipelines):
+                    time.sleep(pause)
+                    yield np.full(width, i, np.float32)
+        return Rows()
     return function
 """
 _INIT = """
@@ -69,11 +73,12 @@ _FOLDERS = tempfile.TemporaryDirectory(
 
 
 def program(body: str, before: str = "", init: str = _INIT) -> str:
-    """The text of a program: the imports that most need, say(), now(), train(), slowly(), `init`, `rank` and `size`, then `body`.
+    """The text of a program: the imports that most need, say(), now(), train(), load(), slowly(), `init`, `rank` and `size`, then
+    `body`.
 
     TensorFlow is imported if the program uses it, because that takes a rank longer than all else.
     """
-    uses = re.search(r"\b(tf\.|train\(|slowly\(|tensorflow)", before + init + body)
+    uses = re.search(r"\b(tf\.|train\(|tensorflow)", before + init + body)
     libraries = _LIBRARIES.replace("{tensorflow}", "import tensorflow as tf" if uses else "")
     return libraries.replace("{before}", before) + init + body
 

@@ -2,7 +2,8 @@
 """A training that is killed again and again, and started again, also on other numbers of ranks. Ranks need no TensorFlow.
 
 train_with_kills(folder, drawn(20, seed))        # the rows of each step, in order, and the final weights
-train_under_the_launcher(folder, drawn(20, 7, LAUNCHED))   # the same, where horovod-data-run starts it again
+train_under_the_launcher(folder, drawn(20, 6, LAUNCHED))   # the same, where horovod-data-run starts it again
+train_under_the_launcher(folder, drawn(20, 6, ON_HOSTS), bed=Bed(3))   # the same, on simulated hosts
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jobs import run_job
-from launched import run_launcher
+from launched import Launched, start_launcher
 
 EPOCHS, STEPS, ROWS, EVERY = 3, 100, 12, 3
 
 # Of a fault: what happens to a rank when it has made so many steps since it began. It gets SIGKILL at the end of a step, when it has
 # written its part of a set, before or after the rename that makes a set current, or at any time. Or SIGUSR1. Or the disk is full from
-# then on, and it gets SIGKILL seven steps later. Or it gets SIGSTOP, which only the launcher ends.
+# then on, and it gets SIGKILL seven steps later. Or it gets SIGSTOP, which only the launcher ends. Or the host of the last rank is cut
+# off until the next attempt.
 KINDS = ("step", "sync", "before the rename", "full disk", "after the rename", "any time", "signal")
 LAUNCHED = ("stop", *(kind for kind in KINDS if kind != "signal"))  # after a signal the launcher ends, too
+ON_HOSTS = ("cut", *LAUNCHED)
 SILENT_SECONDS = 8  # so long a stopped rank may be silent
 
 PROGRAM = """
-import contextlib, json, os, signal, sys, threading, time
+import contextlib, json, os, signal, socket, sys, threading, time
 import numpy as np
 import horovod_data as hvdata
 from horovod_data.backup import sets
@@ -43,7 +48,8 @@ kind, _, victim, after = kills[attempt - 1] if attempt <= len(kills) else ("none
 hvdata.init()
 from mpi4py import MPI
 
-rank, made, begun = hvdata.rank(), 0, False
+rank, size, made = hvdata.rank(), hvdata.size() or 1, 0  # a dedicated reader has no rank, and knows no size
+victim = size - 1 if kind == "cut" else victim % size
 comm = MPI.COMM_WORLD.Split(0 if hvdata.is_trainer() else MPI.UNDEFINED)
 
 def die(later=0, number=signal.SIGKILL):
@@ -89,7 +95,7 @@ def source(epoch):
     order = draw.permutation(steps * rows)
     return [order[at : at + rows] for at in range(0, steps * rows, rows)]
 
-loader = hvdata.loader(source, batch="global", remainder="partial", name="train", verify=True)
+loader = hvdata.loader(source, batch="global", remainder="partial", name="train", verify=True, shard="auto")
 hvdata.serve()
 weights = Weights()
 with open(f"{folder}/rows.{attempt}.{rank}.{hvdata.size()}", "w") as log:
@@ -113,6 +119,10 @@ with open(f"{folder}/rows.{attempt}.{rank}.{hvdata.size()}", "w") as log:
                     fill()
                 if kind == "full disk":
                     die(7)
+                if kind == "cut" and made == after and rank == victim:
+                    with open(f"{folder}/cut.{attempt}.new", "w") as file:
+                        file.write(socket.gethostname())
+                    os.rename(file.name, f"{folder}/cut.{attempt}")
                 if kind == "signal" and made == after and rank == victim:
                     os.kill(os.getpid(), signal.SIGUSR1)
                 time.sleep(0.01)
@@ -125,6 +135,7 @@ with open(f"{folder}/rows.{attempt}.{rank}.{hvdata.size()}", "w") as log:
 class Trained(NamedTuple):
     rows: list[list[int]]  # of each step
     weights: list[float]
+    sizes: list[int]  # the numbers of trainers of all starts in which every rank began its loop
     begun: list[int]  # the step at which each start of the job began
     certificate: Path
     output: str
@@ -149,19 +160,43 @@ def train_with_kills(folder: Path, kills: list[tuple[str, int, int, int]], reade
         return _trained(folder, output)
 
 
-def train_under_the_launcher(folder: Path, kills: list[tuple[str, int, int, int]]) -> Trained:
-    """Runs the job once. horovod-data-run starts it again after each kill, always with 4 ranks."""
-    with _folder(folder):
+def train_under_the_launcher(
+    folder: Path, kills: list[tuple[str, int, int, int]], *options: str, bed: Any = None, slots: tuple[int, ...] = ()
+) -> Trained:
+    """Runs the job once, with 4 trainers. horovod-data-run starts it again after each kill.
+
+    options: more options of the launcher. bed: the job runs on these hosts, which have so many slots each.
+    """
+    with _folder(folder), bed or contextlib.nullcontext():
         (folder / "train.py").write_text(PROGRAM)
-        options = ["-np", "4", "--state", str(folder / "sets"), "--max-restarts", str(len(kills) + 1)]
+        words = ["-np", "4", "--state", str(folder / "sets"), "--max-restarts", str(len(kills) + 1), *options]
+        if bed is not None:
+            words += ["-H", ",".join(f"{name}:{count}" for name, count in zip(bed.names, slots))]
+        words += [sys.executable, str(folder / "train.py"), *_words(folder, kills)]
         env = {
             "HOROVOD_DATA_CERTIFICATE": str(folder / "certificate.json"),
             "HOROVOD_DATA_TIMEOUT": str(SILENT_SECONDS),
         }
-        words = [sys.executable, str(folder / "train.py"), *_words(folder, kills)]
-        job = run_launcher(*options, *words, env=env, timeout=60 + 60 * len(kills))
-        assert job.returncode == 0, job.output
+        with start_launcher(*words, env=env, bed=bed) as job:
+            if bed is not None:
+                _cut(bed, folder, job)
+            assert job.finish(60 + 60 * len(kills)) == 0, job.output
+            job.assert_gone()
         return _trained(folder, job.output)
+
+
+def _cut(bed: Any, folder: Path, job: Launched) -> None:
+    """Cuts off each host for which the program asks, until the next attempt has started or the launcher waits for it."""
+    while job.poll() is None:
+        for asked in folder.glob("cut.*[0-9]"):
+            host, said = bed.names.index(asked.read_text()), len(job.output)
+            asked.unlink()
+            bed.cut(host)
+            while not re.search(r"Attempt \d+ starts|The launcher waits", job.output[said:]):
+                assert job.poll() is None, job.output
+                time.sleep(0.05)
+            bed.reconnect(host)
+        time.sleep(0.05)
 
 
 def _words(folder: Path, kills: list[tuple[str, int, int, int]]) -> list[str]:
@@ -184,19 +219,21 @@ def _folder(folder: Path) -> Iterator[None]:
 
 def _trained(folder: Path, output: str) -> Trained:
     got: dict[int, list[int]] = {}
-    begun = []
+    begun, sizes = [], []
     for attempt in range(1, 1 + max(int(path.name.split(".")[1]) for path in folder.glob("rows.*"))):
         path = folder / f"begun.{attempt}"
         begun.append(int(path.read_text()) if path.exists() else -1)
         logs = sorted(folder.glob(f"rows.{attempt}.*"), key=lambda path: int(path.name.split(".")[2]))
         if not logs or len(logs) < int(logs[0].name.split(".")[3]):
             continue  # a rank was killed before its first step
+        sizes.append(len(logs))
         by_rank = [_rows_of(path) for path in logs]
         for step in sorted(set().union(*by_rank)):
             if all(step in of_rank for of_rank in by_rank):
                 got[step] = [row for of_rank in by_rank for row in of_rank[step]]
     weights = json.loads((folder / "weights").read_text())
-    return Trained([got[step] for step in range(len(got))], weights, begun, folder / "certificate.json", output)
+    rows = [got[step] for step in range(len(got))]
+    return Trained(rows, weights, sizes, begun, folder / "certificate.json", output)
 
 
 def _rows_of(path: Path) -> dict[int, Any]:
@@ -208,22 +245,33 @@ def _rows_of(path: Path) -> dict[int, Any]:
 def drawn(
     count: int, seed: int, kinds: tuple[str, ...] = KINDS, sizes: tuple[int, int] = (4, 3)
 ) -> list[tuple[str, int, int, int]]:
-    """Random kills, of a job of 4, 3, 4, ... ranks."""
+    """Random kills, of a job of 4, 3, 4, ... ranks. 20 of them are spread over the epochs."""
     draw = random.Random(seed)
     kills = []
     for number in range(count):
         ranks = sizes[number % 2]
         kind = kinds[number % len(kinds)]
         victim = 0 if "rename" in kind else draw.randrange(ranks)  # rank 0 alone renames
-        kills.append((kind, ranks, victim, draw.randint(2, 9)))
+        kills.append((kind, ranks, victim, draw.randint(2, 24)))
     return kills
 
 
 def same(trained: Trained, whole: Trained) -> None:
     """Asserts that a killed training has the rows, the weights and the certificate of an undisturbed one."""
-    assert trained.rows == whole.rows and len(whole.rows) == EPOCHS * STEPS
+    assert trained.rows == whole.rows and sum(map(len, whole.rows)) == EPOCHS * STEPS * ROWS
     np.testing.assert_allclose(trained.weights, whole.weights, atol=1e-5)
     compared = [sys.executable, "-m", "horovod_data.certificate", str(trained.certificate), str(whole.certificate)]
     answer = subprocess.run(compared, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert answer.stdout.count("in the same order") == EPOCHS
+
+
+def same_after_all(trained: Trained, whole: Trained, kills: list[tuple[str, int, int, int]]) -> None:
+    """Asserts that each kill has ended an attempt, the last of them behind the first epoch, and then the same as same()."""
+    assert len(trained.begun) == len(kills) + 1 and max(trained.begun) >= STEPS * 3 // 2, trained.begun
+    if os.geteuid() == 0:  # only root can make a disk that is full
+        assert "No space left on device" in trained.output, trained.output
+    # The launcher finds a stopped rank. Except: other ranks find it first if they wait for it in this library.
+    found = rf"horovod-data-run: .*(no sign of life for|has waited) {SILENT_SECONDS} s.*Attempt"
+    assert len(re.findall(found, trained.output)) == sum(kind == "stop" for kind, *_ in kills), trained.output
+    same(trained, whole)

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ranks import launch
 from ranks.slowness import slowness
@@ -96,10 +97,17 @@ class Launched(launch.RunningJob):
 
 @contextlib.contextmanager
 def start_launcher(
-    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None
+    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None, bed: Any = None
 ) -> Iterator[Launched]:
-    """Starts horovod-data-run with the MPI under test, and kills the job's processes at the end."""
-    job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
+    """Starts horovod-data-run with the MPI under test, and kills the job's processes at the end.
+
+    `bed`: a Bed of tests/cluster/bed.py. The launcher then runs on its first host, with Open MPI.
+    """
+    if bed is None:
+        job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
+    else:
+        path = f"{bed.environment['PATH'].partition(':')[0]}:{os.environ['PATH']}"
+        job = Launched([*bed.enter(), *LAUNCHER, *words], {**bed.environment, "PATH": path, **(env or {})}, cwd)
     try:
         yield job
     finally:

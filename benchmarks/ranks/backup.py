@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 import horovod_data as hvdata
-from ranks.setting import Batch
-from ranks.start import finish, in_turns, start
+from ranks.setting import Batch, Job
+from ranks.start import finish, in_turns, meet, start
 
 
 class Sleeping(tf.keras.Model):
@@ -45,16 +45,35 @@ class Timed(hvdata.callbacks.BackupAndRestore):
         super().on_train_batch_end(*arguments, **named)
         if self._since == 0:  # a set has begun
             held = time.perf_counter() - began
-            first, second = self.update(), self.update()
-            self.seconds.append(held + max(0.0, first - second))
+            self.seconds.append(held + more(self.model))
 
-    def update(self) -> float:
-        """Updates all variables, which copies those that a set still holds, and returns the seconds."""
-        began = time.perf_counter()
-        for part in [*self.model.weights, *self.model.optimizer.variables]:
-            if part.shape == self.model.nothing.shape:
-                part.assign_add(self.model.nothing)
-        return time.perf_counter() - began
+
+def more(model: Sleeping) -> float:
+    """The seconds by which an update of all variables takes longer than the next. A set holds variables on rank 0 alone.
+
+    Without a set the updates differ, too, if the ranks share cores.
+    """
+    first, second = update(model), update(model)
+    return max(0.0, first - second)
+
+
+def update(model: Sleeping) -> float:
+    """Updates all variables, which copies those that a set still holds, and returns the seconds."""
+    began = time.perf_counter()
+    for part in [*model.weights, *model.optimizer.variables]:
+        if part.shape == model.nothing.shape:
+            part.assign_add(model.nothing)
+    return time.perf_counter() - began
+
+
+def without_saves(model: Sleeping, job: Job, count: int) -> list[float]:
+    """What more() finds when no set is saved, that of the slowest rank."""
+    found = []
+    for _ in range(count):
+        meet(job.comm)
+        time.sleep(model.seconds)
+        found.append(more(model))
+    return list(map(max, zip(*job.comm.allgather(found))))
 
 
 def main() -> None:
@@ -78,9 +97,11 @@ def main() -> None:
 
         fits = in_turns(job, given["rounds"], 1, {"off": fit, "on": fit_with_backups})
         seconds = [each for backup in backups[1:] for each in backup.seconds]  # the first turn warms up
-        saves = list(map(max, zip(*job.comm.allgather(seconds))))
+        of_ranks = job.comm.allgather(seconds)
+        saves = list(map(max, zip(*of_ranks)))
+        more_ways = {"of rank 0": of_ranks[0], "none": without_saves(model, job, len(saves))}
         of_step = {way: [each / steps for each in values] for way, values in fits.items()}
-        results.append({"ranks": job.size, "mib": mib, "often": often, **of_step, "saves": saves})
+        results.append({"ranks": job.size, "mib": mib, "often": often, **of_step, "saves": saves, **more_ways})
     finish(job, given, results)
 
 

@@ -27,20 +27,20 @@ void KeepReserve() {
 }
 
 std::string NoThreads() {
-  return "this process can start no more threads: the limit is its user's (`ulimit -u`), its container's (pids), or "
-         "that of its memory (`ulimit -v`)";
+  return "this process can start no more threads. A limit is reached: of its user (`ulimit -u`), of its container "
+         "(pids), or of its memory (`ulimit -v`)";
 }
 
 Outcome Explained(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
     GiveBack(reserve.exchange(nullptr));  // for this text, and for texts that quote it
     return {kResourceExhausted,
-            "this process can have no more memory: its host's or its container's is used up, or its own "
-            "limit (`ulimit -v`)"};
+            "this process can have no more memory. The memory of its host or container is used up, or its own limit "
+            "(`ulimit -v`) is reached"};
   }
   if (std::strstr(thrown.what(), "random_device") != nullptr) {  // newer libraries throw system_error here
     return {kResourceExhausted,
-            "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
+            "this process can open no more files, such as /dev/urandom. Its own limit (`ulimit -n`) is reached"};
   }
   if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // std::thread throws it
     return {kResourceExhausted, NoThreads()};

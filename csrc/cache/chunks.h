@@ -14,8 +14,8 @@ namespace hvdata {
 // Not thread-safe. The blocks may outlive this object.
 class Chunks {
  public:
-  // `limit`: the most bytes of memory. Further blocks lie in files in `directory`. If it is empty, there
-  // are no files.
+  // `limit`: the most bytes of memory. Further blocks lie in files in `directory`. If `directory` is empty, there are
+  // no files.
   Chunks(uint64_t limit, std::string directory) : limit_(limit), directory_(std::move(directory)) {}
 
   // Gives a block whose memory begins at a multiple of 64 bytes. ResourceExhausted: there is no room.

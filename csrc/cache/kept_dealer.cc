@@ -134,8 +134,8 @@ Outcome KeptDealer::CheckOrder(const Loading::Look& look) {
     return {
         kDataLoss,
         "the epoch can't be restored: the pipeline does not yield the elements that it yielded before the checkpoint "
-        "was saved, so to go on would lose some rows and repeat others. Give every shuffle a seed, "
-        "and restore in a new process"};
+        "was saved. To go on would lose some rows and repeat others. Give every shuffle a seed, and restore in a new "
+        "process"};
   }
   checked_ = all || !restored_->loaded;
   return {};

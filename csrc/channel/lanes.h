@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only record of one reader's epoch: the shares that each trainer was sent, and the shares that it has
-// acknowledged. LaneOutput passes this on to the account of a verified channel (proof/account.h).
+// acknowledged. LaneOutput reports each change to the account of a verified channel (proof/account.h).
 //
 // Each trainer has a lane, which counts its own steps from 0. A trainer sends how many steps it has taken, and its
 // limit (credit.h). A lane never counts a step as taken before it was sent. Not thread-safe. The two schedules are two
@@ -32,7 +32,7 @@ struct Step {
   Position position() const { return Position(first + elements.size()); }
   size_t IndexOf(int trainer) const { return shares.size() == 1 ? 0 : static_cast<size_t>(trainer); }
   const Share& ShareOf(int trainer) const { return *shares[IndexOf(trainer)]; }
-  // The element of the trainer's share. A share after the last element is a filler, of no element.
+  // The element of the trainer's share. A share after the last element is a filler: it belongs to no element.
   uint64_t ElementOf(int trainer) const {
     const size_t owner = elements.size() == 1 ? 0 : IndexOf(trainer);
     return owner < elements.size() ? first + owner : ~0ull;
@@ -66,8 +66,8 @@ class Lanes {
   virtual void Finish(Outcome outcome) = 0;
   // Gated lanes send a step only when all groups have it. Allow() allows steps up to this one.
   virtual void Allow(DealtStep) {}
-  // Gated lanes, when the input has ended: gives the shares of all steps that are allowed after its end. Without shares
-  // there are no such steps.
+  // Gated lanes, when the input has ended: the other groups may have more steps. In each of these the trainers get the
+  // shares of this one. If it has no shares, this group sends none of these steps.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: called instead of Finish. The epoch ends before this step for all groups, even if this group has more
   // steps.
@@ -106,7 +106,7 @@ class Lanes {
   virtual DealtStep Oldest() const { return {}; }
   // Static: how many steps the trainer that is farthest ahead has taken. Closed lanes count, too.
   virtual DealtStep MostTaken() const { return {}; }
-  // The least number of steps that a lane, unless it is closed, may be sent ahead of its taken steps.
+  // The smallest window of all open lanes: how many steps a trainer may be sent beyond its taken steps.
   virtual uint64_t Window() const { return 1; }
 
   uint64_t dealt() const { return dealt_; }

@@ -373,7 +373,7 @@ std::string ReaderEpoch::Explain(int trainer) const {
            " s (a Python generator that sleeps can't be interrupted)";
   }
   if (pulled_.progress == wire::Pulled::Progress::kEnded && !alike_ && !input_over_)
-    return "the pipeline of " + me + " has ended, and the epoch ends when those of all readers have (shard=\"auto\")";
+    return "the pipeline of " + me + " has ended. The epoch ends with the last reader's pipeline (shard=\"auto\")";
   std::vector<std::string> slow;
   for (const int t : lanes_->WaitsFor(trainer, 1))
     slow.push_back(world_.GroupTrainerName(t) + (roster_[t].opened >= epoch_ ? "" : " (has not begun this epoch)"));

@@ -131,8 +131,8 @@ Outcome Checkpoint::Capture(State* state) {
   if (!saved.ok()) {
     state->replay = true;
     if (!std::exchange(logged_replay_, true)) {
-      Log(Where(), "the input can't be saved (" + saved.message.substr(0, 200) +
-                       "): a restore will run it again from its front and pass over what was delivered");
+      Log(Where(), "the state of the pipeline can't be saved (" + saved.message.substr(0, 200) +
+                       "). A restore runs the pipeline again from its beginning, and skips what was delivered");
     }
   }
   return of_input + of_elements > kMostState ? TooLarge(of_input, of_elements) : Outcome();
@@ -141,10 +141,10 @@ Outcome Checkpoint::Capture(State* state) {
 Outcome Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
   return InvalidArgument(
       "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
-      Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
-      Gib(of_input) +
-      " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a "
-      "smaller prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");
+      Gib(kMostState) + " can be saved. Batches that some rank has not taken yet have " + Gib(of_elements) +
+      ". The buffers of the pipeline (shuffle, prefetch) have " + Gib(of_input) +
+      ". Only this save has failed, so training can go on. Use a smaller prefetch=, smaller batches or a smaller "
+      "shuffle buffer, or save when an epoch is over");
 }
 
 void Checkpoint::KeepFinalStates() {
@@ -237,13 +237,12 @@ Outcome Checkpoint::Replay(const State& state) {
   if (!outcome.ok() || (input_->pulled() == state.pulled && same)) return outcome;
   return {
       kDataLoss,
-      "the input can't be restored: its state could not be saved, so it was run again, and the first " +
+      "the input can't be restored: its state could not be saved, so the pipeline was run again. Its first " +
           std::to_string(state.pulled) +
-          " elements are not those that it yielded before the checkpoint was saved; to go on "
-          "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
-          "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only "
-          "values "
-          "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0"};
+          " elements are not those that it yielded before the checkpoint was saved. To go on would lose some elements "
+          "and repeat others. Give every shuffle a seed, restore in a new process, or use a pipeline that TensorFlow "
+          "can save (no Python generators or functions). If only values differ (random augmentation), set "
+          "HOROVOD_DATA_CHECK_REPLAY=0"};
 }
 
 // Adds an element that was delivered after the state's account had been made. If the element was not dealt at that

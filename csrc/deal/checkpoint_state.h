@@ -23,7 +23,7 @@ struct CheckpointState {
   uint64_t trainers = 0;
   std::string mode;                   // batch and schedule
   uint64_t pulled = 0;                // elements that the input iterator has yielded
-  bool replay = false;                // the iterator can't be saved: a restore runs it again from its front
+  bool replay = false;                // the iterator can't be saved: a restore runs the pipeline again
   uint64_t number = 0;                // of the iterator, among the iterators of its dataset
   uint64_t fingerprint = 0;           // of the elements that the iterator has yielded
   std::vector<std::string> iterator;  // its own state

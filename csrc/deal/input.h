@@ -48,8 +48,8 @@ class Pipeline {
                                        std::optional<uint64_t> element = {}) const = 0;
 };
 
-// How several readers divide the elements of one dataset. Each reader pulls all elements, and its Next returns one of
-// each `readers` elements. The reader hashes all, so that the readers can compare them.
+// How several readers divide the elements of one dataset. Each reader pulls all elements, and its Next returns every
+// `readers`-th element. Each reader hashes all elements, so that the readers can compare them.
 struct Division {
   bool divides = false;
   uint64_t reader = 0, readers = 1;

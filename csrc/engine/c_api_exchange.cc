@@ -50,7 +50,7 @@ class Allgather {
     if (!outcome_.ok()) return outcome_;
     const Columns* columns = nullptr;
     HVDATA_RETURN_IF_ERROR(TakeColumns(all_, &columns));
-    if (columns->size() != 1) return {kInternal, "an allgather came with other than one tensor"};
+    if (columns->size() != 1) return {kInternal, "an allgather does not have exactly one tensor"};
     bytes->assign(columns->front().as<char>(), columns->front().memory.size);
     return {};
   }
@@ -86,7 +86,7 @@ Outcome Joined(const std::vector<BundlePtr>& bundles, std::string* all) {
     const Columns* columns = nullptr;
     HVDATA_RETURN_IF_ERROR(TakeColumns(bundle, &columns));
     if (columns->size() != 1 || columns->front().dtype != kBytes)
-      return {kInternal, "a part of an allgather came with other than one tensor of bytes"};
+      return {kInternal, "a part of an allgather is not exactly one tensor of bytes"};
     const uint64_t size = columns->front().memory.size;
     all->append(reinterpret_cast<const char*>(&size), sizeof size);
     all->append(columns->front().as<char>(), size);

@@ -32,7 +32,8 @@ struct hvdata_iterator {
   std::vector<hvdata_column> given;
 
   ~hvdata_iterator() { Clear(); }
-  // Releases the columns of the last share that the program has not taken over. A signal's handler may have raised first.
+  // Releases the columns of the last share that the program has not taken over. A signal's handler may have raised
+  // first.
   void Clear();
 };
 
@@ -41,8 +42,8 @@ namespace {
 
 // A numpy array refuses to be written. A torch tensor can't refuse.
 constexpr char kWritten[] =
-    "this program writes into a batch of loader(), which is read-only memory, and dies by that. Pass writable=True, or "
-    "make a new tensor: x = x + 1 in place of x.add_(1)";
+    "this program writes into a batch of loader(), which is read-only memory. The write ends this process. Pass "
+    "writable=True, or make a new tensor: x = x + 1 instead of x.add_(1)";
 
 thread_local std::string last_place;    // of the last hvdata_iterator_* call that failed
 thread_local std::string loader_state;  // of the last hvdata_iterator_save

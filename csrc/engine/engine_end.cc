@@ -116,7 +116,8 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
   });
   if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
   Log(world_.Here(), "is done. After " + std::to_string(serves_on_.Seconds()) + " s it still " +
-                         (world_.me().reads() ? "reads" : "keeps rows") + " for trainers that are not: " + StillHere() +
+                         (world_.me().reads() ? "reads" : "keeps rows") +
+                         " for trainers that are not done: " + StillHere() +
                          ". If one of them waits for this rank, for example in a collective, it waits for ever. Let "
                          "all ranks make the same number of steps");
   return false;

@@ -31,9 +31,9 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
 // call again, up to this number of times.
 constexpr int kMostRounds = 64;
 
-// Makes the link with a peer that has handed over its bells. `own`: the arena that this process lends to the peer;
-// null: the peer lends, and has handed over its `arena`. `number`: of the borrower among the lender's borrowers. Null:
-// `*why` gets the reason.
+// Makes the link with a peer that has handed over its bells. `own`: the arena that this process lends to the peer. If
+// it is null, the peer lends, and has handed over `arena`. `number`: the borrower's place among the lender's borrowers.
+// Returns null, with the reason in `*why`, if the link can't be made.
 std::unique_ptr<HostLink> Connect(const Offer& peer, Descriptor bells_fd, Descriptor arena,
                                   const std::shared_ptr<Arena>& own, uint32_t number, std::string* why) {
   const std::shared_ptr<Region> region = Region::Attach(std::move(bells_fd), sizeof(Bells), sizeof(Bells), why);
@@ -85,7 +85,7 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &no_memory);
   if (region && !region->Reserve(0, sizeof(Bells))) {
     region = nullptr;
-    no_memory = "the system has no memory for the counters that ranks wait at";
+    no_memory = "the system has no memory for the counters on which ranks wait";
   }
   // Without shared bells this process has no links. It still takes part in the collective calls.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
@@ -135,8 +135,9 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
     if (region) my_ends[i] = 'w';
   }
 
-  // Borrowers call, then lenders answer, then borrowers look for the answer. Between these steps all ranks meet in
-  // `gather`. So no other call waits. A caller that has sent no greeting when the lender looks is no rank of this job.
+  // Borrowers call, then lenders answer, then borrowers look for the answer. All ranks meet in `gather` after each of
+  // these steps, so no rank waits for a single call. All ranks have sent their greetings before a lender looks. So a
+  // caller without a greeting is no rank of this job.
   std::map<int, Descriptor> calls;  // by lender
   const auto borrow = [&](int m) {
     const Offer& offer = offers[static_cast<size_t>(m)];

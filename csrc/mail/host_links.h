@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways between processes of one host that need no MPI. A reader has a link with each trainer of its host. A porter
-// has a link with each rank that it receives for. A link is two rings and an arena, in memory that the reader or porter
-// lends.
+// Links between processes of one host, which carry messages without MPI. A reader has a link with each trainer of its
+// host. A porter has a link with each rank for which it receives. A link is two rings and an arena, in memory that the
+// reader or porter lends.
 //
 // A porter is a reader of its host, or the host's first rank. It receives small messages from other hosts for all ranks
 // of its host. So a reader sends one message to each host.
@@ -22,7 +22,7 @@
 
 namespace hvdata {
 
-// The way of payloads between processes of one host.
+// How payloads travel between processes of one host.
 enum class Payload : int {
   kAuto = 0,     // the cheapest way
   kMessage = 1,  // by MPI, as between hosts
@@ -74,8 +74,7 @@ class HostLink {
 using GatherTexts = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct HostLinks {
-  // Collective. If the system refuses a part of a link, that link is missing. Then this rank logs one line with the
-  // reason.
+  // Collective. If the system refuses a part of a link, the link is missing, and this rank logs the reason.
   HostLinks(const World& world, Payload given, uint64_t arena_bytes, const GatherTexts& gather);
 
   const Payload payload;

@@ -104,8 +104,8 @@ void Post::Send(int member, Header header, const Share* share) {
     ways_.send_by_mpi(member, std::move(packet));
     return;
   }
-  // BYE avoids the porter, because it must arrive after the messages of no channel. BECAUSE avoids it, too: it
-  // says why a step does not come, and a stopped porter may hold that step.
+  // BYE avoids the porter, because it must arrive after the messages of no channel. BECAUSE avoids the porter, too,
+  // because a stopped porter may be the reason that BECAUSE explains.
   const bool because = route->its_porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   packet.porter = bye || because ? -1 : route->its_porter;
   const bool numbered = route->numbers && !because;
@@ -177,7 +177,7 @@ void Post::LogFull(uint64_t bytes) {
   Log(world_->Here(), "there is no shared memory for a batch of " + kib(bytes) + " KiB (" + kib(usage.taken) + " of " +
                           kib(arena()->segment().arena) + " KiB in use, " + kib(usage.reserved) +
                           " KiB set aside by the system): batches without room travel as messages. "
-                          "HOROVOD_DATA_ARENA_MB sets its size" +
+                          "HOROVOD_DATA_ARENA_MB sets the size of this memory" +
                           (usage.short_of_memory
                                ? ". The system has no more memory: give this host's processes, or their container, more"
                                : ""));

@@ -3,7 +3,7 @@
 //   to this process itself: a queue;
 //   to a process of this host that shares memory with this one: a ring for headers and small payloads, the arena for
 //   large payloads;
-//   to all other processes: MPI, where small messages for another host go through its porter.
+//   to all other processes: MPI. Small messages for another host go through that host's porter.
 // A sender's messages of a channel are delivered in the order in which they were sent, also if their ways differ. BYE
 // is delivered after all of them. BECAUSE may overtake other messages.
 #pragma once
@@ -43,12 +43,12 @@ class Post : public Inbox {
 
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
 
-  // Sends a message to a member, which may be this process. Never waits and never delivers. So a caller may hold
-  // its own lock while it sends. Then its messages leave in the order of its decisions.
+  // Sends a message to a member, which may be this process. Never waits and never delivers. So a caller may hold its
+  // own lock while it sends, which keeps its messages in the order of its decisions.
   void Send(int member, wire::Header header, const Share* share = nullptr);
 
   // Allocates shared memory for a payload to `member` (-1: to any member of this host), so that Send needs no copy.
-  // Returns no data if Send takes another way for it, or if the arena is full.
+  // Returns no data if Send sends such a payload outside the arena, or if the arena is full.
   Block AllocateShared(int member, uint64_t bytes);
 
   // Copies blocks into shared memory, if Send would otherwise send them to `member` (as above) by MPI. Not copied:

@@ -49,7 +49,7 @@ class Inbox {
   virtual Destination DestinationFor(int member, const wire::Header& header) = 0;
   // Called when a whole packet has come. Packets of one member and channel come in the order in which they were sent.
   virtual void Arrived(int member, wire::Header header, Destination destination) = 0;
-  // Called on a porter that has got messages from `source` for `member`, a rank of its host. Their labels name
+  // Called on a porter that has got messages from `source` for `member`, a rank of its host. The messages' labels name
   // `source`.
   virtual void PassOn(int source, int member, wire::Envelope envelope) = 0;
   // Delivers the messages that came by all ways. True if it delivered something. Called after every nap, but at most

@@ -25,8 +25,9 @@ class Agreements {
 
   // Contributes to this member's next agreement, and returns its number. `what` names the call in texts.
   int64_t Begin(std::string mine, std::string what);
-  // Waits for the result of agreement `number`. It has a line for each different contribution, ordered by first member:
-  // each member and a space, then a tab, then the contribution. nullopt: the result does not come within `slice`.
+  // Waits for the result of agreement `number`. The result has a line for each different contribution, in the order of
+  // their first members. The line has each member and a space, then a tab, then the contribution. nullopt: the result
+  // does not come within `slice`.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
   // On the coordinator: answers all current and later agreements with this error.

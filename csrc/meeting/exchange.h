@@ -56,8 +56,8 @@ class Exchange {
   void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
   // Call it when the root has checked the parts of its gather. All ranks get this outcome.
   void EndGather(const std::string& name, uint64_t call, const Outcome& outcome);
-  // A rank that can't take part calls it instead of Scatter or Gather. It counts as a call of this name. If other ranks
-  // need this rank's rows, the call ends on all ranks with this error.
+  // A rank that can't take part calls this function instead of Scatter or Gather. That counts as a call of this name.
+  // If other ranks need this rank's rows, the call ends on all ranks with this error.
   void Refuse(const std::string& name, int root, const Outcome& why);
 
   void Handle(int member, wire::Header header, BundlePtr bundle);
@@ -80,7 +80,7 @@ class Exchange {
     Parts parts;
     Callback callback;
     Patience patience;
-    std::set<int> called = {};      // that have made the call: other ranks if this rank is the root, otherwise the root
+    std::set<int> called = {};      // trainers that have made the call; on a rank that is not the root, only the root
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
   };

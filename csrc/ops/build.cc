@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says which build this library is of, and which engine it uses.
+// Names the build of this library, and the engine that this library uses.
 #include <cstdint>
 
 #include "base/counters.h"
@@ -15,7 +15,7 @@ extern "C" {
 __attribute__((used)) extern const char hvdata_ops_built[] =
     "\"build\": \"" HVDATA_BUILD "\", \"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-// For tests: what this library sees of the core. There must be one copy of it in the process.
+// For tests: the session as this library sees it. The process must have only one copy of the core.
 uint64_t hvdata_ops_session(void) {
   const auto engine = hvdata::Engine::Current();
   return engine ? engine->session() : 0;

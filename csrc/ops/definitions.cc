@@ -60,8 +60,8 @@ REGISTER_OP("HorovodDataScatter")
     });
 
 // The root gets every rank's rows, in rank order. Other ranks get a tensor without rows. The parts of all ranks agree
-// in dtype and in all axes but the first. `label`, `order`, `call`: as of HorovodDataScatter. So is `refused`, but all
-// ranks fail. `rows`: on the root, the rows of each rank.
+// in dtype and in all axes but the first. `label`, `order`, `call`: as in HorovodDataScatter. `refused`: as there, but
+// the op fails on all ranks. `rows`: on the root, the rows of each rank.
 REGISTER_OP("HorovodDataGather")
     .Input("part: T")
     .Input("label: string")

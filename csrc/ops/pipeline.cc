@@ -28,8 +28,8 @@ namespace {
 constexpr char kPrefix[] = "HorovodData";
 constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset: many more than any job has
 
-// Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". For a stage that is
-// missing here, the reader's own share is copied, and TensorFlow rewrites the pipeline.
+// Stages that pass on the elements of their inputs, by the name of their op up to "Dataset". If a pipeline has another
+// stage, the reader's own share is copied, and TensorFlow rewrites the pipeline.
 constexpr std::array<std::string_view, 9> kPassing = {
     "Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat", "PrivateThreadPool", "Root", "Shard", "Skip"};
 // Stages that may stop before the end of an input.
@@ -79,7 +79,7 @@ std::function<void()> TfPipeline::Canceller() const {
 absl::Status TfPipeline::Finalize() {
   DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));
-  // If its elements are ready-made, and later stages only choose among them, there is nothing to rewrite, tune or
+  // If all elements are ready-made, and later stages only choose among them, there is nothing to rewrite, tune or
   // prefetch. TensorFlow's work for that would cost more than an element.
   if (Passes(*dataset, false, true)) {
     dataset->Ref();
@@ -88,8 +88,8 @@ absl::Status TfPipeline::Finalize() {
   }
   dataset_.reset(dataset);
   // The dataset itself holds ready-made tensors and caches in memory until the end of the epoch, if later stages only
-  // pass their elements on. Another user of a tensor is not enough. For example, the tensors of a flat_map belong to a
-  // dataset that is destroyed after its last element.
+  // pass their elements on. Other pipelines may free a tensor earlier. For example, the tensors of a flat_map belong to
+  // a dataset that is destroyed after its last element.
   keeps_tensors_ = Passes(*dataset, true, true);
   IteratorContext::Params params(ctx_);
   functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
@@ -118,8 +118,8 @@ absl::Status TfPipeline::MakeUpTo(uint64_t number) {
   return status;
 }
 
-// A seeded shuffle draws two seeds for each iterator of its dataset object. Makes it draw those of iterator `number`,
-// however often this process has iterated over the object, or parts of it, before.
+// A seeded shuffle draws two seeds for each iterator of its dataset object. This function makes the shuffle draw the
+// seeds of iterator `number`. It does not matter how many iterators of the object this process has made before.
 absl::Status TfPipeline::SetSeeds(uint64_t number) {
   DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));

@@ -52,8 +52,8 @@ absl::Status WithPlace(const std::string& channel, Call call) {
   return ToStatus(engine ? outcome.At(engine->world().Here("channel " + channel)) : outcome);
 }
 
-// Begins a use of the channel, which the dataset object ends. `*sink`: null on a dedicated reader. Its dataset can be
-// made, but not iterated.
+// Begins a use of the channel. The destructor of the dataset object ends the use. `*sink`: null on a dedicated reader,
+// whose dataset can't be iterated.
 Outcome BeginUse(const Arguments& arguments, const std::shared_ptr<Engine>& engine, std::shared_ptr<Sink>* sink) {
   if (engine && static_cast<int64_t>(engine->session()) != arguments.session) {
     return {kFailedPrecondition,

@@ -30,7 +30,7 @@ class ScatterOp : public ExchangeOp {
   absl::Status Finish(OpCall* call) const override {
     std::vector<Tensor> part;
     TF_RETURN_IF_ERROR(ToStatus(TakeTensors(call->result.bundle, &part)));
-    if (part.size() != 1) return absl::InternalError("a part came with other than one tensor");
+    if (part.size() != 1) return absl::InternalError("a part does not have exactly one tensor");
     if (part[0].dtype() != dtype_) {
       return absl::InvalidArgumentError("dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
                                         tensorflow::DataTypeString(part[0].dtype()) + " on " +

@@ -43,9 +43,9 @@ class OwnBuffer : public tensorflow::TensorBuffer {
   const std::shared_ptr<const void> owner_;
 };
 
-// Memory that others may read, also in other processes. So TensorFlow must not write results into it. TensorFlow checks
-// that by OwnsMemory(), but not for a slice. It does not write into a slice whose root has another user. A ForeignBuffer
-// is such a user.
+// Memory that this process and other processes may read. So TensorFlow must not write results into it. For a whole
+// tensor TensorFlow asks OwnsMemory(). Into a slice TensorFlow does not write if its root has another user. A
+// ForeignBuffer is such a user.
 class ForeignRoot : public OwnBuffer {
  public:
   using OwnBuffer::OwnBuffer;

@@ -80,13 +80,13 @@ uint64_t Holding::FirstUnit(uint64_t step) const {
   return run.unit + (step - run.step) * static_cast<uint64_t>(run.rows);
 }
 
-// With v of h + v hosts without trainers, v of h + v rows.
+// How many of these rows hosts without trainers hold: if they are v of n hosts, v / n of the rows.
 int64_t Holding::Spared(int64_t rows) const {
   const auto without = static_cast<int64_t>(without_trainers_.size()), all = static_cast<int64_t>(trainers_.size());
   return rows / all * without + rows % all * without / all;
 }
 
-// Of each trainer's elements, hosts without trainers hold their part, evenly spread over the epoch and the trainers.
+// Hosts without trainers hold Spared() of each trainer's elements. These elements are spread evenly over the epoch.
 int Holding::HolderOfElement(uint64_t element) const {
   const uint64_t trainers = keeper_of_rank_.size(), trainer = element % trainers;
   if (!without_trainers_.empty()) {
@@ -99,7 +99,8 @@ int Holding::HolderOfElement(uint64_t element) const {
 
 Holding::Place Holding::Find(uint64_t unit) const {
   if (whole_elements_) return {HolderOfElement(numbers_[unit]), unit, 0};
-  // Runs without rows have the same first unit as the next run. The last of these runs has the unit.
+  // A run without rows begins at the same unit as the next run. So the last run that begins at or before the unit has
+  // it.
   const Run& run = *std::prev(std::upper_bound(runs_.begin(), runs_.end(), unit,
                                                [](uint64_t wanted, const Run& r) { return wanted < r.unit; }));
   const uint64_t ahead = unit - run.unit, rows = static_cast<uint64_t>(run.rows);
@@ -143,7 +144,7 @@ std::vector<int64_t> Holding::RowsFor(uint64_t number, int64_t rows, int keeper)
     add(all.Begin(trainer), all.Size(trainer) - spared.Size(trainer));
   const auto other = std::find(without_trainers_.begin(), without_trainers_.end(), keeper);
   if (other == without_trainers_.end()) return its;
-  // Part p of the spared rows goes to the host that is p-th, counted from another host in each step.
+  // Part p of the spared rows goes to the p-th host without trainers. Each step begins to count at another host.
   const uint64_t others = without_trainers_.size();
   const auto place = static_cast<uint64_t>(other - without_trainers_.begin());
   const auto part = static_cast<int64_t>((place + others - number % others) % others);

@@ -146,7 +146,7 @@ Bookmark Account::Mark(uint64_t element) const {
   mark.before.rows = passed_.rows, mark.before.steps = passed_.steps;
   mark.first = first_;
   for (const Entry& entry : entries_) {
-    // A trainer has left without its share of an element that does not come again. So the element is not delivered.
+    // A trainer has departed without its share of an element that does not come again. So the element is not delivered.
     const bool lost = entry.open > 0 && first_ + mark.ahead.size() < element;
     if (lost) ++mark.before.unverified;
     mark.ahead.push_back(lost ? Element() : entry.element);

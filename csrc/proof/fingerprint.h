@@ -22,8 +22,8 @@ struct Digest {
 
   void Add(Fingerprint row);
   void Append(const Digest& behind);
-  // Adds rows of a sequence that other processes have other rows of. `behind`: how many rows of the sequence stand behind
-  // them. The digests of all processes, added with 0 behind, are the digest of the sequence.
+  // Adds some rows of a sequence. Other processes add the other rows. `behind`: how many rows of the sequence come
+  // after these rows. Then the digests of all processes, put together with `behind` 0, are the digest of the sequence.
   void Put(const Digest& between, uint64_t behind);
 };
 

@@ -59,7 +59,7 @@ struct Report {
 
   uint64_t most_listed = kMostListed;  // neither saved nor sent
 
-  // Adds the next element. CountShares adds its shares to `rows` and `steps`.
+  // Adds the next element, without its shares. CountShares adds these to `rows` and `steps`.
   void Add(const Element& element);
   // Adds the next elements, whose rows are unknown.
   void AddUnverified(uint64_t elements);

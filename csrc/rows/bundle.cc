@@ -99,7 +99,7 @@ Destination LandShare(const std::vector<wire::Component>& components, std::vecto
     } catch (const std::bad_alloc& error) {
       (void)Explained(error);  // frees the memory that is set aside for texts
       Log("there is no memory for the " + std::to_string(c.bytes) + " bytes of component " + std::to_string(i) +
-          " of a share that comes in. Use smaller batches or a smaller prefetch, or give this process more memory");
+          " of an incoming share. Use smaller batches or a smaller prefetch, or give this process more memory");
       return {};
     }
     if (!bundle->error.empty() && c.where == wire::Where::kMessage) {

@@ -53,7 +53,7 @@ struct Column {
 using Columns = std::vector<Column>;
 using ArenaPtr = std::shared_ptr<Arena>;
 
-// Smaller memory is copied into the header's message, which costs less than to share it.
+// Smaller memory is copied into the header's message, because sharing it would cost more.
 constexpr size_t kLeastShared = 16 << 10;
 // TensorFlow aborts on tensors whose memory does not begin at a multiple of this.
 constexpr size_t kAlignment = 64;

@@ -267,9 +267,8 @@ Outcome Cutter::AddWeight(bool padding, Columns* share) const {
     return {};
   }
   if (*rows < 0) {
-    return InvalidArgument("the rows of " + config_.component_names[0] +
-                           " can't get their weights: it says that it has " + std::to_string(*rows) +
-                           " rows. Fix the stage of the pipeline that makes it");
+    return InvalidArgument(config_.component_names[0] + " can't get weights: it says that it has " +
+                           std::to_string(*rows) + " rows. Fix the stage of the pipeline that makes it");
   }
   share->push_back(padding ? Weights(0, *rows) : Weights(*rows, 0));
   return {};

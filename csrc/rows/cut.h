@@ -42,12 +42,12 @@ class Cutter {
   Outcome OneAxis(const Columns& element, int64_t* rows) const;
   // Appends these rows of each component to `share`, and padding after them. No weights.
   Outcome CutRows(const Columns& element, const plan::Rows& rows, Columns* share) const;
-  // Makes the costs of the last `fillers` rows 0, and appends the weights of all rows, as far as the channel has these.
+  // If the share has costs, makes the costs of the last `fillers` rows 0. If the channel has weights, appends them.
   void Weigh(int64_t data, int64_t fillers, Columns* share) const;
 
   // ---- Fillers.
 
-  // CutEmpty needs to know this of each component of a share, except the weight.
+  // What CutEmpty must know about each component of a share, except the weight.
   struct Part {
     int32_t dtype = kFloat;
     Dims dims;
@@ -55,7 +55,7 @@ class Cutter {
   };
   using Model = std::vector<Part>;
   Model ModelOf(const Columns& share) const;
-  // The model before the first element, as far as the spec contains it.
+  // The model of a channel that has no element yet. It has what the spec contains.
   Model ModelOfSpec() const;
   // The share of a trainer that gets no element of a step. `trainer`: its number for error texts; -1: several trainers.
   Outcome CutFiller(const Columns& element, int trainer, Columns* share) const;

@@ -26,8 +26,8 @@ class Fingerprints {
   explicit Fingerprints(const ChannelConfig& config);
 
   // Returns one digest for each part of an element's rows. `first`: the element's first component. The parts are in
-  // ascending order. Rows between parts are left out. The hash of a ragged row is of its values and lengths, and that
-  // of a sparse row is of its entries. So a row's hash does not depend on the rows before it.
+  // ascending order. Rows between parts are left out. A ragged row's hash covers its values and lengths. A sparse row's
+  // hash covers its entries. So a row's hash does not depend on the rows before it.
   std::vector<proof::Digest> Rows(const Column* first, const std::vector<plan::Rows>& parts) const;
   // The number of the element's rows.
   size_t Count(const Column* first) const;
@@ -36,7 +36,8 @@ class Fingerprints {
   proof::ShareHash HashShare(const proof::Digest& rows, const Columns& share) const;
   // The hash of a share that has arrived. `rows`: the number of its rows without padding.
   proof::ShareHash Arrived(const Columns& share, uint64_t rows) const;
-  // The hash of a piece of a share (rows/gather.h), with its head. Its keeper and its trainer compute it in the same way.
+  // The hash of a piece of a share (rows/gather.h), with its head. Its keeper and its trainer compute it in the same
+  // way.
   proof::ShareHash HashPiece(const Columns& piece, uint64_t rows) const;
 
  private:

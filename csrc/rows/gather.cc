@@ -65,7 +65,7 @@ std::string WrongColumns(const Leaf& leaf, const Column* parts, const Column* li
   return "";
 }
 
-// The shape of one row, as far as all rows must have the same.
+// The part of a row's shape that must be the same for all rows.
 std::vector<int64_t> InnerShape(const Leaf& leaf, const Column* parts) {
   if (leaf.kind == Leaf::kSparse) return {parts[2].as<int64_t>() + 1, parts[2].as<int64_t>() + parts[2].count()};
   return {parts[0].dims.begin() + 1, parts[0].dims.end()};

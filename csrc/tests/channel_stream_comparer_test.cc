@@ -192,7 +192,7 @@ TEST_F(DividedTest, TheEndWaitsForTheResult) {
   source_->Epoch()->Finish({});
   EXPECT_EQ(Sent(), Texts{"r0 PULLED e1 67,1,1"}) << "no end yet";
   source_->OnWhy(0, 1, 1);
-  EXPECT_EQ(SentOf("has ended, and the epoch ends when those of all readers have").size(), 1u);
+  EXPECT_EQ(SentOf("has ended. The epoch ends with the last reader's pipeline").size(), 1u);
   source_->OnSave(0, 1, 5);
   EXPECT_EQ(source_->Linger(), Task::kSave);
   source_->TakeSaveRequests();

@@ -147,7 +147,8 @@ void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // the answer came too late
-  // Reader 0 read its clock at an unknown moment of the round trip. So its middle is wrong by at most half of the trip.
+  // Reader 0 read its clock at an unknown moment of the round trip. The middle of the trip is wrong by at most half of
+  // it.
   const Clock answer{asked_ + (back - asked_) / 2, pong.there, back - asked_, pong.zero, 0};
   asked_ = 0;
   if (clock_ != 0 && pong.clock == clock_) {

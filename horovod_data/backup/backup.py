@@ -145,8 +145,8 @@ class Backup:
         Args:
           data: a result of distribute_dataset(), perhaps with stages behind it, or of loader(). All calls get the same
             channel. Iterate over other data, such as those of a validation, without steps().
-          count: an epoch has so many steps. The next call goes on in the data, and begins them again at their end.
-            None: an epoch is one pass over the data. A call begins it anew.
+          count: the steps of an epoch. The next call goes on where the data are, and begins the data again at their end.
+            None: an epoch is one pass over the data. Each call begins a new pass.
 
         It raises the errors of a Loader's state_dict() and load_state_dict() too, or of tf.train.Checkpoint.
 

@@ -25,7 +25,7 @@ from ..job import state
 from ..native import bindings
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-# Exchanges begin so often, but at most once in a step. A signal takes effect after two of these times at the latest.
+# The time from one exchange to the next, unless a step is longer. A signal takes effect within twice this time.
 _EXCHANGE_SECONDS = 0.2
 _MOST_STEPS = 10_000
 _AGAIN_SECONDS = 1.0  # mpirun and a batch system may both send the same signal
@@ -57,7 +57,7 @@ class Leaving:
 
         Args:
           what: names the caller in texts.
-          seconds: a set is due so long after the last one, by the clock of rank 0. None: never.
+          seconds: the time after which the next set is due, by the clock of rank 0. None: never.
         """
         global _unheard
         self._what, self._seconds = what, seconds
@@ -66,7 +66,7 @@ class Leaving:
         self._process = os.getpid()
         self._came, _unheard = _unheard, 0  # the number of the signal
         self._term_at, self._term_time = -1, 0.0  # the step at which SIGTERM came, and when
-        self._why = ""  # all ranks leave
+        self._why = ""  # why all ranks leave
         self._theirs: dict[int, Any] = {}  # the program's handlers
         self._steps = 0
         self._at = 1  # the step of the next exchange
@@ -93,7 +93,7 @@ class Leaving:
         self.close()
 
     def saved(self) -> None:
-        """Call it when a set was saved, also by another reason. The clock starts again."""
+        """Call it when a set was saved, for any reason. The clock starts again."""
         self._last_set, self._saved = time.monotonic(), True
 
     def after_step(self) -> Decision:
@@ -131,8 +131,10 @@ class Leaving:
         """
         status = self._job.settings.leave_status
         if self._rank == 0:
-            kept = "have saved a set" if saved else "could save no set, so the set before counts,"
-            say(explain(f"{self._what}: {self._why}. All ranks {kept} after {step} and leave with status {status}"))
+            kept = "have saved a set" if saved else "could not save a set"
+            before = "" if saved else "The set before counts"
+            what = f"{self._what}: {self._why}. All ranks {kept} after {step} and leave with status {status}"
+            say(explain(what, before))
         self._came = 0
         for number in self._theirs:  # a repeated signal must not kill this rank in its exit
             signal.signal(number, signal.SIG_IGN)

@@ -30,7 +30,7 @@ STATE = "HOROVOD_DATA_STATE"  # the variable that names the directory
 _ended: "collections.Counter[str]" = collections.Counter()  # the trainings that have ended in each directory
 
 _OF_RANK = "horovod_data.of_rank"  # the attribute of an error that has the number of its rank
-EXIT_SECONDS = 3.0  # after an error, an exit waits so long for the set that is being written
+EXIT_SECONDS = 3.0  # after an error, an exit waits at most this time for the set that is being written
 
 # Writes a rank's part, which is in memory, into a folder. Or the error for which there is no part.
 Part = Union[Callable[[str], None], Exception]
@@ -74,7 +74,7 @@ _newest: Optional[_Writing] = None  # of this process
 
 
 def wait(seconds: Optional[float] = None) -> None:
-    """Waits until this process writes no set, at most so many seconds. Its error, if there is one, is kept. Local."""
+    """Waits until this process writes no set, at most `seconds`. An error of the write is kept. Local."""
     if _newest is not None:
         _newest.join(seconds)
 

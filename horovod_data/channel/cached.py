@@ -59,7 +59,7 @@ class Keeper:
         self.dealer = reader_thread.Dealer(reading)
 
     def begin(self, kept: int, label: str) -> None:
-        """Both channels have been made."""
+        """Starts the thread's work. Call it when both channels have been made."""
         self._kept = kept
         self.dealer.begin(kept, label)
 
@@ -103,7 +103,7 @@ def parts(trainers: Sequence[str], keepers: Sequence[str], rows: int, remainder:
 
 
 def check_size(job: state.Job, options: Options, spec: Any, elements: int, said: Said) -> None:
-    """Raises ResourceExhaustedError if it is known now that the data don't fit in the memory of the hosts.
+    """Raises ResourceExhaustedError if it is already known that the data don't fit in the memory of the hosts.
 
     `elements`: of all readers. `said`: the contributions of all processes.
     """
@@ -116,7 +116,7 @@ def check_size(job: state.Job, options: Options, spec: Any, elements: int, said:
     if options.batch == "global":
         (rows, *_) = specs.components(spec)[0].shape or (0,)
     else:
-        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as so many rows are
+        rows = len(trainers) * len(keepers)  # whole elements are divided evenly, as this number of rows is
     for keeper, held in zip(
         keepers, parts(trainers, [job.hosts[rank] for rank in keepers], rows or 0, options.remainder)
     ):

@@ -47,7 +47,7 @@ def read_iterable(
     count = UNKNOWN if function is not None else first.count
     if divides and count >= 0:
         count = (count - reader + readers - 1) // readers
-    held = [first]  # if there is a function: until an epoch has begun
+    held = [first]  # with a function: empty when an epoch has begun
 
     def deal(channel: int, epoch: int, number: int) -> None:
         if function is None:
@@ -139,7 +139,10 @@ class Iterables:
         self._yielded = 0
 
     def start_from(self, state: bytes, number: int) -> None:
-        """Makes an iterator from a state of save(). An iterator of peek() stays for the next epoch if this one is over."""
+        """Makes an iterator from a state of save().
+
+        If the state's epoch was over, makes none. An iterator that peek() made stays for the next epoch.
+        """
         saved = Saved(*pickle.loads(state))
         self._restored, self._asked, self._ended = state, False, saved.ended
         if saved.ended:
@@ -179,11 +182,11 @@ class Iterables:
         return self._kept
 
     def save(self) -> Optional[bytes]:
-        """The state behind the last element of next(). None: the source has none.
+        """The state behind the last element of next(). None: the source has no state.
 
-        A source's own state is that of the epoch only after the first element. Before it, the result is the state from
-        which the epoch began. Without one it is None, so a restore begins the source anew. A source that has ended may
-        begin anew when its state is restored, so the result then says that it has ended.
+        Before the first element, the source's own state may be that of another epoch. So the result is the state from
+        which this epoch began. None: it began without one, and a restore begins the source anew. Some sources begin anew
+        from a state of their end, so the result notes the end instead.
         """
         if self._ended:
             return pickle.dumps(tuple(Saved(None, self._yielded, True)))
@@ -258,7 +261,7 @@ def _check_costs(spec: Any) -> None:
     """Raises ValueError if `weigh` returns something else than one cost for each row. `spec`: of (element, costs)."""
     element, costs = spec
     if costs.dtype != "float32":
-        what = f"weigh= returned an array of {costs.dtype}, and no numbers"
+        what = f"weigh= returned an array of {costs.dtype} instead of numbers"
         raise explained(ValueError, what, "Let it return a vector with the cost of each row", where="")
     first = leaves(element)[0][1]
     if costs.rank != min(first.rank, 1):

@@ -44,7 +44,7 @@ EMPTY = "empty"
 
 
 def steps_of(count: int, spec: Any, options: Options, trainers: int, with_rows: Optional[int]) -> int:
-    """The number of steps in an epoch of `count` elements. Both may be INFINITE or UNKNOWN, as in tf.data.
+    """The number of steps in an epoch of `count` elements. Both numbers may be INFINITE or UNKNOWN, as in tf.data.
 
     `with_rows`: the number of elements with at least one row for each trainer (Reading.steps). None: unknown.
     """

@@ -30,7 +30,7 @@ class Saved(NamedTuple):
 
     state: Any
     yielded: int  # the elements before it in its epoch
-    ended: bool  # the source had ended. There is no state then, because some sources begin anew at a state of their end
+    ended: bool  # the source had ended. Then `state` is None, because some sources begin anew from a state of their end
 
 
 def stateful(source: Any, iterator: Any) -> Optional[Stateful]:
@@ -46,7 +46,7 @@ def stateful(source: Any, iterator: Any) -> Optional[Stateful]:
 
 
 def check_whole(source: Any) -> None:
-    """Raises ValueError if the source's state leaves rows out. The source is then read again from its front."""
+    """Raises ValueError if the source's state leaves rows out. Then a restore reads the source from its beginning."""
     if _has_shuffle_buffer(_hugging_face(source)):
         raise explained(ValueError, "the state of Hugging Face's shuffle() leaves out the rows in its buffer", where="")
 

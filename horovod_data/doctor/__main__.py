@@ -8,21 +8,17 @@ reports for all ranks.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 import shlex
 import shutil
 import sys
-import time
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
 from ..errors import show_any_text
 from ..job import launch_checks
+from ..native import bindings
 from . import environment, libraries, machine, selftest
 from .findings import Finding, as_json, as_text, error, ok, status
-
-_HEAD_START = 10.0  # seconds; another rank's status ends the job, so rank 0 reports before other ranks exit
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -49,12 +45,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     launcher = launch_checks.find_launcher(os.environ)
     launched = launcher is not None and launcher.size > 1 and not given.no_self_test
     found = in_job(given.seconds) if launched else alone(given)
-    if found is None:
-        return 0
-    width = max(80, shutil.get_terminal_size((120, 24)).columns)
-    print(as_json(found) if given.json else as_text(found, width), flush=True)
-    if launched and status(found) != 0 and launch_checks.rank_before_mpi(os.environ):
-        time.sleep(_HEAD_START)  # usually the end of rank 0 also ends this process
+    if found:
+        width = max(80, shutil.get_terminal_size((120, 24)).columns)
+        print(as_json(found) if given.json else as_text(found, width), flush=True)
     return status(found)
 
 
@@ -74,49 +67,26 @@ def alone(given: argparse.Namespace) -> list[Finding]:
         return found + [selftest.skipped(launcher, mpi, environment.only_srun(os.environ))]
     environ = environment.without_launcher(os.environ) if launch_checks.find_launcher(os.environ) else os.environ
     for payload in ("arena", "message"):
-        told = selftest.run(payload, given.np, given.seconds, launcher, environ)
-        found += selftest.judge(told, payload, launcher, mpi, environ)
-        if not told.get("started"):  # if it did not start, it would not start with the other payload
+        output = selftest.run(payload, given.np, given.seconds, launcher, environ)
+        found += selftest.judge(output, payload, launcher)
+        if not output.get("started"):  # if it did not start, it would not start with the other payload
             break
     return found
 
 
-def in_job(seconds: float) -> Optional[list[Finding]]:
-    """The findings about the job of which this process is a rank. Collective over it. None: only rank 0 reports."""
-    mine = machine.check() + environment.ours(os.environ)
-    told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
-    ranks = told.get("ranks")
-    if ranks is None and told.get("done") and not told.ended:
-        return None
-    if ranks is None and launch_checks.rank_before_mpi(os.environ):  # rank 0 reports the rest
-        found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
-        me = f"{launch_checks.place_before_mpi(os.environ)}, according to its launcher"
-        return [ok("this process.is", me), *(one for one in found if one.level != "ok")]
-    # The process of run_as_rank() has loaded the core, so no other process loads it. judge() looks at how that process
-    # ended.
-    looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
-    mpi = libraries.mpi_of(looks["core"])
-    return [
-        *(mine if ranks is None else _by_host(ranks)),
-        *libraries.check(looks),
-        *environment.launched(os.environ, mpi),
-        *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ),
-    ]
+def in_job(seconds: float) -> list[Finding]:
+    """On rank 0, the findings about the job of which this process is a rank, otherwise none. Collective over the job.
 
+    An error of init() has its own advice, so it is raised.
+    """
+    from . import rank  # it needs NumPy
 
-def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:
-    """The findings of the first rank of each host. If all hosts have the same finding, it comes once."""
-    hosts: dict[str, list[Finding]] = {}
-    for rank in ranks:
-        hosts.setdefault(rank["host"], [Finding(**one) for one in rank["findings"]])
-    found: list[Finding] = []
-    for name in dict.fromkeys(one.name for findings in hosts.values() for one in findings):
-        same = {host: one for host, findings in hosts.items() for one in findings if one.name == name}
-        if len(set(same.values())) == 1 and len(same) == len(hosts):
-            found.append(next(iter(same.values())))
-        else:
-            found += [dataclasses.replace(one, value=f"{host}: {one.value}") for host, one in same.items()]
-    return found
+    ranks = rank.measure(rank.join(), seconds)
+    if not ranks:
+        return []
+    mpi = launch_checks.mpi_name(str(bindings.build_info()["mpi"]))
+    found = machine.check() + environment.launched(os.environ, mpi) + environment.ours(os.environ)
+    return found + selftest.of_this_job(ranks, mpi, os.environ)
 
 
 if __name__ == "__main__":

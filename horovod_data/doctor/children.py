@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 _MARK = "@horovod_data.doctor "
 _GRACE_SECONDS = 5.0  # how long a launcher may take to end its ranks
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Output:
     """The output of a process. After a crash, `records` has all records that the process sent before."""
 
     records: list[dict[str, Any]]
@@ -32,17 +32,17 @@ class Told:
         """The value of `key` in the last record that has it, or None."""
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
-    def end(self) -> str:
-        return f"ended {self.ended}: {self.last_words()}"
-
-    def last_words(self) -> str:
+    def reason(self) -> str:
         """The last three lines of stderr without decoration. They usually have the reason for the end."""
-        said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
-        telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
-        return " / ".join((telling or said)[-3:])
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
+        plain = [line for line in lines if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
+        return " / ".join((plain or lines)[-3:])
+
+    def ending(self) -> str:
+        return f"ended {self.ended}: {self.reason()}"
 
 
-def say(**record: Any) -> None:
+def send(**record: Any) -> None:
     """Called in a child process. Sends a record in one write, because other ranks write to the same stdout."""
     sys.stdout.flush()
     os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
@@ -53,16 +53,13 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None) -> Told:
-    """Runs a command to its end, or for `limit` seconds. `env`: its whole environment. None: that of this process."""
+def run(command: Sequence[str], limit: float, env: Mapping[str, str]) -> Output:
+    """Runs a command to its end, or for `limit` seconds. `env`: its whole environment."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given = None if env is None else dict(env)
-        try:  # the child inherits all descriptors, because it may take this process's place in a job
-            child = subprocess.Popen(
-                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=given, close_fds=False
-            )
+        try:
+            child = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env))
         except OSError as failure:
-            return Told([], f"before it began ({failure})", str(failure))
+            return Output([], f"before it began ({failure})", str(failure))
         try:
             ended = _end(child.wait(limit))
         except subprocess.TimeoutExpired:
@@ -71,17 +68,9 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
             _stop(child)
         out.seek(0)
         err.seek(0)
-        return Told(records(out.read().decode(errors="replace")), ended, err.read().decode(errors="replace"))
-
-
-def records(text: str) -> list[dict[str, Any]]:
-    """The records in the text of a stdout."""
-    found = []
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):
-            if line.startswith(_MARK):
-                found.append(dict(json.loads(line[len(_MARK) :])))
-    return found
+        lines = out.read().decode(errors="replace").splitlines()
+        records = [json.loads(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)]
+        return Output(records, ended, err.read().decode(errors="replace"))
 
 
 def _end(status: int) -> str:

@@ -68,8 +68,8 @@ def as_text(findings: Sequence[Finding], width: int = 120) -> str:
             if finding.advice:
                 lines += _wrapped(finding.advice, f"{'':<{_NAME_WIDTH + 3}}-> ", " " * (_NAME_WIDTH + 6), width)
     counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
-    told = [counted(count, level) for level, count in counts.items() if count]
-    lines += ["", f"Found: {', '.join(told)}." if told else "All is well."]
+    problems = [counted(count, level) for level, count in counts.items() if count]
+    lines += ["", f"Found: {', '.join(problems)}." if problems else "All is well."]
     return "\n".join(lines)
 
 

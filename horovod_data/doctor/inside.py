@@ -22,34 +22,28 @@ from ..native import bindings, loader
 from . import children
 
 
-def look_at_core() -> bool:
-    """Loads the C++ core, without MPI_Init. Returns whether it can be loaded."""
+def look_at_core() -> None:
+    """Loads the C++ core, then starts MPI as a job of one process."""
     try:
         loader.load_core()
     except ImportError as failure:
-        children.say(core_error=str(failure))
-        return False
-    children.say(
+        children.send(core_error=str(failure))
+        return
+    children.send(
         core=bindings.build_info(),
         core_path=str(loader.core_path()),
         libraries=loader.mpi_libraries(),
         mpi_text=mpi_text(),
     )
-    return True
-
-
-def look_at_mpi() -> None:
-    """Loads the core, then starts MPI as a job of one process."""
-    if look_at_core():
-        bindings.mpi_init()
-        children.say(thread_level=bindings.mpi_query().thread_level.name)
+    bindings.mpi_init()
+    children.send(thread_level=bindings.mpi_query().thread_level.name)
 
 
 def look_at_tensorflow() -> None:
     """Imports TensorFlow, then loads our ops."""
 
     def fits(tf: Any) -> dict[str, Any]:
-        children.say(abi=int(tf.sysconfig.CXX11_ABI_FLAG), path=os.path.dirname(tf.__file__))
+        children.send(abi=int(tf.sysconfig.CXX11_ABI_FLAG), path=os.path.dirname(tf.__file__))
         try:
             loader.load_ops()
         except ImportError as failure:
@@ -62,7 +56,7 @@ def look_at_tensorflow() -> None:
 def look_at_horovod() -> None:
     """Imports Horovod for TensorFlow. Without TensorFlow, imports Horovod for PyTorch, or its top module alone."""
     of = next((one for one in ("tensorflow", "torch") if importlib.util.find_spec(one)), "")
-    children.say(framework=of)
+    children.send(framework=of)
 
     def built(hvd: Any) -> dict[str, Any]:
         home = os.path.dirname(os.path.dirname(hvd.__file__))
@@ -86,15 +80,15 @@ def look_at_mpi4py() -> None:
 def _look(package: str, module: str, more: Callable[[Any], dict[str, Any]]) -> None:
     """Imports a package and its module, and sends what it finds in them."""
     if importlib.util.find_spec(package) is None:
-        children.say(installed=False)
+        children.send(installed=False)
         return
     try:
-        children.say(version=str(importlib.import_module(package).__version__))
+        children.send(version=str(importlib.import_module(package).__version__))
         found = more(importlib.import_module(module))
     except Exception as failure:
-        children.say(error=f"{type(failure).__name__}: {failure}")
+        children.send(error=f"{type(failure).__name__}: {failure}")
         return
-    children.say(**found, libraries=loader.mpi_libraries())
+    children.send(**found, libraries=loader.mpi_libraries())
 
 
 def mpi_text() -> str:
@@ -110,7 +104,7 @@ def mpi_text() -> str:
     return text.value.decode(errors="replace")
 
 
-_LOOKS = {"core": look_at_mpi, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
+_LOOKS = {"core": look_at_core, "tensorflow": look_at_tensorflow, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
 
 if __name__ == "__main__":
     children.end_with_parent()

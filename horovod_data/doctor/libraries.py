@@ -12,7 +12,7 @@ from typing import Mapping, Optional
 from ..job import launch_checks, unaveraged
 from ..native.bindings import ThreadLevel
 from . import children, environment
-from .children import Told
+from .children import Output
 from .findings import Finding, error, ok, sentences, warning
 
 _REBUILD_HOROVOD = (
@@ -21,29 +21,29 @@ _REBUILD_HOROVOD = (
 _LIMIT = 120.0  # seconds; importing TensorFlow from a slow file system takes long
 
 
-def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, Told]:
-    """Runs the checks of `inside` at the same time, each in a process. `core`: the result for "core", if it is known."""
+def look(environ: Mapping[str, str]) -> dict[str, Output]:
+    """Runs the checks of `inside` at the same time, each in a process."""
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
 
-    def told(what: str) -> Told:
+    def output(what: str) -> Output:
         return children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env)
 
-    looks = ["core"] * (core is None) + ["tensorflow", "horovod", "mpi4py"]
+    looks = ["core", "tensorflow", "horovod", "mpi4py"]
     with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
-        return {**({"core": core} if core else {}), **dict(zip(looks, pool.map(told, looks)))}
+        return dict(zip(looks, pool.map(output, looks)))
 
 
-def mpi_of(core: Told) -> Optional[str]:
+def mpi_of(core: Output) -> Optional[str]:
     """mpi_name() of the MPI that the core was built with, or None."""
     return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
 
 
-def _why(told: Told) -> str:
+def _why(output: Output) -> str:
     """Why a package can't be imported."""
-    return str(told.get("error") or f"it {told.end()}")
+    return str(output.get("error") or f"it {output.ending()}")
 
 
-def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
+def check(looks: Mapping[str, Output], only_srun: bool = False) -> list[Finding]:
     """The findings about all results of look(). `only_srun`: Slurm's srun is the only launcher."""
     core = looks["core"]
     return [
@@ -57,69 +57,71 @@ def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
     ]
 
 
-def tensorflow(told: Told, core: Told) -> Finding:
+def tensorflow(output: Output, core: Output) -> Finding:
     """TensorFlow is optional. If it is installed, it must work, and our ops must fit it."""
-    name, version, built = "software.TensorFlow", told.get("version"), core.get("core")
-    if told.get("installed") is False:
+    name, version, built = "software.TensorFlow", output.get("version"), core.get("core")
+    if output.get("installed") is False:
         return ok(name, "not installed: loader() works without it; distribute_dataset() needs it")
-    if not told.get("path"):
+    if not output.get("path"):
         to_do = "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor"
-        return error(name, f"can't be imported: {_why(told)}", to_do)
-    value = f"{version}, C++11 ABI {told.get('abi')}, {told.get('path')}"
-    if built and told.get("ops_error"):
-        what, to_do = sentences(str(told.get("ops_error")))
+        return error(name, f"can't be imported: {_why(output)}", to_do)
+    value = f"{version}, C++11 ABI {output.get('abi')}, {output.get('path')}"
+    if built and output.get("ops_error"):
+        what, to_do = sentences(str(output.get("ops_error")))
         if built["tensorflow"] is None:
             return warning(
                 name, f"{value}; {what}", f"distribute_dataset() needs this library, and loader() does not. {to_do}"
             )
         return error(name, f"{value}; {what}", to_do)
-    if built and told.ended:
-        return error(name, f"{value}; loading our ops {told.end()}", "Rebuild horovod_data against this TensorFlow")
+    if built and output.ended:
+        return error(
+            name, f"{value}; loading our ops {output.ending()}", "Rebuild horovod_data against this TensorFlow"
+        )
     return ok(name, value)
 
 
-def ours(core: Told) -> Finding:
+def ours(core: Output) -> Finding:
     name, built = "software.horovod_data", core.get("core")
     if core.get("core_error"):
         what, to_do = sentences(str(core.get("core_error")))
         return error(name, what, to_do or "Rebuild horovod_data")
     if not built:
-        return error(name, f"loading its C++ core {core.end()}", "Rebuild it with this MPI")
+        return error(name, f"loading its C++ core {core.ending()}", "Rebuild it with this MPI")
     of = f"for TensorFlow {built['tensorflow']}" if built["tensorflow"] else "without TensorFlow"
     return ok(name, f"{core.get('core_path')}, built {of}, C++11 ABI {built['cxx11_abi']}, and {mpi_of(core)}")
 
 
-def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
+def mpi(core: Output, only_srun: bool = False) -> list[Finding]:
     if not core.get("core"):
         return []
     text = str(core.get("mpi_text") or core.get("core")["mpi"])
     device = re.search(r"Device:\s*(\S+)", text)
     paths = ", ".join(core.get("libraries") or []) or "path not known"
-    told = [ok("MPI.library", f"{mpi_of(core)}{f' ({device[1]})' if device else ''}, {paths}")]
+    found = [ok("MPI.library", f"{mpi_of(core)}{f' ({device[1]})' if device else ''}, {paths}")]
     if level := core.get("thread_level"):
         try:
             launch_checks.check_thread_level(ThreadLevel[level], True, str(mpi_of(core)))
-            told.append(ok("MPI.thread level", f"MPI_THREAD_{level}"))
+            found.append(ok("MPI.thread level", f"MPI_THREAD_{level}"))
         except RuntimeError as refused:
-            told.append(error("MPI.thread level", *sentences(str(refused))))
+            found.append(error("MPI.thread level", *sentences(str(refused))))
     elif core.ended:
-        value = f"MPI_Init_thread in a single process {core.end()}"
+        value = f"MPI_Init_thread in a single process {core.ending()}"
         if only_srun:
             why = "A plain `python train.py` can't start MPI here. Ranks that srun starts may do so without MPI's own programs"
-            told.append(warning("MPI.start", value, f"{why} (Open MPI: orted): start the doctor by srun"))
+            found.append(warning("MPI.start", value, f"{why} (Open MPI: orted): start the doctor by srun"))
         else:
             why = "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: orted)"
-            told.append(error("MPI.start", value, f"{why}; try `mpirun -np 1 hostname`"))
-    return told
+            found.append(error("MPI.start", value, f"{why}; try `mpirun -np 1 hostname`"))
+    return found
 
 
-def horovod(told: Told, tensorflow: Told, core: Told) -> Finding:
+def horovod(output: Output, tensorflow: Output, core: Output) -> Finding:
     """Horovod is optional. If it is installed, it must work and support MPI."""
-    name, version, built, framework = "software.Horovod", *map(told.get, ("version", "built", "framework"))
-    if told.get("installed") is False:
+    name, version, built, framework = "software.Horovod", *map(output.get, ("version", "built", "framework"))
+    if output.get("installed") is False:
         return ok(name, "not installed: horovod_data works without it")
     if not version:
-        return error(name, f"can't be imported: {_why(told)}", "Reinstall Horovod")
+        return error(name, f"can't be imported: {_why(output)}", "Reinstall Horovod")
     if not framework:
         return ok(name, f"{version}, not tried, because neither TensorFlow nor PyTorch is installed")
     if framework == "tensorflow" and not tensorflow.get("path"):
@@ -127,15 +129,15 @@ def horovod(told: Told, tensorflow: Told, core: Told) -> Finding:
     of = {"tensorflow": "TensorFlow", "torch": "PyTorch"}[framework]
     rebuild = _REBUILD_HOROVOD.format(of.upper())
     if not built:
-        value = f"{version}, but horovod.{framework} can't be imported: {_why(told)}"
+        value = f"{version}, but horovod.{framework} can't be imported: {_why(output)}"
         to_do = f"rebuild it for this {of}: `{rebuild}`"
         if framework == "torch":
             return warning(name, value, f"If your program imports horovod.torch, {to_do}")
         return error(name, value, f"init() would go on without Horovod: {to_do}")
     controllers = ", ".join(what for what, there in built.items() if there)
     value = f"{version}, built with {controllers or 'no controller at all'}"
-    if built["mpi"] and told.get("keras"):
-        what = f"{value}; its Keras layer is for Keras 2, and this is Keras {told.get('keras')}"
+    if built["mpi"] and output.get("keras"):
+        what = f"{value}; its Keras layer is for Keras 2, and this is Keras {output.get('keras')}"
         return warning(name, what, unaveraged.TO_DO)
     if built["mpi"]:
         return ok(name, value)
@@ -143,17 +145,17 @@ def horovod(told: Told, tensorflow: Told, core: Told) -> Finding:
     return error(name, value, f"{needed}: `{rebuild}`")
 
 
-def mpi4py(told: Told) -> Finding:
+def mpi4py(output: Output) -> Finding:
     name = "software.mpi4py"
-    if told.get("installed") is False:
+    if output.get("installed") is False:
         return ok(name, "not installed: only init(comm=...) needs it")
-    if told.get("libraries") is None:
+    if output.get("libraries") is None:
         to_do = "Build it with this MPI: `MPICC=mpicc pip install --force-reinstall --no-binary mpi4py mpi4py`"
-        return warning(name, f"can't be imported: {_why(told)}", f"Only init(comm=...) needs it. {to_do}")
-    return ok(name, f"{told.get('version')}, {launch_checks.mpi_name(told.get('mpi'))}")
+        return warning(name, f"can't be imported: {_why(output)}", f"Only init(comm=...) needs it. {to_do}")
+    return ok(name, f"{output.get('version')}, {launch_checks.mpi_name(output.get('mpi'))}")
 
 
-def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
+def one_mpi(looks: Mapping[str, Output]) -> list[Finding]:
     """Says whether the core, Horovod and mpi4py use the same MPI library. Two libraries in one process see two jobs."""
     name = "MPI.one library"
     shown = {"core": "horovod_data", "horovod": "Horovod", "mpi4py": "mpi4py"}

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a real job, and judges it: the start, the rows that arrive, the pace of each lane, and the way of its
-batches."""
+"""Runs a real job, and judges it: the start, the rows that arrive, the steps per second, and the way of its batches."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ import collections
 import re
 import shlex
 import sys
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 from ..errors import counted
 from ..job import launch_checks
 from . import children, environment
-from .children import Told
+from .children import Output
 from .findings import Finding, error, ok, sentences, warning
 
 _LIMIT = 120.0  # seconds for a whole job; each wait inside it has a shorter limit
@@ -30,19 +29,10 @@ _REASONS = {
 }
 
 
-def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ: Mapping[str, str]) -> Told:
+def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ: Mapping[str, str]) -> Output:
     """Starts a job of `np` ranks that measures for `seconds`, with HOROVOD_DATA_PAYLOAD=`payload`."""
     command = [*launcher, "-np", str(np), sys.executable, "-m", _RANK, payload, str(seconds)]
     return children.run(command, _LIMIT + seconds, environment.for_job(environ))
-
-
-def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
-    """Takes this process's place in the job in which it was started. Collective over that job.
-
-    `local`: this process's own findings, for rank 0.
-    """
-    command = [sys.executable, "-m", _RANK, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), str(seconds), local]
-    return children.run(command, _LIMIT + seconds, environ)
 
 
 def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
@@ -54,35 +44,39 @@ def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
     return error(name, value, "Put MPI's mpirun into PATH, or name another launcher with --launcher")
 
 
-def judge(
-    told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str], environ: Mapping[str, str]
-) -> list[Finding]:
-    """The findings about a job with this payload. With "auto", it is the job of which the doctor itself is a rank."""
-    section = "this job" if payload == "auto" else f"self-test, {payload}"
-    where = f"{section}.{'run' if told.get('started') else 'start'}"
-    ranks = told.get("ranks")
-    if failed := [record for record in told.records if "failed" in record]:
+def judge(output: Output, payload: str, launcher: Sequence[str]) -> list[Finding]:
+    """The findings about a job that run() has started with this payload."""
+    section = f"self-test, {payload}"
+    where = f"{section}.{'run' if output.get('started') else 'start'}"
+    ranks = output.get("ranks")
+    if failed := [record for record in output.records if "failed" in record]:
         what, to_do = sentences(str(failed[0]["failed"]))
         return [error(where, f"on {failed[0]['host']}: {what}", to_do or "Look at the findings above")]
     by_hand = f"`{shlex.join(launcher)} -np 2 python -m horovod_data.doctor`"
     if ranks is None:
-        value = f"the job ended {told.ended or 'without a result'}: {told.last_words() or 'it printed nothing'}"
+        value = f"the job ended {output.ended or 'without a result'}: {output.reason() or 'it printed nothing'}"
         to_do = f"Try `{shlex.join(launcher)} -np 2 hostname`, then {by_hand}, and look at their output"
-        return [error(where, value, next((_REASONS[why] for why in _REASONS if re.search(why, told.stderr)), to_do))]
-    found = [
-        _started(ranks, f"{section}.start"),
-        _delivered(ranks, f"{section}.delivery"),
-        _lanes(ranks, f"{section}.lanes"),
-        _together(ranks, f"{section}.together"),
-    ]
-    if payload != "message":
-        found += _way(ranks, f"{section}.shared memory", told.stderr)
-    if payload == "auto" and (mpi or "").startswith("Open MPI"):
-        found += _waiting(ranks, f"{section}.waiting") + _lost_hosts(ranks, f"{section}.lost hosts", str(mpi), environ)
-    if told.ended:
-        value = f"the job did its work, but {told.end()}"
+        return [error(where, value, next((_REASONS[why] for why in _REASONS if re.search(why, output.stderr)), to_do))]
+    found = of_ranks(ranks, payload, section, output.stderr)
+    if output.ended:
+        value = f"the job did its work, but {output.ending()}"
         found.append(error(f"{section}.end", value, f"Run it by hand to see more: {by_hand}"))
     return found
+
+
+def of_this_job(ranks: Sequence[dict[str, Any]], mpi: str, environ: Mapping[str, str]) -> list[Finding]:
+    """The findings about the job of which the doctor itself is a rank. `ranks`: the result of rank.measure()."""
+    found = of_ranks(ranks, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), "this job")
+    if mpi.startswith("Open MPI"):
+        found += _waiting(ranks, "this job.waiting") + _lost_hosts(ranks, "this job.lost hosts", mpi, environ)
+    return found
+
+
+def of_ranks(ranks: Sequence[dict[str, Any]], payload: str, section: str, stderr: str = "") -> list[Finding]:
+    """The findings about a job that has delivered. `ranks`: what each rank has found. `stderr`: of the job."""
+    found = [_started(ranks, f"{section}.start"), _delivered(ranks, f"{section}.delivery")]
+    found.append(_together(ranks, f"{section}.together"))
+    return found if payload == "message" else found + _way(ranks, f"{section}.shared memory", stderr)
 
 
 def _started(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
@@ -100,45 +94,28 @@ def _delivered(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     return ok(name, 'batch="per_rank" and batch="global": every rank got its own rows, in order')
 
 
-def _lanes(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
-    shown, last = [], None
-    for lane in _sent(ranks):
-        origin = "" if lane["reader"] == last else f"from rank {lane['reader']} "
-        ways = " and ".join(way for way in ("arena", "message") if lane[way]) or "inline"
-        shown.append(f"{origin}to {lane['to']} {lane['rate'] / 1e9:.2f} GB/s ({ways})")
-        last = lane["reader"]
-    if not shown:
-        return ok(name, "none: no rank gets batches from another rank")
-    return ok(name, f"one by one, batches of 4 MiB: {', '.join(shown)}")
-
-
-def _sent(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The measured lanes: for each, the reader's counts, and the rate that the rank measured."""
-    return [
-        {**ranks[lane["reader"]]["lanes"][i], "rate": ranks[lane["to"]]["lanes"][i]["rate"]}
-        for i, lane in enumerate(ranks[0]["lanes"])
-    ]
-
-
 def _together(ranks: Sequence[dict[str, Any]], name: str) -> Finding:
     training = [rank for rank in ranks if rank["trains"]]
     small, large = (min(rank["steps_per_second"][size] for rank in training) for size in ("small", "large"))
     rate = large * len(training) * (4 << 20) / 1e9
+    ways = " and ".join(way for way in ("arena", "message") if any(rank[way] for rank in ranks)) or "no other rank"
     steps = f"{small:,.0f} steps/s with 4 KiB per rank; {large:,.0f} steps/s with 4 MiB"
-    return ok(name, f"{steps}, {rate:.2f} GB/s for all ranks")
+    return ok(name, f"{steps}, {rate:.2f} GB/s for all ranks ({ways})")
 
 
 def _way(ranks: Sequence[dict[str, Any]], name: str, stderr: str) -> list[Finding]:
     """Says whether batches to ranks on the reader's host used shared memory."""
-    sent = [lane for lane in _sent(ranks) if lane["message"]]
-    by_message = [lane["to"] for lane in sent if ranks[lane["to"]]["host"] == ranks[lane["reader"]]["host"]]
-    if not by_message:
+    for reader in ranks:
+        near = [to for to in reader["serves"] if ranks[to]["host"] == reader["host"]]
+        if near and (not reader["arena"] or (reader["message"] and near == reader["serves"])):
+            break
+    else:
         return []
-    said = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
-    to = f"rank {', '.join(map(str, dict.fromkeys(by_message)))} on the reader's host"
+    line = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
+    value = f"batches from rank {reader['rank']} to ranks on its host went as messages{line and f': {line}'}"
     why = "Memory is short, or each rank is in a container of its own, or a seccomp profile forbids memfd_create"
     to_do = "give all ranks of a host one network namespace and one user, or choose messages by HOROVOD_DATA_PAYLOAD=message"
-    return [warning(name, f"batches to {to} went as messages{said and f': {said}'}", f"{why}: {to_do}")]
+    return [warning(name, value, f"{why}: {to_do}")]
 
 
 def _waiting(ranks: Sequence[dict[str, Any]], name: str) -> list[Finding]:

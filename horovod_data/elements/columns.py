@@ -169,7 +169,7 @@ def _check_composite(name: str, value: Any) -> None:
 
 
 def _shape_of(part: Any) -> tuple[int, ...]:
-    """Of an array, a tensor, or a list of texts, of which numpy would make a copy."""
+    """The shape of an array, a tensor, or a list of texts. For a list, numpy.shape() would make a copy."""
     if isinstance(part, list) and part and isinstance(part[0], _TEXTS):
         return (len(part),)
     return tuple(np.shape(part) if not hasattr(part, "shape") else part.shape)

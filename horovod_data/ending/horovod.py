@@ -45,7 +45,7 @@ def load() -> Optional[ModuleType]:
     None: the program can't use Horovod, or has imported neither Horovod nor TensorFlow.
 
     Raises:
-      RuntimeError: the program has imported both, and has not initialised exactly one of them.
+      RuntimeError: the program has imported both, and has initialised both of them or neither.
     """
     if not wanted():
         return None
@@ -142,8 +142,8 @@ def refuse(where: str) -> None:
 def refuse_other(horovod: ModuleType, where: str) -> None:
     """Makes a later import of Horovod for the other framework raise.
 
-    Its init() would wait for dedicated readers without end. The import alone gives it the process sets of the Horovod
-    that the job uses.
+    The init() of that Horovod would wait for dedicated readers without end. Even its import would take the process sets
+    of the Horovod that the job uses.
     """
     other = _TORCH if is_of_tensorflow(horovod) else _TENSORFLOW
     what = f"{other} is imported after horovod_data.init(), which has initialised {horovod.__name__}"
@@ -157,7 +157,7 @@ def _library(horovod: Any) -> Any:
 
 
 def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
-    """Makes MPI_Finalize end Horovod first, if the program calls MPI_Finalize before its exit does.
+    """Makes MPI_Finalize end Horovod first, if the program itself calls MPI_Finalize.
 
     Then collectives of other ranks that need this rank fail at once.
     """

@@ -23,7 +23,7 @@ from ..start import init
 class _Producer:
     """The provider for the generator of one RETURNN dataset.
 
-    For the generator, its dataset is always the current one.
+    The current dataset is always the one whose generator asks.
     """
 
     def __init__(self, context: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processor time, memory and files that this process may use, where a container or a batch system sets limits.
 
-Control groups are nested. Each may set a limit for all groups below it, so the lowest limit counts.
+Control groups (version 2) are nested. Each may set a limit for all groups below it, so the lowest limit counts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def quota(root: Path = _ROOT, own: Path = _OWN) -> Optional[float]:
     """The processor time that this process may use, in cores. None: there is no limit."""
     quotas = []
-    for group in _groups("cpu", root, own):
-        text = _read(group / "cpu.max").split() or [_read(group / f"cpu.cfs_{what}_us") for what in ("quota", "period")]
+    for group in _groups(root, own):
         try:
-            limit, period = int(text[0]), int(text[1])
-        except (ValueError, IndexError):  # "max"
+            limit, period = map(int, _read(group / "cpu.max").split())
+        except ValueError:  # the file does not exist, or says "max"
             continue
-        if limit > 0 < period:
-            quotas.append(limit / period)
+        quotas.append(limit / period)
     return min(quotas, default=None)
 
 
@@ -32,19 +30,15 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
     """(total, available) bytes of the machine, or of a memory limit if that is lower."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     total, available = (int(lines[what].split()[0]) << 10 for what in ("MemTotal", "MemAvailable"))
-    for group in _groups("memory", root, own):
-        for limit, usage, cached in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            try:
-                most, used = int(_read(group / limit)), int(_read(group / usage))
-            except ValueError:  # the file does not exist, or says "max"
-                continue
-            # The page cache counts as used, but the system frees it when memory is needed.
-            stat = dict(line.split(maxsplit=1) for line in _read(group / "memory.stat").splitlines() if " " in line)
-            used -= min(used, int(stat.get(cached, 0)))
-            total, available = min(total, most), min(available, max(0, most - used))
+    for group in _groups(root, own):
+        try:
+            most, used = (int(_read(group / f"memory.{what}")) for what in ("max", "current"))
+        except ValueError:  # the file does not exist, or says "max"
+            continue
+        # The page cache counts as used, but the system frees it when memory is needed.
+        stat = dict(line.split(maxsplit=1) for line in _read(group / "memory.stat").splitlines() if " " in line)
+        used -= min(used, int(stat.get("inactive_file", 0)))
+        total, available = min(total, most), min(available, max(0, most - used))
     return total, available
 
 
@@ -58,17 +52,13 @@ def spare_files() -> tuple[int, int]:
     return (limit - used, limit) if limit != resource.RLIM_INFINITY else (1 << 30, 1 << 30)
 
 
-def _groups(controller: str, root: Path, own: Path) -> list[Path]:
+def _groups(root: Path, own: Path) -> list[Path]:
     """The folders of the groups of this process, from its own to the outermost that it can see."""
-    found = []
-    for line in _read(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top, names = root / controller if controllers else root, path.strip("/").split("/")
-        if ".." not in names:  # a ".." leads out of what this container sees
-            found += [top.joinpath(*names[:depth]) for depth in range(len(names), 0, -1)]
-    return list(dict.fromkeys([*found, root, root / controller]))
+    path = next((line[3:] for line in _read(own).splitlines() if line.startswith("0::")), "/")
+    names = path.strip("/").split("/")
+    if names == [""] or ".." in names:  # a ".." leads out of what this container sees
+        return [root]
+    return [root.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _read(path: Path) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first exchange between all processes of a job, in init().
 
-They compare versions, settings, and what Horovod counts.
+They compare versions, settings, and Horovod's ranks and sizes.
 """
 
 from __future__ import annotations

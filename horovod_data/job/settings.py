@@ -14,9 +14,6 @@ from .cgroups import memory_bytes
 # How batches travel between processes of one host. "auto": the cheapest way; "message": by MPI; "arena": in shared
 # memory.
 PAYLOADS = ("auto", "message", "arena")
-# Progress lines. "0": none. "1": one rewritten line on a terminal, otherwise new lines. "bar": a rewritten line
-# everywhere.
-PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
 LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; a value above a TiB means no limit
 _LEAST_GB = 0.001  # GiB
@@ -36,7 +33,7 @@ class Settings:
     embedded: bool = False  # with readers_per_node: the readers train as well
     audit: bool = False  # audit the data that Model.fit gets
     report: bool = False  # print report() at the end of the job
-    progress: str = "0"  # one of PROGRESS
+    progress: bool = False  # show how far the epochs are
     progress_seconds: float = 10.0  # seconds from line to line
     timeline: str = ""  # the path of the timeline's file; empty: no timeline
     timeline_bytes: int = 1 << 30
@@ -72,7 +69,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         **roles._asdict(),
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=timeout_in(environ),
-        payload=_choice_in(environ, "HOROVOD_DATA_PAYLOAD", PAYLOADS, "for batches to travel"),
+        payload=_payload_in(environ),
         arena_bytes=_size_in(
             environ,
             "HOROVOD_DATA_ARENA_MB",
@@ -81,7 +78,7 @@ def read_settings(environ: Mapping[str, str], **arguments: Any) -> Settings:
         ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
-        progress=_choice_in(environ, "HOROVOD_DATA_PROGRESS", PROGRESS, "to show progress"),
+        progress=_flag_in(environ, "HOROVOD_DATA_PROGRESS"),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=_of_attempt(environ.get("HOROVOD_DATA_TIMELINE", "").strip(), attempt),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
@@ -215,12 +212,12 @@ def verify_in(environ: Mapping[str, str]) -> bool:
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 
-def _choice_in(environ: Mapping[str, str], name: str, choices: tuple[str, ...], purpose: str) -> str:
-    """The value of a variable, or the first choice if it is not set. `purpose` ends the text about a wrong value."""
-    value = environ.get(name, "").strip() or choices[0]
-    if value not in choices:
-        allowed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise explained(ValueError, f"{name}={value!r} is no way {purpose}", f"Set {name} to {allowed}, or unset it")
+def _payload_in(environ: Mapping[str, str]) -> str:
+    name = "HOROVOD_DATA_PAYLOAD"
+    value = environ.get(name, "").strip() or PAYLOADS[0]
+    if value not in PAYLOADS:
+        what, to_do = f"{name}={value!r} is no way for batches to travel", "to auto, message or arena, or unset it"
+        raise explained(ValueError, what, f"Set {name} {to_do}")
     return value
 
 

@@ -58,7 +58,7 @@ class Watch:
         self._folder, self._limit = folder, limit
         self._seen: dict[str, tuple[int, float]] = {}  # the time of each file, and since when it stays so
         self._next = 0.0
-        self.pause = seconds_apart(limit) if limit > 0 else math.inf  # call silent() so often, in seconds
+        self.pause = seconds_apart(limit) if limit > 0 else math.inf  # seconds between two calls of silent()
 
     def silent(self) -> Optional[str]:
         """A rank that has been silent for too long: `rank 1 on node7`. May be called at any time."""

@@ -31,7 +31,7 @@ _FOLLOWING = (
     "Horovod has been shut down",
     "remote process exit",  # of NCCL
 )
-_PATIENCE_SECONDS = 10.0  # so long mpirun may end the ranks of a killed launcher
+_PATIENCE_SECONDS = 10.0  # mpirun has this time to end the ranks of a killed launcher
 _LONGEST = 300  # characters of an error's text
 _OF_NODE = re.compile(r"\{\{[^{}]*\}\}")  # TensorFlow's name of a node of a graph
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -83,15 +82,9 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     variables = _horovod_environ(args)
     if timeline is not None:
         variables["HOROVOD_DATA_TIMELINE"] = str(timeline)
-    for name in "audit", "report":
+    for name in "audit", "report", "progress":
         if getattr(args, name):
             variables[f"HOROVOD_DATA_{name.upper()}"] = "1"
-    if args.progress:
-        # Ranks write into a pipe of mpirun. With these options, mpirun changes their lines, so a line can't be
-        # rewritten.
-        changed = args.tag_output or args.prefix_output_with_timestamp or args.output_filename
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        variables["HOROVOD_DATA_PROGRESS"] = "bar" if terminal and not changed else "1"
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -199,7 +192,7 @@ _VALUES = (
     ("--max-restarts", (), "N", "start the job again after a lost process or host, N times within --restart-window"),
     ("--restart-window", (), "SECONDS", "of --max-restarts; default: 3600"),
     ("--min-num-proc", ("--min-np",), "N", "the fewest processes that train after a restart; default: -np"),
-    ("--grace-seconds", (), "SECONDS", "after SIGTERM or SIGUSR1, the ranks may save for so long; default: 60"),
+    ("--grace-seconds", (), "SECONDS", "after SIGTERM or SIGUSR1, the time for the ranks to save; default: 60"),
     ("--output-filename", (), "FOLDER", "also write the output of each rank to files in this folder"),
     ("--mpirun", (), "COMMAND", "default: the mpirun in PATH"),
     ("--timeline-filename", (), "FILE", "write who did what when, for Perfetto, and Horovod's own file beside it"),

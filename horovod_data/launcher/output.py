@@ -66,7 +66,7 @@ class Output:
     def _write(self, stream: int) -> None:
         data = self._waiting[stream]
         try:
-            self._waiting[stream] = data[os.write(stream, data[: select.PIPE_BUF]) :]  # so many bytes do not block
+            self._waiting[stream] = data[os.write(stream, data[: select.PIPE_BUF]) :]  # PIPE_BUF bytes do not block
         except BlockingIOError:
             pass
         except OSError:  # nobody reads it any more

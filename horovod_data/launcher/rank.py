@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Python program on a rank. Ends the job when the program fails in a way for which MPI would wait.
+"""Runs a Python program on a rank. Ends the job when the program fails, also where MPI would wait for it.
 
     python -m horovod_data.launcher.rank train.py ARGUMENTS...
     python -m horovod_data.launcher.rank -m package.train ARGUMENTS...

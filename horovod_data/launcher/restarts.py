@@ -23,7 +23,7 @@ from .hosts import Host
 # Variables for the ranks: the directory, the number of the attempt, and the status of ranks that saved and left.
 STATE, ATTEMPT, LEAVE_STATUS = "HOROVOD_DATA_STATE", "HOROVOD_DATA_ATTEMPT", "HOROVOD_DATA_LEAVE_STATUS"
 
-LEFT_OUT_SECONDS = 600.0  # so long a host is left out after it failed in two attempts in a row
+LEFT_OUT_SECONDS = 600.0  # a host that failed in two attempts in a row is left out for this time
 _LONGEST_PAUSE = 60.0  # seconds
 _SIGNALS = 128  # Open MPI's status after a signal is this number plus the signal's number
 
@@ -166,7 +166,7 @@ def choose_hosts(
 ) -> Optional[tuple[Host, ...]]:
     """The hosts of the next attempt. None: those that answer have too few slots.
 
-    Hosts that are left out are used all the same if the others have fewer than `min_np` slots.
+    If the other hosts have fewer than `min_np` slots, hosts that are left out are used, too.
     """
     there = tuple(host for host in hosts if host.name in answering)
     for chosen in (tuple(host for host in there if host.name not in left_out), there):

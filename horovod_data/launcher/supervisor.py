@@ -25,13 +25,15 @@ from .output import Output
 from .restarts import Again, Ended, Lost, Policy, Stop, Way, choose_hosts, decide, way_of
 
 _INTERRUPT, _ASK_TO_LEAVE = signal.SIGINT, (signal.SIGTERM, signal.SIGUSR1)
-# The signal is repeated so often, because a rank ignores it until its program has a handler. Seconds.
+# Seconds until the signal is repeated. A rank ignores the signal until its program has a handler.
 _FIRST_REPEAT, _REPEAT = 5, 10
 _END_SECONDS = 15.0  # mpirun has this time to end the ranks. After it, mpirun is killed
 _PROBE_SECONDS = 10.0  # a host that has started no process in this time does not answer
-_LATE_SECONDS = 4.0  # a host that was just lost has this time after the others, if the job can go on without it
+# A host that was just lost has less time, if the job can go on without it: this time, and this time after the others.
+_LATE_SECONDS, _AFTER_OTHERS_SECONDS = 4.0, 1.0
+_AHEAD_SECONDS = 1.0  # of the pause before an attempt, in which the launcher already asks the hosts
 _PROBE_PAUSE = 10.0  # between two probes, if too few hosts answer
-_PATIENCE_SECONDS = 600.0  # so long the launcher waits for hosts
+_PATIENCE_SECONDS = 600.0  # the launcher waits for hosts for this time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Job:
     probe: Callable[[Sequence[Host]], Command]  # starts a process on each of these hosts, which ends at once
     lost: Callable[[str], Optional[Lost]]  # finds in mpirun's output what was lost
     names_on_stdout: bool = False  # mpirun names it there, otherwise on stderr
-    limit: float = 0.0  # a rank is lost that gives no sign of life for so many seconds. 0: never
+    limit: float = 0.0  # a rank that gives no sign of life for this many seconds is lost. 0: there is no limit
 
 
 def supervise(job: Job, policy: Policy) -> int:
@@ -84,8 +86,10 @@ class _Supervisor:
             self._history.append(self._attempt(command, attempt))
             decision = decide(self._history, self._policy)
             if isinstance(decision, Again):
-                self._wait(decision.pause)
+                end = time.monotonic() + decision.pause
+                self._wait(decision.pause - _AHEAD_SECONDS)
                 decision, hosts = self._find_hosts(decision)
+                self._wait(end - time.monotonic())
             if self._asked or self._interrupted:
                 if decision.why and not self._interrupted:
                     self._say(decision.why)
@@ -177,7 +181,7 @@ class _Supervisor:
     # ---- Signals.
 
     def _listen(self, seconds: float) -> None:
-        """Waits for a signal, or for output of mpirun, at most for so many seconds."""
+        """Waits for a signal, or for output of mpirun, at most for `seconds`."""
         if self._output.wait(self._signals, seconds):
             for number in os.read(self._signals, 64):
                 self._take(number)
@@ -208,7 +212,7 @@ class _Supervisor:
             self._asked = True
 
     def _wait(self, seconds: float) -> None:
-        """Waits so long, or until a signal asks for the end."""
+        """Waits for `seconds`, or until a signal asks for the end."""
         end = time.monotonic() + seconds
         while not (self._asked or self._interrupted) and (left := end - time.monotonic()) > 0:
             self._listen(left)
@@ -253,14 +257,15 @@ class _Supervisor:
         `late`: hosts that get less time when all others have answered.
         """
         started = [(group, processes.start(self._job.probe(group), subprocess.DEVNULL)) for group in groups if group]
-        end = time.monotonic() + _PROBE_SECONDS
-        only_late = False
+        begin = time.monotonic()
+        end, only_late = begin + _PROBE_SECONDS, False
         while (left := end - time.monotonic()) > 0:
             waiting = [host.name for group, process in started if process.poll() is None for host in group]
             if not waiting:
                 break
             if not only_late and all(name in late for name in waiting):
-                only_late, end = True, min(end, time.monotonic() + _LATE_SECONDS)
+                only_late = True
+                end = min(end, max(begin + _LATE_SECONDS, time.monotonic() + _AFTER_OTHERS_SECONDS))
                 continue
             self._listen(left)
             if self._asked or self._interrupted:

@@ -200,7 +200,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """This rank's position, with the states of the readers' sources. Every rank saves its own.
 
-        A source without a state is read again from its front, up to the position. That must give the same elements.
+        A source without a state is read again from its beginning, up to the position. That must give the same elements.
         Waits for the readers. Call it in the loop over the loader, or when the epoch is over.
 
         Raises:

@@ -24,7 +24,7 @@ from ..errors import explained
 
 _CORE = Path(__file__).parents[1] / "_core.so"
 _OPS = _CORE.with_name("_tf.so")
-_REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
+_REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder, and start Python in another folder"
 # Matches the literal in csrc/ops/build.cc.
 _BUILT = re.compile(rb'"build": "([\w.+-]+)", "tensorflow": "([\w.+-]+)"')
 # Matches libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12. Does not
@@ -46,10 +46,8 @@ def load_core() -> ctypes.CDLL:
     It needs no MPI launch, does not import TensorFlow, and starts no thread or process.
 
     Raises:
-      ImportError: the core is not built, or lacks a library. The text says which, and has the command that helps.
+      ImportError: the core is not built, or lacks a library. The text has the system's error.
     """
-    if not _CORE.exists():
-        raise _not_built(_CORE)
     try:
         core = ctypes.CDLL(str(_CORE), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
@@ -93,7 +91,7 @@ def load_ops() -> ModuleType:
     try:
         return tf.load_op_library(str(_OPS))
     except (tf.errors.OpError, OSError) as error:
-        raise _cannot_load(_OPS, getattr(error, "message", None) or str(error), built.tensorflow, running) from error
+        raise _cannot_load(_OPS, getattr(error, "message", None) or str(error)) from error
 
 
 def imported(package: str) -> bool:
@@ -109,7 +107,7 @@ def core_path() -> Path:
 def built_ops() -> Optional[Built]:
     """What _tf.so was built for. None: it was not built.
 
-    The answer stands in the file, which is not loaded, because that may fail with another TensorFlow.
+    Reads the answer from the file, and does not load it, because loading may fail with another TensorFlow.
     """
     try:
         found = _BUILT.search(_OPS.read_bytes())
@@ -139,28 +137,6 @@ def _same_tensorflow(built: str, running: str) -> bool:
     return built.split(".")[:2] == running.split(".")[:2]
 
 
-def _not_built(library: Path) -> ImportError:
-    root = library.parent.parent
-    what, to_do = "horovod_data was installed without its C++ core", f"Run {_REBUILD}"
-    if (root / "setup.py").exists():
-        what = "this is horovod_data's source tree, and its C++ core has not been built here"
-        to_do = (
-            f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
-            "Python in another folder"
-        )
-    return explained(ImportError, f"{library} is missing: {what}", to_do)
-
-
-def _cannot_load(library: Path, reason: str, built: str = "", running: str = "") -> ImportError:
-    what, to_do = f"horovod_data's C++ library {library} can't be loaded", f"Rebuild it: {_REBUILD}"
-    missing = re.search(r"(\S+): cannot open shared object file", reason)
-    if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
-        what = f"{missing[1]}, the MPI library that horovod_data was built with, can't be found"
-        to_do = (
-            "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
-            f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}"
-        )
-    elif built and ("undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow"))):
-        what = f"horovod_data was built for TensorFlow {built} and doesn't fit TensorFlow {running}"
-        to_do = f"Rebuild it for this one: {_REBUILD}"
-    return explained(ImportError, f"{what} ({reason})", to_do)
+def _cannot_load(library: Path, reason: str) -> ImportError:
+    to_do = f"If it lacks a library, put that library's folder into LD_LIBRARY_PATH. Otherwise run {_REBUILD}"
+    return explained(ImportError, f"horovod_data's C++ library {library} can't be loaded ({reason})", to_do)

@@ -39,7 +39,7 @@ def releaser() -> Callable[[int], None]:
 
 
 def _raise_placed(code: int) -> NoReturn:
-    """Raises the error of an iterator's last call. If the reader's source raised a builtin class, it has that class."""
+    """Raises the error of an iterator's last call, with the class that the reader's source raised if that is builtin."""
     message = (calls.call("last_error") or b"").decode(
         errors="replace"
     ) or f"the C++ core failed with status code {code}"
@@ -117,7 +117,7 @@ class Source(Protocol):
 
 
 def end_forked_child(parent: int, error: Optional[BaseException]) -> None:
-    """Ends a process that the source's code has forked, and that has come out of that code. It is no reader."""
+    """Ends this process if it is a child that the source's code has forked. Such a child must not go on as a reader."""
     if os.getpid() == parent:
         return
     status = 0 if error is None else 1

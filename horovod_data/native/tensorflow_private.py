@@ -52,9 +52,9 @@ _NUMBERS += ("_start", "_stop", "_step")
 def begin_without_gpus() -> None:
     """In a TF1 program, begins the eager context without GPUs.
 
-    Only this package uses that context. It would take all GPUs, even if the program gives its own sessions a
-    visible_device_list, and TensorFlow allows one mapping of GPUs in a process. The context's list of visible devices
-    stays, because sessions without a config use it.
+    Only this package uses that context. Otherwise the context would take all GPUs, even if the program gives its own
+    sessions a visible_device_list. TensorFlow allows only one mapping of GPUs in a process. The context's list of
+    visible devices stays, because sessions without a config use it.
     """
     if not is_tf1_program():
         return
@@ -114,7 +114,7 @@ def state_of(iterator: OwnedIterator, ignores_external_state: bool) -> tf.Tensor
 
 
 def restore_state(iterator: OwnedIterator, state: tf.Tensor) -> None:
-    """Restores the result of state_of() into an iterator that was never asked."""
+    """Restores the result of state_of() into an iterator that was never asked for an element."""
     variant_of_state = tf.io.parse_tensor(state, tf.variant)
     tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variant_of_state)
 
@@ -226,7 +226,7 @@ def small_numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def unordered(stage: tf.data.Dataset) -> bool:
-    """Says whether a stage has its own option that the order of its elements doesn't matter."""
+    """Says whether an option of the stage itself allows any order of its elements."""
     if hasattr(stage, "_deterministic"):
         return bool(stage._deterministic == "false")
     if name(stage) != "ParallelInterleave":

@@ -16,7 +16,7 @@ resets = 0  # calls of stats(reset=True)
 def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     """Returns the bytes that this process has moved since init(), and where its time went. Local. {} before init().
 
-    Channel names below are `train` for an example. The result has the same keys on every process. `report()` shows the
+    Below, `train` stands for the name of a channel. The result has the same keys on every process. `report()` shows the
     times of all processes.
 
     Counts of the channel's running epoch, or of its last epoch:

@@ -41,8 +41,8 @@ class Cache:
     units: int  # loaded rows (batch="per_rank": elements) of the whole job
     steps: int  # loaded elements
     elements: int  # of the pipeline; -2: unknown
-    loaded: bool  # all are
-    failed: bool = False  # the load of some host has
+    loaded: bool  # all rows are loaded
+    failed: bool = False  # the load has failed on some host
     freed: int = 0  # bytes that hosts kept until the channel ended
 
     @property

@@ -37,10 +37,10 @@ def even_batches(
         dataset = hvdata.distribute_dataset(rows, batch="per_rank")
 
     All ranks of a step wait for the rank with the most work. This stage collects a window of rows, sorts them by cost and
-    gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step
-    wait for the next window. So only the last step of the data may be uneven. It has fewer batches if
-    fewer rows remain than ranks. The order depends only on the rows, the arguments and the seed. The steps of a window
-    are shuffled, and the heaviest batch of a step goes to each rank in turn. Local, not collective.
+    gives each step rows of nearly equal cost. Every row comes once. The rows of a window that make no full step wait for
+    the next window. So only the last step of the data may be uneven. It has fewer batches if fewer rows remain than
+    ranks. The order depends only on the rows, the arguments and the seed. The steps of a window are shuffled, and the
+    heaviest batch of a step goes to each rank in turn. Local, not collective.
 
     Args:
       cost: `cost(*row)`, as for `Dataset.map`, returns a scalar: what the row costs, in any unit. It is finite, and 0
@@ -204,7 +204,7 @@ def _number(returned: Any) -> tf.Tensor:
         if cost.dtype.is_floating or cost.dtype.is_integer or cost.dtype.is_bool:
             return cost
         what = f"a tensor of {cost.dtype.name}"
-    raise explained(ValueError, f"cost= returned {what}, and no number", "Return one number for a row")
+    raise explained(ValueError, f"cost= returned {what}, not a number", "Return one number for a row")
 
 
 def _list_of_one(tensor: tf.Tensor) -> tf.Tensor:

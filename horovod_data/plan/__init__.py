@@ -215,7 +215,7 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The memory that cache="job" needs. A host keeps as much as its number of ranks says.
+    """The memory that cache="job" needs. A host keeps a part in proportion to its number of ranks.
 
     A host that only reads keeps as much as an average host with ranks.
     """

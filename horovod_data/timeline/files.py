@@ -104,7 +104,7 @@ def read_parts(paths: Sequence[str]) -> list[Timeline]:
             part = Part(path)
         except ValueError as error:
             raise _no_timeline(path, str(error)) from None
-        (jobs.setdefault(part.zero, []) if part.clock else unknown).append(part)
+        (jobs.setdefault(part.clock.zero, []) if part.clock else unknown).append(part)
     if not jobs:
         raise _no_timeline(", ".join(paths[:4]), "no process knew the time of reader 0 before the job was killed")
     next(iter(jobs.values())).extend(unknown)

@@ -7,15 +7,13 @@ makes it.
 
 from __future__ import annotations
 
-import bisect
-import dataclasses
 import glob
 import json
 import os
 import socket
 import struct
 import time
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import explain, say
 
@@ -27,7 +25,6 @@ _EVENT, _COUNT = struct.Struct("<qqQQIi14s??"), struct.Struct("<Q")
 _END = _BLOCK.pack(b"ENDS", 8)
 _KINDS = (b"HEAD", b"CLCK", b"CHAN", b"EVNT", b"LOST", b"ENDS")
 _LINES_OF_A_ROW = 1000  # thread numbers of a process; Perfetto wants each number only once in the file
-_DRIFT = 1 / 20_000  # the clocks of two machines drift apart by at most 50 us per second
 _PATIENCE_SECONDS = 5.0  # how long to wait for other readers to end their parts
 
 Event = dict[str, Any]
@@ -35,51 +32,17 @@ Event = dict[str, Any]
 _path = ""  # of the JSON file, on reader 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+class Clock(NamedTuple):
     """Reader 0's clock showed `there` when this process's clock showed `here`, in ns.
 
-    The error is at most half of `round_trip`.
+    The error is at most half of `round_trip`. Two clocks drift apart by less than 0.1 ms in a second, mostly by far less.
     """
 
     here: int
     there: int
     round_trip: int
-
-
-class Clock:
-    """Reader 0's clock, computed from samples of it.
-
-    A quick answer is a good sample. Answers are slow while batches fill the link. Then a quick answer from some seconds
-    before or after is the better sample.
-    """
-
-    def __init__(self, samples: Iterable[Sample]) -> None:
-        """`samples`: one or more, in any order."""
-        ordered = sorted(samples, key=lambda one: one.here)
-        self.knots = _undominated(_undominated(ordered)[::-1])[::-1]
-        self._here, self._there = [one.here for one in self.knots], [one.there for one in self.knots]
-        for i in range(1, len(self.knots)):  # time never goes back
-            self._there[i] = max(self._there[i], self._there[i - 1])
-
-    def there(self, here: int) -> int:
-        """Returns the time of reader 0's clock. The result never decreases when `here` grows."""
-        after = bisect.bisect_right(self._here, here)
-        if after in (0, len(self._here)):
-            nearest = max(after - 1, 0)
-            return self._there[nearest] + here - self._here[nearest]
-        began, then = self._here[after - 1], self._there[after - 1]
-        part = (here - began) / (self._here[after] - began)
-        return then + round(part * (self._there[after] - then))
-
-
-def _undominated(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are better than all samples before them in this list. A sample gets worse with age, by _DRIFT."""
-    kept: list[Sample] = []
-    for one in samples:
-        if not kept or one.round_trip / 2 <= kept[-1].round_trip / 2 + abs(one.here - kept[-1].here) * _DRIFT:
-            kept.append(one)
-    return kept
+    zero: int  # the timeline's time 0 by reader 0's clock: it identifies the job
+    wall: int  # microseconds since 1970 by this host's clock
 
 
 class Part:
@@ -89,17 +52,15 @@ class Part:
         self.path = path
         self.ended = False
         self.left_out = 0
-        self.zero = 0  # the timeline's time 0 by reader 0's clock, in ns: it identifies the job
-        self.clock: Optional[Clock] = None  # None: the process was killed before reader 0 answered
-        self.walls: dict[int, int] = {}  # by `here`: microseconds since 1970 by this host's clock
+        self.clock: Optional[Clock] = None  # the quickest answer; None: killed before reader 0 answered
         head: list[str] = []
-        samples = []
         for kind, payload in _blocks(path):
             if kind == b"HEAD":
                 head = payload.decode(errors="replace").split(" ", 5)
             elif kind == b"CLCK" and len(payload) == _CLOCK.size:
-                here, there, round_trip, self.zero, self.walls[here] = _CLOCK.unpack(payload)
-                samples.append(Sample(here, there, round_trip))
+                clock = Clock(*_CLOCK.unpack(payload))
+                if self.clock is None or clock.round_trip < self.clock.round_trip:
+                    self.clock = clock
             elif kind == b"LOST" and len(payload) == _LOST.size:
                 self.left_out += _LOST.unpack(payload)[0]
             elif kind == b"ENDS" and len(payload) == _COUNT.size:
@@ -112,8 +73,6 @@ class Part:
         self.name = f"rank {self.rank} on {head[5]}" if self.rank >= 0 else f"reader {self.reader} on {head[5]}"
         if self.rank >= 0 and self.reader >= 0:
             self.name += f", reader {self.reader}"
-        if samples:
-            self.clock = Clock(samples)
 
     def events(self) -> Iterator[Event]:
         """The events of this part, in times of reader 0's clock."""
@@ -122,13 +81,12 @@ class Part:
         yield _meta("process_sort_index", self.row, line, {"sort_index": self.row})
         if self.clock is None:
             return
-        for knot in dict.fromkeys((self.clock.knots[0], self.clock.knots[-1])):
-            clock = {
-                START: self.walls[knot.here] - (knot.there - self.zero) // 1000,
-                "offset_in_micros": (knot.there - knot.here) / 1000,
-                "round_trip_in_micros": knot.round_trip / 1000,
-            }
-            yield _meta("horovod_data clock", self.row, line, clock)
+        clock = {
+            START: self.clock.wall - (self.clock.there - self.clock.zero) // 1000,
+            "offset_in_micros": (self.clock.there - self.clock.here) / 1000,
+            "round_trip_in_micros": self.clock.round_trip / 1000,
+        }
+        yield _meta("horovod_data clock", self.row, line, clock)
         channels: dict[int, str] = {}  # by number: the channel's name
         named: set[int] = set()  # the lines that have a name
         for kind, payload in _blocks(self.path):
@@ -164,7 +122,7 @@ class Part:
 
     def _micros(self, here: int) -> float:
         assert self.clock is not None
-        return round((self.clock.there(here) - self.zero) / 1000, 3)
+        return round((here - self.clock.here + self.clock.there - self.clock.zero) / 1000, 3)
 
 
 def is_part(path: str) -> bool:

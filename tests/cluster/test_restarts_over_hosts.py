@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --state over several hosts: a job goes on without a lost host, and later with it again."""
 
-import os
 import sys
 import time
 
 import pytest
 import restarted
 from bed import Bed
-from launched import LAUNCHER, Launched
+from killing import ON_HOSTS, drawn, same, same_after_all, train_under_the_launcher
+from launched import start_launcher
 from over_hosts import assert_nothing_left
 
 
@@ -20,12 +20,9 @@ def test_a_lost_host_that_comes_back(tmp_path):
     with Bed(3) as bed:
         hosts = ",".join(f"{name}:{slots}" for name, slots in zip(bed.names, (2, 1, 1)))
         options = ["-np", "4", "--min-np", "3", "-H", hosts, "--state", str(tmp_path / "state"), "--max-restarts", "4"]
-        env = {**bed.environment, "PATH": f"{bed.environment['PATH'].partition(':')[0]}:{os.environ['PATH']}"}
         # In attempt 1 the last rank gets no further than to the step at which its host is cut off.
-        job = Launched(
-            [*bed.enter(), *LAUNCHER, *options, sys.executable, *words, "2:2:15:SIGKILL", "0.3"], env, tmp_path
-        )
-        try:
+        words = [*options, sys.executable, *words, "2:2:15:SIGKILL", "0.3"]
+        with start_launcher(*words, cwd=tmp_path, bed=bed) as job:
             while 6 not in restarted.trained(tmp_path).get(1, {}):
                 assert job.poll() is None, job.output
                 time.sleep(0.05)
@@ -40,6 +37,34 @@ def test_a_lost_host_that_comes_back(tmp_path):
             assert f"rank 2 on {bed.names[1]} was killed by signal 9. Attempt 3 starts from epoch " in job.output
             assert job.output.count("in attempt 3") == 4, job.output
             assert_nothing_left(bed)
-        finally:
-            job.kill()
         restarted.check(tmp_path, {1: 0, 2: 4, 3: min(restarted.trained(tmp_path)[3])})
+
+
+@pytest.mark.slow
+@pytest.mark.limit(1800)
+def test_many_kills_over_hosts(tmp_path):
+    """20 kills, at random steps and in mid-write, and hosts that are cut off: 4 trainers, then 3, then 4, again and again.
+
+    With several readers.
+    """
+    readers = ["--readers", "2"]
+    whole = train_under_the_launcher(tmp_path / "whole", [], *readers)
+    kills = drawn(20, 6, ON_HOSTS, (4, 4))
+    options = [*readers, "--min-np", "3"]
+    trained = train_under_the_launcher(tmp_path / "killed", kills, *options, bed=Bed(3), slots=(2, 1, 1))
+    print(trained.sizes, trained.begun)
+    changes = [after - before for before, after in zip(trained.sizes, trained.sizes[1:])]
+    assert changes.count(-1) >= 3 and changes.count(1) >= 3, trained.sizes
+    same_after_all(trained, whole, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(400)
+@pytest.mark.parametrize("embedded", [[], ["--embedded"]], ids=["dedicated", "embedded"])
+def test_readers_on_each_host(tmp_path, embedded):
+    """The launcher waits for a host that is cut off, because fewer readers can't restore the state."""
+    options, kills = ["--readers-per-node", "1", *embedded], [("step", 4, 3, 5), ("cut", 4, 3, 5)]
+    whole = train_under_the_launcher(tmp_path / "whole", [], *options, bed=Bed(2), slots=(2, 2))
+    trained = train_under_the_launcher(tmp_path / "killed", kills, *options, bed=Bed(2), slots=(2, 2))
+    assert trained.sizes == [4, 4, 4] and "The launcher waits, because" in trained.output, trained.output
+    same(trained, whole)

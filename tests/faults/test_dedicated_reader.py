@@ -5,10 +5,8 @@ import json
 import re
 import socket
 
-import numpy
 import pytest
 from jobs import run_program
-from oracle import deliver
 
 pytestmark = [pytest.mark.limit(120)]
 HOST = re.escape(socket.gethostname())
@@ -35,40 +33,6 @@ def run(body, np, *args):
     """The job, and what each process told. The last process reads."""
     job = run_program(PRELUDE + body, np, *args, readers=1, timeout=90)
     return job, [[json.loads(line) for line in re.findall("^TOLD (.*)", out, re.MULTILINE)] for out in job.stdout]
-
-
-@pytest.mark.parametrize("np", [1, 3, 2])
-def test_modes_and_roles(np):
-    _, (*trainers, reader) = run("""
-tell(rank=rank, size=size, reader=hvdata.is_reader(), trainer=hvdata.is_trainer(), readers=hvdata.num_readers())
-n = int(sys.argv[1])
-rows = train(reads(lambda: tf.data.Dataset.range(50).batch(12)), batch="global", remainder="partial", name=None)
-each = train(reads(lambda: count(4 * n + 1)), remainder="drop", name="each")
-loose = train(reads(lambda: count(20)), schedule="dynamic", prefetch=1, name=None)
-large = train(reads(lambda: tf.data.Dataset.range(n).map(lambda i: tf.fill([300_000], i))), name=None)
-assert loose.element_spec == tf.TensorSpec([], tf.int64)
-hvdata.serve()
-assert hvdata.is_trainer(), "serve() returned on a dedicated reader"
-for epoch in range(3):
-    a, b = iter(rows), iter(each)
-    got = [[next(a).numpy().tolist()], [int(next(b))]]  # interleaved
-    got[0] += [x.numpy().tolist() for x in a]
-    got[1] += [int(x) for x in b]
-    tell(epoch=epoch, rows=got[0], each=got[1], loose=[int(x) for x in loose])
-tell(large=[[len(x), int(tf.reduce_min(x)), int(tf.reduce_max(x))] for x in large])
-""", np, str(np))  # fmt: skip
-    assert reader[0] == {"rank": None, "size": None, "reader": True, "trainer": False, "readers": 1}
-    assert [line["start"] for line in reader[1:]] == [4 * np + 1, 20] * 3
-    rows = [numpy.arange(at, min(at + 12, 50)) for at in range(0, 50, 12)]
-    want = [[step.tolist() for step in steps] for steps in deliver(rows, np, "global", remainder="partial")]
-    for rank, lines in enumerate(trainers):
-        assert lines[0] == {"rank": rank, "size": np, "reader": False, "trainer": True, "readers": 1}
-        for epoch in range(3):
-            assert lines[1 + epoch]["rows"] == want[rank]
-            assert lines[1 + epoch]["each"] == list(range(4 * np + 1))[rank::np][: (4 * np + 1) // np]
-        assert lines[-1]["large"] == [[300_000, rank, rank]]
-    for epoch in range(3):
-        assert sorted(sum((lines[1 + epoch]["loose"] for lines in trainers), [])) == list(range(20))
 
 
 @pytest.mark.horovod
@@ -193,7 +157,7 @@ def test_readers_that_read_the_same():
 def test_an_uncaught_exception_in_a_readers_script_ends_the_job():
     """That of one of two readers, behind its channel and before serve()."""
     job = run_program("""
-ds = train(lambda context: tf.data.Dataset.range(10))
+ds = load(lambda context: range(10))
 if os.environ["HVDATA_TEST_RANK"] == "3":
     raise RuntimeError("this reader has had enough")
 hvdata.serve()

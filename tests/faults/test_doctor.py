@@ -32,10 +32,10 @@ def findings(tmp_path, *options, status, **more) -> dict[str, dict]:
     """The findings of a run with --json that must end with `status`, by name."""
     ended, out, err = doctor(tmp_path, "--json", *options, **more)
     assert ended == status, out + err
-    told = json.loads(out)
-    assert told["status"] == status or more.get("launcher")  # a launcher has a status of its own
-    assert all(one["advice"] for one in told["findings"] if one["level"] != "ok")
-    return {one["name"]: one for one in told["findings"]}
+    report = json.loads(out)
+    assert report["status"] == status or more.get("launcher")  # a launcher has a status of its own
+    assert all(one["advice"] for one in report["findings"] if one["level"] != "ok")
+    return {one["name"]: one for one in report["findings"]}
 
 
 @pytest.mark.slow
@@ -50,15 +50,15 @@ def test_all_is_well(tmp_path):
         section = f"self-test, {payload}"
         assert found[f"{section}.start"]["value"].startswith("2 ranks on 1 host")
         assert "every rank got its own" in found[f"{section}.delivery"]["value"]
-        assert f"GB/s ({payload})" in found[f"{section}.lanes"]["value"]
         assert "steps/s with 4 KiB per rank" in found[f"{section}.together"]["value"]
+        assert found[f"{section}.together"]["value"].endswith(f"({payload})")
 
 
 def test_a_self_test_of_one_rank(tmp_path):
     found = findings(tmp_path, "--np", "1", "--seconds", "0.4", status=0)
     for payload in ("arena", "message"):
         assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
-        assert found[f"self-test, {payload}.lanes"]["value"].startswith("none: ")
+        assert found[f"self-test, {payload}.together"]["value"].endswith("(no other rank)")
 
 
 def test_ranks_without_tensorflow(tmp_path):
@@ -69,7 +69,7 @@ def test_ranks_without_tensorflow(tmp_path):
     assert found["software.Horovod"]["value"].startswith("not installed")
     for payload in ("arena", "message"):
         assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
-        assert f"GB/s ({payload})" in found[f"self-test, {payload}.lanes"]["value"]
+        assert found[f"self-test, {payload}.together"]["value"].endswith(f"({payload})")
 
 
 def test_the_text_for_people(tmp_path):
@@ -113,7 +113,7 @@ CRASHES = "__attribute__((constructor)) static void f(void) { *(volatile int*)0 
 
 
 @pytest.mark.parametrize("content, value, advice", [
-    (None, "installed without its C++ core", "pip install --force-reinstall"),
+    (None, "cannot open shared object file", "pip install --force-reinstall"),
     (b"no library", "can't be loaded", "pip install --force-reinstall"),
     pytest.param(CRASHES, "SIGSEGV", "Rebuild it", marks=pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")),
 ])  # fmt: skip
@@ -146,37 +146,31 @@ def test_inside_a_job(tmp_path):
     assert [file.read_text() for file in files.values()] == ["of the training"] * 2
     assert found["this job.start"]["value"].startswith(f"{ranks} ranks on 1 host")
     assert "every rank got its own" in found["this job.delivery"]["value"]
-    assert found["this job.lanes"]["value"].count("GB/s (arena)") == ranks - 1
+    assert found["this job.together"]["value"].endswith("for all ranks (arena)")
     assert f"={ranks})" in found["environment.started by"]["value"]
     assert "self-test, arena.start" not in found
     assert not [one for one in found.values() if one["level"] == "error"]
-    for name in ("software.TensorFlow", "software.horovod_data", "MPI.library"):  # as the job itself has seen them
-        assert found[name]["level"] == "ok"
     if OPEN_MPI:
         assert ("this job.waiting" in found) == (ranks > (os.cpu_count() or 1))
 
 
-@pytest.mark.parametrize("ranks, readers, roles", [
-    (3, {2: [0, 1]}, {"HOROVOD_DATA_READERS": "1"}),
-    (4, {2: [0, 1], 3: [0, 1]}, {"HOROVOD_DATA_READERS": "2"}),
-    (3, {2: [0, 1]}, {"HOROVOD_DATA_READERS_PER_NODE": "1"}),
+@pytest.mark.parametrize("ranks, roles", [
+    (4, {"HOROVOD_DATA_READERS": "2"}),
+    (3, {"HOROVOD_DATA_READERS_PER_NODE": "1"}),
 ])  # fmt: skip
-def test_inside_a_job_those_read_who_will(tmp_path, ranks, readers, roles):
+def test_inside_a_job_the_readers_read(tmp_path, ranks, roles):
     found = findings(tmp_path, "--seconds", "0.4", status=0, launcher=[*launch.launcher(), "-np", str(ranks)], **roles)
     assert "every rank got its own" in found["this job.delivery"]["value"]
-    lanes = found["this job.lanes"]["value"]
-    assert lanes.count("GB/s (arena)") == sum(map(len, readers.values())) and lanes.count("from rank ") == len(readers)
-    for reader in readers:
-        assert f"from rank {reader} to 0 " in lanes
+    assert found["this job.together"]["value"].endswith("for all ranks (arena)")
 
 
 @pytest.mark.parametrize("script, why", [
     ("HOROVOD_DATA_READERS=2 exec", "which leaves none to train"),
     ('HOROVOD_DATA_READERS=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} == 1)) exec', "The ranks disagree about readers: "),
 ])  # fmt: skip
-def test_roles_that_fail_in_init_are_reported_before_the_job_ends(tmp_path, script, why):
+def test_inside_a_job_an_error_of_init_is_raised(tmp_path, script, why):
     status, out, err = doctor(tmp_path, launcher=[*launch.launcher(), "-np", "2", "sh", "-c", f'{script} "$@"', "sh"])
-    assert status != 0 and why in " ".join(out.split()) and "\nX start " in out, out + err
+    assert status != 0 and why in " ".join(err.split()), out + err
 
 
 @pytest.mark.parametrize("launcher, says, advice", [
@@ -188,9 +182,7 @@ def test_launchers_that_start_no_job_of_this_mpi(tmp_path, launcher, says, advic
     if launcher[0] is None:
         pytest.skip("needs that launcher")
     status, out, err = doctor(tmp_path, launcher=[*launcher, "-np", "2"])
-    assert status != 0 and says in out and advice in out, out + err
-    if launcher[-1] != "--gloo":  # one of the processes reports the other findings
-        assert out.count("\nsoftware\n") == 1 and "  TensorFlow           2." in out and "X MPI" not in out
+    assert status != 0 and says in out + err and advice in out + err, out + err
 
 
 @pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],

@@ -15,7 +15,7 @@ FINALLY = "finally: hvdata.shutdown()"
 
 # One rank ends in its own way. The other rank waits for it in a collective, and is itself in the middle of an epoch.
 ONE_ENDS = """
-next(iter(train(lambda: tf.data.Dataset.range(100))))
+next(iter({data}))
 try:
     if rank == {ender}:
         now("ENDS")
@@ -63,7 +63,8 @@ ENDS_BY_SHUTDOWN = "import atexit; atexit.register(hvdata.shutdown); sys.exit(%d
     case("shutdown at exit 3", 0, ENDS_BY_SHUTDOWN % 3, 3),
 ])  # fmt: skip
 def test_one_rank_ends(ender, end, status, said, before, behind, wait):
-    script = ONE_ENDS.format(ender=ender, end=end, behind=behind, wait=wait)
+    data = "train(lambda: tf.data.Dataset.range(100))" if wait else "load(range(100))"
+    script = ONE_ENDS.format(data=data, ender=ender, end=end, behind=behind, wait=wait)
     job = run_program(script, 2, before=before, status=status)
     job.assert_said(said)
     job.assert_soon("ENDS", ender)
@@ -210,7 +211,7 @@ except RuntimeError as error:
 def test_a_forked_child_is_no_rank():
     job = run_program("""
 if (child := os.fork()) == 0:
-    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: train(None)):
+    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: load(None)):
         try:
             call()
             say("no error")
@@ -221,7 +222,7 @@ say("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdat
 """, 2)  # fmt: skip
     for rank, out in enumerate(job.stdout):
         assert f"child: 4 rank: {rank}" in out and "no error" not in out, job.describe()
-        for call in (r"rank\(\)", r"shutdown\(\)", r"init\(\)", "distribute_dataset"):
+        for call in (r"rank\(\)", r"shutdown\(\)", r"init\(\)", r"loader\(\)"):
             job.assert_said(rf"^(\[.*\] )?{call}.* was called in a forked child", rank)
 
 
@@ -303,5 +304,5 @@ def test_the_reader_comes_to_its_end_while_others_wait_for_it_in_a_collective(be
 def test_a_reader_that_shuts_down_while_others_wait_for_it_says_for_whom_it_reads_on():
     script = "if rank == 1: time.sleep(4)\nhvdata.shutdown()"
     job = run_program(script, 2, env={"HOROVOD_DATA_STALL_SECONDS": "1"})
-    line = r"horovod_data: \[rank 0 on \S+\] is done\. After \d+ s it still reads for trainers that are not: rank 1 on \S+\. If one of them waits for this rank"
+    line = r"horovod_data: \[rank 0 on \S+\] is done\. After \d+ s it still reads for trainers that are not done: rank 1 on \S+\. If one of them waits for this rank"
     assert re.search(line, job.stderr[0]) and "is done" not in job.stderr[1], job.describe()

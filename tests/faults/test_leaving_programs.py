@@ -18,13 +18,20 @@ def make({parameter}):
     if {when}:
         now("ENDS")
         {how}
-    return tf.data.Dataset.range(8)
+    return {data}
 
-ds = train(make)
+ds = {call}(make)
 hvdata.serve()
 for _ in range(2):
     say("steps", len(list(ds)))
 """
+
+
+def from_the_function(parameter, when, how, of_loader=False):
+    data, call = ("range(8)", "load") if of_loader else ("tf.data.Dataset.range(8)", "train")
+    return FROM_THE_FUNCTION.format(parameter=parameter, when=when, how=how, data=data, call=call)
+
+
 IMPORTED = "from sys import exit as leave  # before init() can replace it"
 
 
@@ -35,13 +42,14 @@ IMPORTED = "from sys import exit as leave  # before init() can replace it"
 ])  # fmt: skip
 def test_from_the_dataset_function(how, status, readers):
     """The rank that ends first, the reader or a rank that has the reader's error, reports who called sys.exit()."""
-    script = FROM_THE_FUNCTION.format(parameter="", when="True", how=how)
+    of_loader = how.startswith("sys")
+    script = from_the_function("", "True", how, of_loader)
     job = run_program(script, 2, readers=readers, before=IMPORTED, status=status)
     assert "steps" not in "".join(job.stdout), job.describe()
     job.assert_soon("ENDS", 2 if readers else 0)
     assert "no data" not in how or "no data" in "".join(job.stderr), job.describe()
     name = rf"\[{'reader 0' if readers else 'rank 0'} on \S+\]"
-    ends = rf"the program ends with status {status}|distribute_dataset\(name='train'\) failed: SystemExit: "
+    ends = rf"the program ends with status {status}|(distribute_dataset|loader)\(name='train'\) failed: SystemExit: "
     job.assert_said(f"{name} ({ends})")
 
 
@@ -58,7 +66,7 @@ hvdata.predict(lambda x: sys.exit(3) if rank == 1 else x, lambda: tf.data.Datase
 @pytest.mark.parametrize("readers", [0, 1])
 def test_from_the_call_for_a_later_epoch(readers):
     """This call is not on the main thread."""
-    script = FROM_THE_FUNCTION.format(parameter="epoch", when="epoch == 2", how="sys.exit(3)")
+    script = from_the_function("epoch", "epoch == 2", "sys.exit(3)")
     job = run_program(script, 2, readers=readers, status=3)
     had = [[line for line in out.splitlines() if not line.startswith("ENDS")] for out in job.stdout[:2]]
     # On a rank the job's end may come first.
@@ -71,7 +79,7 @@ def test_from_the_call_for_a_later_epoch(readers):
 
 def test_without_a_status_from_the_call_for_a_later_epoch():
     """sys.exit() without a status can't end the job: it is an error on every rank."""
-    script = FROM_THE_FUNCTION.format(parameter="epoch", when="epoch == 2", how="sys.exit()")
+    script = from_the_function("epoch", "epoch == 2", "sys.exit()")
     job = run_program(script, 2, status=1)
     job.assert_said(r"the dataset function has called sys.exit\(\)")
 

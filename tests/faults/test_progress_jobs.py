@@ -10,8 +10,8 @@ pytestmark = pytest.mark.limit(200)
 
 LOOP = """
 kind = sys.argv[1]
-trained = train(slowly(90, 0.01 if kind == "pipeline" else 0, 4))
-valid = train(tf.data.Dataset.range(18).batch(6, drop_remainder=True), batch="global", name="valid")
+trained = load(slowly(90, 0.01 if kind == "pipeline" else 0, 4))
+valid = load([np.arange(6)] * 3, batch="global", remainder="partial", name="valid")
 hvdata.serve()
 for epoch in range(2):
     for step, x in enumerate(trained):
@@ -23,7 +23,7 @@ for epoch in range(2):
                 sys.exit(0)
             os.waitpid(pid, 0)
         if kind == "error" and step == 20 and rank == 0:
-            time.sleep(4)  # until it is shown
+            time.sleep(2)  # until it is shown
             raise KeyError("the program's own")
     for y in valid:
         time.sleep(0.3)
@@ -90,13 +90,11 @@ def test_a_loop_of_ones_own(readers):
 
 
 def test_a_forked_child_shows_nothing():
-    """Its end shows nothing either, and its parent's line goes on."""
-    job = run_program(LOOP, 2, "fork", env=progress(HOROVOD_DATA_PROGRESS="bar"), timeout=150)
+    """Its end shows nothing either, and its parent's lines go on."""
+    job = run_program(LOOP, 2, "fork", env=progress(), timeout=150)
     text = job.stderr[0]
     assert [one[0] + one[1] for one in ENDED.findall(text)] == ["train1", "valid1", "train2", "valid2"], job.describe()
     assert "Traceback" not in text and "Exception" not in text, text
-    for shown in (r"\rtrain, epoch 1: 11 steps, ", r"\rtrain, epoch 2: about \d+ %", "; ranks wait"):
-        job.assert_said(shown, 0)
     assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train, epoch 1")
 
 

@@ -104,7 +104,7 @@ GENERATOR = "of_epoch(lambda numbers: tf.data.Dataset.from_generator(lambda: ite
 
 CASES = {
     "global": Case(f"lambda: {SHUFFLED}.batch(12)", 2, 4, batch="global", remainder="drop"),
-    "per_rank": Case(f"lambda: {SHUFFLED}.batch(2, drop_remainder=True)", 3, 2, remainder="drop"),
+    "per_rank": Case(f"lambda: {SHUFFLED}.batch(2, drop_remainder=True)", 2, 1, remainder="drop"),
     "mixture": Case(MIXTURE, 1, 3, batch="global"),
     # Batches that some rank had not taken were saved whole, and are cut for the new number of ranks.
     "ragged, drop": Case(RAGGED, 4, 3, batch="global", remainder="drop"),

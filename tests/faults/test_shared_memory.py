@@ -9,8 +9,9 @@ from jobs import run_program
 pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
 EPOCH = """
-ds = train(lambda: tf.data.Dataset.range(64 * 8 * size).map(lambda i: tf.fill([4096], tf.cast(i, tf.int32))).batch(64))
-rows = np.concatenate([x.numpy() for x in ds])
+batches = np.arange(64 * 8 * size, dtype=np.int32).reshape(-1, 64, 1)
+ds = load([np.repeat(batch, 4096, axis=1) for batch in batches])
+rows = np.concatenate(list(ds))
 assert (rows == rows[:, :1]).all()
 assert (rows[:, 0] == np.concatenate([np.arange(64) + 64 * (s * size + rank) for s in range(8)])).all()
 moved = hvdata.stats()
@@ -30,7 +31,7 @@ def test_too_small_for_one_batch():
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     assert the_line(job, "shared memory").endswith(
         "] there is no shared memory for a batch of 1024 KiB (0 of 512 KiB in use, 0 KiB set aside by the system): batches "
-        "without room travel as messages. HOROVOD_DATA_ARENA_MB sets its size"
+        "without room travel as messages. HOROVOD_DATA_ARENA_MB sets the size of this memory"
     )
 
 
@@ -75,7 +76,7 @@ say("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena
     assert job.stdout[0] == f"arena 0 message {ROWS}\narena {ROWS}\n", job.describe()
     line = the_line(job, "there is no shared memory for a batch of 1024 KiB (0 of ")
     assert line.endswith(
-        " KiB in use, 0 KiB set aside by the system): batches without room travel as messages. HOROVOD_DATA_ARENA_MB sets its size. "
+        " KiB in use, 0 KiB set aside by the system): batches without room travel as messages. HOROVOD_DATA_ARENA_MB sets the size of this memory. "
         "The system has no more memory: give this host's processes, or their container, more"
     ), line
 

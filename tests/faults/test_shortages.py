@@ -150,7 +150,7 @@ def test_no_thread_for_init(preload, place, whose, who, said):
     short = f"if MPI.COMM_WORLD.rank == {who}: os.environ['NO_MORE_THREADS'] = {whose!r}\n"
     before = "from mpi4py import MPI" + "\nsys.modules['horovod'] = None" * (whose == "std")
     init = (short if place == "before init" else "") + "hvdata.init()\n"
-    body = (short if place != "before init" else "") + EPOCH
+    body = short + EPOCH if place != "before init" else ""
     job = run_program(body, 2, before=before, init=init, env=preload(NO_THREADS, "c++"), status=1)
     job.assert_said(MORE_THREADS_ARE_REFUSED + said, who)
     assert "terminate called" not in job.stderr[1], job.describe()

@@ -45,8 +45,6 @@ CASES = [
     case("horovod sees more", r"RuntimeError: MPI sees this process alone, but hvd.size\(\) is 4: .*-np 4 python train.py", np=1,
          before="import horovod.tensorflow as hvd\nhvd.is_initialized, hvd.rank, hvd.size = lambda: True, lambda: 0, lambda: 4",
          needs=needs_horovod),
-    case("threads disabled", "RuntimeError: HOROVOD_MPI_THREADS_DISABLE=1 forbids .* Unset HOROVOD_MPI_THREADS_DISABLE",
-         env={"HOROVOD_MPI_THREADS_DISABLE": "1"}),
     case("funneled", "RuntimeError: MPI runs with MPI_THREAD_FUNNELED, but horovod_data needs MPI_THREAD_MULTIPLE: .*call "
          r"horovod_data.init\(\) first", before="import mpi4py; mpi4py.rc.thread_level = 'funneled'; from mpi4py import MPI"),
     case("a reader alone", "ValueError: readers=1 sets 1 process aside for reading, which leaves none to train: .*At least 2 are "

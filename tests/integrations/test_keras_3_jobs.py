@@ -20,8 +20,7 @@ TRAINS = {"HOROVOD_CYCLE_TIME": None}  # Horovod's own
 CHANGES = {  # in digits_keras.py: what is replaced, and by what
     "import horovod.tensorflow.keras as hvd\n": "import {module} as hvd\n",
     "EPOCHS = 12\n": "EPOCHS = 1\n",
-    "hvdata.serve()\n": "hvdata.serve()\ntf.keras.config.set_dtype_policy({policy!r})\n",
-    "tf.keras.optimizers.Adam(0.002 * hvd.size())": "tf.keras.optimizers.{optimizer}",
+    "tf.keras.optimizers.Adam(0.002 * hvd.size())": "tf.keras.optimizers.SGD(0.05)",
     "ledger = Ledger()\n": "first = model.get_weights()\nprint('compiled', flush=True)\nledger = Ledger()\n",
     "least_accuracy=0.95)\n": "least_accuracy=0.0)\n{write}",
 }
@@ -34,12 +33,12 @@ np.savez(os.path.join(folder, f"{hvd.size()}.{hvd.rank()}.npz"), loss, first[0],
 """
 
 
-def script(module=STOCK, optimizer="SGD(0.05)", policy="float32"):
+def script(module):
     """digits_keras.py for one epoch. It writes its loss, and weights before and after."""
     text = (EXAMPLES / "digits_keras.py").read_text()
     for old, new in CHANGES.items():
         assert text.count(old) == 1, old
-        text = text.replace(old, new.format(module=module, optimizer=optimizer, policy=policy, write=WRITE))
+        text = text.replace(old, new.format(module=module, write=WRITE))
     return f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{text}"
 
 
@@ -92,28 +91,6 @@ def test_weights_are_those_of_one_process(horovod, ended, module, patched, count
             assert same(mine, ranks[0][2]) and distance(mine, weights) < 1e-5
         # The last batch has filler rows, which Keras counts.
         assert abs(np.mean([each for each, *_ in ranks]) - loss) < 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer, policy, close",
-    [
-        ("Adam(0.002)", "float32", 1e-3),
-        ("SGD(0.05)", "mixed_bfloat16", 0.02),
-        ("SGD(0.05)", "mixed_float16", 0.02),
-        ("Adam(0.002)", "mixed_float16", 0.02),
-    ],
-)
-def test_ranks_have_equal_weights(horovod, ended, optimizer, policy, close):  # noqa: F811
-    """And the loss of one process, where rounding errors are larger."""
-    horovod(patched=True)
-    text = script(optimizer=optimizer, policy=policy)
-    ((loss, *_),) = ended(text, 1)
-    for count in 2, 4:
-        ranks = ended(text, count)
-        assert not np.array_equal(ranks[0][1], ranks[1][1])
-        assert all(same(mine, ranks[0][2]) for _, _, mine in ranks)
-        assert abs(np.mean([each for each, *_ in ranks]) - loss) < close
 
 
 OF_TF_KERAS = """
@@ -211,7 +188,7 @@ except RuntimeError as error:
         pytest.param(script(STOCK), 4, id="horovod.tensorflow.keras", marks=pytest.mark.slow),
         pytest.param(script(PLAIN), 2, id="horovod.keras", marks=pytest.mark.slow),
         pytest.param(EARLY, 2, id="made before init"),
-        pytest.param(LOADED, 2, id="load_model"),
+        pytest.param(LOADED, 2, id="load_model", marks=pytest.mark.slow),
         pytest.param(OF_TENSORFLOW, 2, id="horovod.tensorflow", marks=pytest.mark.slow),
     ],
 )
@@ -227,16 +204,25 @@ def test_horovod_as_it_is(horovod, digits, text, ranks):  # noqa: F811
         assert "horovod_data.integrations.keras" in text and "TF_USE_LEGACY_KERAS=1 with the package tf_keras" in text
 
 
-@pytest.mark.parametrize(
-    "change, text",
-    [
-        ('keras.backend.backend = lambda: "jax"', "needs Keras' backend tensorflow, and this is jax"),
-        ('keras.__version__ = "2.15.0"', "is for Keras 3, and this is Keras 2.15.0. Import horovod.tensorflow.keras."),
-    ],
-    ids=["backend", "Keras 2"],
-)
-def test_another_keras_is_refused(change, text):
-    job = run_job(f"import tensorflow, keras\n{change}\nimport horovod_data.integrations.keras", 1)
-    assert job.returncode != 0 and f"ImportError: horovod_data.integrations.keras {text}" in job.stderr[0], (
-        job.describe()
-    )
+OF_ANOTHER_KERAS = """
+import keras, tensorflow
+
+def imported():
+    try:
+        import horovod_data.integrations.keras
+    except ImportError as error:
+        print(error, flush=True)
+
+ours, keras.backend.backend = keras.backend.backend, lambda: "jax"
+imported()
+keras.backend.backend, keras.__version__ = ours, "2.15.0"
+imported()
+"""
+
+
+def test_another_keras_is_refused():
+    job = run_job(OF_ANOTHER_KERAS, 1)
+    of_jax, of_keras_2 = job.stdout[0].splitlines()
+    assert of_jax.startswith("horovod_data.integrations.keras needs Keras' backend tensorflow, and this is jax"), of_jax
+    said = "horovod_data.integrations.keras is for Keras 3, and this is Keras 2.15.0. Import horovod.tensorflow.keras."
+    assert of_keras_2.startswith(said), of_keras_2

@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import tensorflow as tf
-from checkpoints import rest, restore, save, take
 from oracle import equal
 from together import numpy_of, on_trainers
 
@@ -71,31 +70,3 @@ def until_it_fails(hvdata, comm, dataset):
         return got, None
 
     return on_trainers(hvdata, comm, walk)
-
-
-def resumes_at_every_step(hvdata, comm, dataset, path, acts=True):
-    """Trainers save at each step of an epoch. The rest of the epoch comes, and comes again in a restored iterator. `acts`:
-    this rank saves and restores."""
-    trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
-
-    def walk():
-        whole, wrong = rest(dataset), []
-        for cut in range(len(whole) + 1):
-            iterator = iter(dataset)
-            head = take(iterator, cut)
-            if acts:
-                save(iterator, path)
-            trainers.Barrier()
-            tail = rest(iterator)
-            again = iter(dataset)
-            if acts:
-                restore(again, path)
-            trainers.Barrier()
-            resumed = rest(again)
-            if head + tail != whole or head + resumed != whole:
-                wrong.append((cut, head, tail, resumed, whole))
-        return wrong
-
-    got = on_trainers(hvdata, comm, walk)
-    trainers.Free()
-    assert not any(got), got

@@ -501,9 +501,9 @@ def test_what_a_reader_refuses(hvdata, comm, wrong, what, to_do):
     assert all(not isinstance(one, Exception) for one in outcomes(comm, lambda: None))
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 3)
 @pytest.mark.per_node("dedicated", "embedded")
-@pytest.mark.world(np=2, per_node="dedicated")
+@pytest.mark.world(np=3, per_node="embedded")
 def test_readers_of_hosts_are_refused(hvdata, comm):
     call = lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(9), batch="per_rank", cache="job")
     raises_everywhere(

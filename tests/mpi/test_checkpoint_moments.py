@@ -171,7 +171,7 @@ def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(3)
+    time.sleep(1)
     began = time.monotonic()
     assert results(comm, lambda: rest(iter(ds))) == dealt_to_all(comm, range(n))
     asking.join()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from together import Counted, dealt_to_all, elements, numbers, outcomes, raises_everywhere, results
+from together import Counted, dealt_to_all, elements, generated, numbers, outcomes, raises_everywhere, results
 
 pytestmark = pytest.mark.world(np=1)
 
@@ -118,6 +118,37 @@ def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):
 def test_auto_shard_is_off(hvdata, comm):
     policy = numbers(hvdata, comm.size).options().experimental_distribute.auto_shard_policy
     assert policy == tf.data.experimental.AutoShardPolicy.OFF
+
+
+@pytest.mark.slow
+def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
+    """A prefetch stage waits in our GetNext when the iterator is destroyed. GetNext returns, although the reader
+    sleeps."""
+
+    naps = [5.0]  # in the first epoch
+
+    def slow():
+        yield from range(comm.size)
+        time.sleep(naps.pop() if naps else 0)
+        yield from range(comm.size, 2 * comm.size)
+
+    source = generated(slow)
+    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=1)
+
+    def run():
+        it = iter(ds.prefetch(2))
+        first = int(next(it))
+        gc.collect()
+        time.sleep(0.3)  # the prefetching thread is now waiting for step 1
+        began = time.monotonic()
+        del it
+        gc.collect()
+        return first, time.monotonic() - began
+
+    for rank, (first, seconds) in enumerate(results(comm, run)):
+        assert first == rank
+        assert seconds < 3, f"rank {rank} waited {seconds:.1f} s for its iterator to go"
+    assert elements(comm, ds) == want(2 * comm.size, comm)
 
 
 # ---- Several channels run at once, in any order, each with epochs of its own.

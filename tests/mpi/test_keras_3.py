@@ -96,8 +96,12 @@ CASES = {  # the optimizer of the ranks, of one process, how to compile
 }
 
 
+# Other tests apply gradients with groups, with passes and as dense ones.
+FEW = ("sgd", "momentum, clipping, averages", "eager", "scaled inside")
+
+
 @pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] * (case in ("eager passes", "scaled passes"))) for case in CASES
+    pytest.param(case, marks=[pytest.mark.slow] * (case not in FEW)) for case in CASES
 ])  # fmt: skip
 def test_weights_are_those_of_one_process(hvdata, comm, case):
     make, alone, how = CASES[case]
@@ -108,7 +112,9 @@ def test_weights_are_those_of_one_process(hvdata, comm, case):
         assert np.allclose(mean_losses, losses, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["adam", "sum", "compressed", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("case", [
+    "adam", "compressed", *(pytest.param(case, marks=pytest.mark.slow) for case in ("sum", "mixed_float16", "mixed_bfloat16"))
+])  # fmt: skip
 def test_ranks_have_equal_weights(hvdata, comm, case):
     """And losses near those of one process, where rounding errors are larger."""
     options = {"compressed": {"compression": hvd.Compression.fp16}, "sum": {"op": hvd.Sum}}.get(case, {})

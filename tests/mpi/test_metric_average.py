@@ -61,7 +61,9 @@ def test_logs_are_those_of_one_process(hvdata, comm, remainder, batch):
             assert abs(seen[name] - want[name]) < 1e-5, (name, seen, want)
 
 
-@pytest.mark.parametrize("batch, remainder", [("global", "partial"), ("global", "repeat"), ("per_rank", "partial")])
+@pytest.mark.parametrize("batch, remainder", [
+    pytest.param("global", "partial", marks=pytest.mark.slow), ("global", "repeat"), ("per_rank", "partial"),
+])  # fmt: skip
 def test_validation_without_weigh_is_exact_beside_a_weighted_training(hvdata, comm, batch, remainder):
     """Shares of a step have other numbers of rows, and so have steps."""
     sizes = [3, 2, 2] if batch == "global" else [1, 3, 2, 1]

@@ -6,13 +6,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import deliver_from_readers, dropped_by_readers, is_dynamic_delivery
+from oracle import deliver_from_readers, dropped_by_readers
 from readers import (
     assert_delivered,
     batches_of,
     failing,
     from_readers,
-    resumes_at_every_step,
     shares,
     until_it_fails,
 )
@@ -60,16 +59,6 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
     want = deliver_from_readers(batches, trainers_of(hvdata, comm), "global", remainder)
     for epoch in range(2):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
-
-
-@pytest.mark.usefixtures("either_way")
-@same_on_all_ranks(4)
-@given(lengths=lengths_of_readers, prefetch=prefetches)
-def test_dynamic(hvdata, comm, lengths, prefetch):
-    batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[: hvdata.num_readers()])]
-    ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", schedule="dynamic", prefetch=prefetch)
-    for _ in range(2):
-        assert is_dynamic_delivery(sum(batches, []), shares(hvdata, comm, ds))
 
 
 def test_the_context_and_who_calls_the_function(hvdata, comm):
@@ -177,21 +166,6 @@ def test_on_reader_error_continue(hvdata, comm):
     for _ in range(2):
         assert_delivered(shares(hvdata, comm, ds), deliver_from_readers(batches, n, "per_rank"))
     assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
-
-
-@pytest.mark.parametrize("who", ["every rank", "rank 0"])
-@pytest.mark.parametrize("lengths", [(7, 7, 7), (2, 9, 4), (1, 0, 1)])
-@pytest.mark.usefixtures("either_way")
-def test_checkpoints_at_every_step(hvdata, comm, path, who, lengths):
-    """The positions lie within the rotation, after the end of one reader, and within the last steps that all readers
-    make together."""
-
-    def function(context):
-        first = 100 * context.input_pipeline_id
-        return tf.data.Dataset.range(first, first + lengths[context.input_pipeline_id])
-
-    ds = hvdata.distribute_dataset(function, batch="per_rank")
-    resumes_at_every_step(hvdata, comm, ds, path, acts=who == "every rank" or hvdata.rank() == 0)
 
 
 def test_readers_dont_iterate(hvdata, comm):

@@ -107,6 +107,7 @@ def test_another_number_of_elements(hvdata, comm, second, longer):
     fails(hvdata, comm, ds, "element 29 is missing on the first, whose data end before it")
 
 
+@pytest.mark.slow
 def test_a_table_that_differs(hvdata, comm, second):
     """It is too large for a fingerprint of the graph."""
     table = np.arange(3 << 20)

@@ -24,6 +24,7 @@ def said(comm, capfd):
     return comm.allgather(capfd.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2, 4)
 @pytest.mark.alone(**SHORT)
 def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):

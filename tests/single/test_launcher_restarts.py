@@ -401,21 +401,42 @@ def test_a_rank_without_a_thread_for_its_signs(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def of_three_hosts(folder):
+    """A supervisor that runs on the host a. A probe is the names of its hosts."""
+    hosts = (Host("a", 2), Host("b", 2), Host("c", 2))
+    probe = lambda chosen: [host.name for host in chosen]
+    job = Job(str(folder), hosts, frozenset(["a"]), 60.0, lambda *_: None, probe, lambda text: None, False, 0.0)
+    return supervisor._Supervisor(job, Policy(4, 4, 3, 100.0, 75), -1, -1)
+
+
+@pytest.mark.parametrize("seconds, late, found, took", [
+    ({"b": 0.5, "c": 3.5}, "c", "bc", 3.5), ({"b": 0.5, "c": 4.5}, "c", "b", 4.0), ({"b": 6.0, "c": 99.0}, "c", "b", 7.0),
+    ({"b": 6.0, "c": 9.0}, "", "bc", 9.0), ({"b": 99.0, "c": 99.0}, "c", "", 10.0), ({"b": 9.5, "c": 99.0}, "c", "b", 10.0),
+])  # fmt: skip
+def test_how_long_a_host_may_take_to_answer(tmp_path, monkeypatch, seconds, late, found, took):
+    """A host that was just lost gets 4 seconds, and 1 second after the others. All others get 10 seconds."""
+    each, clock, step = of_three_hosts(tmp_path), [0.0], 0.25
+
+    class Probe:
+        def __init__(self, names, _):
+            self.pid, self._end = 0, max(seconds[name] for name in names)
+
+        def poll(self):
+            return 0 if clock[0] >= self._end else None
+
+        returncode = property(poll)
+        wait = poll
+
+    monkeypatch.setattr(supervisor.processes, "start", Probe)
+    monkeypatch.setattr(supervisor.os, "killpg", lambda *_: None)
+    monkeypatch.setattr(supervisor, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(each, "_listen", lambda left: clock.append(clock.pop() + min(step, left)))
+    assert each._probe([[Host("c", 2)], [Host("b", 2)]], late) == set(found) and clock == [took]
+
+
 def test_a_host_that_is_left_out_does_not_hurry_others(tmp_path, monkeypatch):
     """Its slots don't count, so the job may need the host that answers late."""
-    hosts, asked = (Host("a", 2), Host("b", 2), Host("c", 2)), []
-    job = Job(
-        str(tmp_path),
-        hosts,
-        frozenset(["a"]),
-        60.0,
-        lambda *_: None,
-        lambda _: Command([]),
-        lambda text: None,
-        False,
-        0.0,
-    )
-    each = supervisor._Supervisor(job, Policy(4, 4, 3, 100.0, 75), -1, -1)
+    each, asked = of_three_hosts(tmp_path), []
     each._suspects = {"c"}
     monkeypatch.setattr(each, "_probe", lambda groups, late=(): asked.append(set(late)) or {"b", "c"})
     each._answering(frozenset())
@@ -424,8 +445,9 @@ def test_a_host_that_is_left_out_does_not_hurry_others(tmp_path, monkeypatch):
     assert asked == [{"c"}, set()]
 
 
-def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd):
+def test_a_signal_does_not_delay_the_end_of_a_silent_attempt(tmp_path, capfd, monkeypatch):
     """mpirun outlasts SIGTERM. SIGKILL ends it, although the grace time is a minute."""
+    monkeypatch.setattr(supervisor, "_END_SECONDS", 2.0)
     touched = '"$1/.run/attempt-1/rank 1 on a.alive"'
     script = f"trap 'kill -USR1 $PPID' TERM; touch {touched}; while :; do sleep 0.1; done"
     begin = time.monotonic()

@@ -45,15 +45,10 @@ def test_a_core_of_an_older_version(monkeypatch, tmp_path):
     assert "Rebuild it: `pip install --force-reinstall" in text
 
 
-@pytest.mark.parametrize("in_sources, parts", [
-    (True, ["has not been built here", "`pip install --no-build-isolation -e {}`"]),
-    (False, ["installed without its C++ core", "pip install --force-reinstall"]),
-], ids=["in a source tree", "in an installation"])  # fmt: skip
-def test_not_built(monkeypatch, tmp_path, in_sources, parts):
-    if in_sources:
-        (tmp_path / "setup.py").touch()
-    text = failure(monkeypatch, loader.load_core, _CORE=tmp_path / "horovod_data" / "_core.so")
-    assert all(part.format(tmp_path) in text for part in parts), text
+def test_not_built(monkeypatch, tmp_path):
+    text = failure(monkeypatch, loader.load_core, _CORE=tmp_path / "_core.so")
+    assert f"{tmp_path}/_core.so can't be loaded ({tmp_path}/_core.so: cannot open shared object file" in text
+    assert "pip install --force-reinstall" in text and "start Python in another folder" in text
 
 
 def test_ops_are_not_built(monkeypatch, tmp_path):
@@ -96,7 +91,7 @@ def test_undefined_symbol(monkeypatch, tmp_path):
                     "void _ZN10tensorflow7removedEv(void); void f(void) { _ZN10tensorflow7removedEv(); }"
                     % (loader.built_ops().build, ".".join(tf.__version__.split(".")[:2])))  # fmt: skip
     text = failure(monkeypatch, loader.load_ops, _OPS=library)
-    assert f"doesn't fit TensorFlow {tf.__version__}" in text and "_ZN10tensorflow7removedEv" in text
+    assert f"{library} can't be loaded (" in text and "undefined symbol: _ZN10tensorflow7removedEv" in text
 
 
 @needs_compiler
@@ -106,8 +101,9 @@ def test_mpi_is_not_there(monkeypatch, tmp_path):
     compile_library(library, "void MPI_Whatever(void); void f(void) { MPI_Whatever(); }", str(mpi))
     mpi.unlink()
     text = failure(monkeypatch, loader.load_core, _CORE=library)
-    assert text.startswith("libmpi.so.99, the MPI library that horovod_data was built with, can't be found")
-    assert "LD_LIBRARY_PATH" in text
+    assert (
+        f"{library} can't be loaded (libmpi.so.99: cannot open shared object file" in text and "LD_LIBRARY_PATH" in text
+    )
 
 
 def test_not_a_library(monkeypatch, tmp_path):

@@ -113,17 +113,18 @@ def test_a_named_case_is_there(tests):
 
 @pytest.mark.skipif(not CAN_NAME_HOSTS, reason="needs root, for host names of its own")
 def test_all_numbers_of_ranks_ways_and_kinds_of_readers_occur(tests):
+    """Dedicated readers of two hosts are in tests/cluster, as a job of horovod-data-run."""
     worlds = [test.world for test in ranked(tests) if test.commit]
     assert {world["np"] for world in worlds} == {1, 2, 3, 4}
     assert {world["way"] for world in worlds} == {"auto", "message", "arena", "two hosts"}
     assert {world["readers"] for world in worlds} >= {0, 2}
-    assert {world["per_node"] for world in worlds} == {"", "dedicated", "embedded"}
+    assert {world["per_node"] for world in worlds} == {"", "embedded"}
 
 
 def test_there_are_few_jobs(tests):
     """A job takes longer to start than most tests take. So the commit tier has no worlds of few tests."""
     jobs = {(str(test.world), test.job) for test in ranked(tests) if test.commit}
-    assert len(jobs) <= 16, sorted(jobs)
+    assert len(jobs) <= 13, sorted(jobs)
 
 
 def test_the_option_chooses(tmp_path, tests):

@@ -5,14 +5,12 @@ Files of real jobs: tests/faults/test_timelines_of_jobs.py.
 """
 
 import json
-import random
 import struct
 
 import pytest
 
 from horovod_data import timeline
 from horovod_data.timeline import parts as timeline_parts
-from horovod_data.timeline.parts import Clock, Sample
 
 MS = 1_000_000  # ns
 ZERO = 5_000_000_000  # reader 0's clock at the timeline's time 0
@@ -159,6 +157,16 @@ def test_parts_of_two_jobs_are_two_timelines(job):
     assert len(timeline.read_parts([f"{path}.rank{rank}" for rank in range(3)])) == 2
 
 
+def test_the_quickest_answer_is_the_clock(job):
+    """Batches fill the link while the other answers come. Times before and after that answer are moved alike."""
+    answers = (
+        clock(ZERO, ZERO + 7 * MS, 9 * MS) + clock(ZERO + MS, ZERO + 3 * MS, 1000) + clock(ZERO + 2 * MS, ZERO, 8 * MS)
+    )
+    given = events((ZERO, ZERO + 5 * MS, b"step", 0, 0, False))
+    one = read(job(rank0=READER_0, rank1=head(1, -1, "b") + answers + channel(1, "t") + given + end()), "rank1")
+    assert [(event["ts"], event["dur"]) for event in one.events if event["ph"] == "X"] == [(2000.0, 5000.0)]
+
+
 # ---- The end of a job.
 
 
@@ -192,61 +200,3 @@ def test_missing_parts_are_told_and_the_others_stay(job, tmp_path, capfd, monkey
         f"copy the files {path}.* of all hosts to one folder, and merge them: python -m horovod_data.timeline " in line
     )
     assert (tmp_path / "trace.json.rank0").exists() and timeline.read(path).events
-
-
-# ---- Clocks.
-
-
-class Elsewhere:
-    """Another clock, 1000 s ahead, that gains `drift` ns a second. The link to it has random delays."""
-
-    def __init__(self, drift):
-        self.drift, self.random = drift, random.Random(1)
-
-    def at(self, here):
-        return here + 1_000_000 * MS + here // 1_000_000_000 * self.drift
-
-    def sample(self, asked, there, back):
-        return Sample(asked + (back - asked) // 2, self.at(there), back - asked)
-
-    def ask(self, now):
-        """The quickest of four answers."""
-
-        def delay():
-            return 20_000 + self.random.randrange(20 * MS if self.random.randrange(5) == 0 else 100_000)
-
-        answers = []
-        for i in range(4):
-            there = now + i * MS + delay()
-            answers.append(self.sample(now + i * MS, there, there + delay()))
-        return min(answers, key=lambda one: one.round_trip)
-
-
-def test_drift_is_followed():
-    """Six hours of a clock that gains 40 us each second. The estimate is never wrong by half a millisecond."""
-    elsewhere = Elsewhere(40_000)
-    times = range(0, 6 * 3600 * 1000 * MS, 1000 * MS)
-    clock = Clock(elsewhere.ask(now) for now in times)
-    assert max(abs(clock.there(now + 150 * MS) - elsewhere.at(now + 150 * MS)) for now in times) < MS / 2
-
-
-def test_a_busy_link_does_not_move_it():
-    """Batches fill the link in one direction for ten seconds: all answers of that time are late by up to 35 ms."""
-    elsewhere = Elsewhere(20_000)
-    samples = []
-    for now in range(0, 30_000 * MS, 250 * MS):
-        late = 5 * MS + elsewhere.random.randrange(30) * MS if 10_000 * MS <= now < 20_000 * MS else 0
-        samples.append(elsewhere.sample(now, now + 50_000, now + 100_000 + late))
-    clock = Clock(samples)
-    assert max(abs(clock.there(now) - elsewhere.at(now)) for now in range(0, 30_000 * MS, 50 * MS)) < MS
-
-
-def test_time_never_goes_back():
-    """Also if the other clock leaps about by 200 ms, as none does."""
-    chance = random.Random(7)
-    samples = [
-        Sample(now, now + chance.randrange(400) * MS, chance.randrange(100)) for now in range(0, 60_000 * MS, 250 * MS)
-    ]
-    clock = Clock(samples)
-    theirs = [clock.there(now) for now in range(-1000 * MS, 61_000 * MS, 10 * MS)]
-    assert theirs == sorted(theirs)

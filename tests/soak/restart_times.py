@@ -10,7 +10,6 @@ The job is that of tests/restarted.py: Keras with TensorFlow on 3 ranks.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,8 +20,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "cluster")]
 
 import restarted  # noqa: E402
 from bed import Bed  # noqa: E402
-from launched import LAUNCHER, Launched  # noqa: E402
-from ranks import launch  # noqa: E402
+from launched import Launched, start_launcher  # noqa: E402
 
 SILENT = 10  # HOROVOD_DATA_TIMEOUT, in seconds
 PAUSE = 1.0  # of the launcher, before the second attempt
@@ -57,41 +55,25 @@ def watched(job: Launched, lost: float, folder: Path) -> list[float]:
 
 def by_signal(folder: Path, name: str) -> list[float]:
     options = ["-np", "3", "--state", str(folder / "state"), "--max-restarts", "2", sys.executable]
-    words = [
-        *LAUNCHER,
-        "--mpirun",
-        " ".join(launch.launcher()),
-        *options,
-        *restarted.write(folder),
-        f"1:1:6:{name}",
-        "0.1",
-    ]
-    job = Launched(words, {"HOROVOD_DATA_TIMEOUT": str(SILENT)}, folder)
-    try:
+    words = [*options, *restarted.write(folder), f"1:1:6:{name}", "0.1"]
+    with start_launcher(*words, env={"HOROVOD_DATA_TIMEOUT": str(SILENT)}, cwd=folder) as job:
         while not (folder / "killed.1").exists() or not (folder / "killed.1").read_text():
             assert job.poll() is None, job.output
             time.sleep(0.01)
         return watched(job, float((folder / "killed.1").read_text()), folder)
-    finally:
-        job.kill()
 
 
 def cut_off(folder: Path) -> list[float]:
     with Bed(3) as bed:
         hosts = ",".join(f"{name}:{slots}" for name, slots in zip(bed.names, (2, 1, 1)))
         options = ["-np", "4", "--min-np", "3", "-H", hosts, "--state", str(folder / "state"), "--max-restarts", "2"]
-        env = {**bed.environment, "PATH": f"{bed.environment['PATH'].partition(':')[0]}:{os.environ['PATH']}"}
-        job = Launched(
-            [*bed.enter(), *LAUNCHER, *options, sys.executable, *restarted.write(folder), "", "0.2"], env, folder
-        )
-        try:
+        words = [*options, sys.executable, *restarted.write(folder), "", "0.2"]
+        with start_launcher(*words, cwd=folder, bed=bed) as job:
             while 6 not in restarted.trained(folder).get(1, {}):
                 assert job.poll() is None, job.output
                 time.sleep(0.05)
             bed.cut(2)
             return watched(job, time.time(), folder)
-        finally:
-            job.kill()
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers tell each other about the parts of one source that they read (shard="auto")."""
+"""With shard="auto": the message by which readers compare the parts of one source that they read."""
 
 from __future__ import annotations
 

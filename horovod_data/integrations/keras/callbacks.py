@@ -16,8 +16,8 @@ from ...errors import explained
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer of one rank, before the first step of fit(). Collective.
 
-    If the model is not built before fit(), it has no weights then. So they are sent after the first step, as by
-    Horovod's own callback. Give the model an Input, or call it once, to have them before.
+    A model that is not built before fit() has no weights yet. Its weights are sent after the first step, as by
+    Horovod's own callback. To send them before, give the model an Input, or call it once.
 
     Each rank keeps the seeds of its own layers, so the ranks still draw different random numbers.
     """

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from typing import Optional, Union
+from typing import Optional
 
 from ...errors import fork_check, say, start_thread
 from ...native import bindings
@@ -28,19 +28,19 @@ _FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
 # If a process has not answered after this time, its last answer stays valid. The second value is for the end of the
 # job.
 _PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
-# A terminal that takes no output must not delay the end of the job for longer than this.
+# A terminal or a pipe that takes no output must not delay the end of the job for longer than this.
 _JOIN_SECONDS = 2.0
 
 _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
 
-def start(how: str, seconds: float, attempt: int = 1) -> None:
-    """Starts the thread on rank 0, after the job has begun. `how`: a value of settings.PROGRESS."""
+def start(seconds: float, attempt: int) -> None:
+    """Starts the thread on rank 0, after the job has begun. Arguments: those of Lines."""
     global _watch
-    if how == "0" or sys.stderr is None:
+    if sys.stderr is None:
         return
-    watch = Watch(display.make(how, seconds, attempt))
+    watch = Watch(display.Lines(seconds, attempt))
     try:
         start_thread(watch.thread)
     except RuntimeError as error:  # the job runs without progress lines
@@ -74,10 +74,10 @@ def expect(channel: str, steps: int) -> None:
 class Watch:
     """The thread and its data."""
 
-    def __init__(self, shown_by: Union[display.Lines, display.OneLine]) -> None:
+    def __init__(self, lines: display.Lines) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
         self.forked = fork_check()
-        self._display = shown_by
+        self._lines = lines
         self._stopped = threading.Event()
         # held while the program must not fork, because a child would inherit stderr's lock
         self._showing = threading.Lock()
@@ -97,8 +97,6 @@ class Watch:
             for _ in range(2):  # an epoch is over when the second look finds no more time in it
                 if bindings.state() is bindings.State.RUNNING:
                     self._show(_LAST_PATIENCE_SECONDS)
-            with self._showing:
-                self._display.close()
         except (OSError, ValueError):  # stderr is closed
             return
 
@@ -156,8 +154,8 @@ class Watch:
             }
         with self._showing:
             for one in over:
-                self._display.end(*one)
-            self._display.show(shown, now)
+                self._lines.end(*one)
+            self._lines.show(shown, now)
 
     def _due(self, now: float, at_once: bool, running: bool) -> bool:
         """Says whether to ask the other processes again. Answers of many processes are expensive."""
