@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache/kept_dealer.h"
+#include "rows/receive_memory.h"
 
 namespace hvdata {
 namespace {
@@ -32,6 +33,7 @@ std::shared_ptr<Loading> Keeper::Current() const {
 std::shared_ptr<Loading> Keeper::Anew(uint64_t at_least) {
   End();
   needed_.reset();
+  trimmed_ = false;
   const uint64_t number = std::max(loads_ + 1, at_least);
   auto loading = std::make_shared<Loading>(load_, kept_->config(), kept_->world(), number);
   loads_ = number;
@@ -46,6 +48,10 @@ void Keeper::Deal(uint64_t epoch, uint64_t number) {
   dealer.Run(restored, *cancelled);
   needed_ = std::max(needed_, dealer.needed());  // an empty optional is less than 0
   kept_->End();
+  if (!trimmed_ && Read().loaded) {
+    GiveBackFreeMemory(post_->arena().get());
+    trimmed_ = true;
+  }
 }
 
 void Keeper::End() {

@@ -142,10 +142,11 @@ int hvdata_comm_exchange(const void* comm, const char* mine, const char** all) {
 // ---- The engine.
 
 // Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
-// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The other three: the names
-// and values of the fields of EngineSettings, and their number.
+// 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The others: the fields of
+// EngineSettings, of which names and values have the numbers.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const char* const* names, const double* values, int settings) {
+                 const char* const* hosts, const char* timeline, const char* certificate, const char* const* names,
+                 const double* values, int settings) {
   return Run([&] {
     const MPI_Comm c = FromPointer(comm);
     std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
@@ -157,6 +158,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
     const auto numbers = Numbers(names, values, settings);
     EngineSettings taken;
     HVDATA_SETTINGS(HVDATA_TAKE)
+    taken.timeline = timeline, taken.certificate = certificate;
     return Engine::Start(c, std::move(roles), taken);
   });
 }

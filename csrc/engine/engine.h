@@ -43,7 +43,6 @@ namespace hvdata {
   FIELD(double, timeout_seconds, 0)       /* a wait of this length is an error; 0: never */                          \
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                                               \
   FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */                            \
-  FIELD(bool, timeline, false)            /* the same on every rank */                                               \
   FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                                  \
   /* MPI_Finalize waits for Stop(). Except: on the thread that called Start(). So Horovod's thread can't finalise */ \
   /* MPI while this process still needs data. */                                                                     \
@@ -51,6 +50,9 @@ namespace hvdata {
 
 struct EngineSettings {
   HVDATA_SETTINGS(HVDATA_MEMBER)
+  // Absolute paths, because the program may change its working directory. Empty: there is no such file.
+  std::string timeline;  // of the job. The same on every rank
+  std::string certificate;
 };
 
 Outcome ShutDownOutcome();

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
 #include "base/outcome.h"
 
 namespace hvdata {
@@ -33,5 +35,15 @@ void EndTogether(int status);
 
 // Ends the whole job, or at least this process. Does not return.
 [[noreturn]] void Abort(int status);
+
+// Runs `body`. After an exception the job ends, because other processes would wait for the rest of `body` for ever.
+// `place` begins the log line.
+template <typename Body>
+void OrAbort(const Place& place, Body body) {
+  const Outcome thrown = Guarded([&] { return body(), Outcome(); });
+  if (thrown.ok()) return;
+  Log(place, thrown.message);
+  Abort(1);
+}
 
 }  // namespace hvdata

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "base/exceptions.h"
-#include "base/log.h"
 #include "base/world.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -121,15 +119,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     done();
   }
 
-  // Runs `run`, and aborts the job if it throws. After an exception this rank can't finish the call. Without the abort
-  // the other ranks would wait for it forever.
   template <typename Run>
   static void OrAbort(Run run) {
-    const Outcome thrown = Guarded([&] { return run(), Outcome(); });
-    if (thrown.ok()) return;
     const std::shared_ptr<Engine> engine = Engine::Current();
-    Log(engine ? engine->world().Here("scatter or gather") : Place(), thrown.message);
-    Abort(1);
+    hvdata::OrAbort(engine ? engine->world().Here("scatter or gather") : Place(), run);
   }
 };
 

@@ -84,8 +84,9 @@ def distribute_dataset(
         A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most prefetch
         shares.
       prefetch_mb: with prefetch="auto", the most MiB of batches that the reader may send ahead for this channel, to
-        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. At
-        most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With a number as prefetch, prefetch_mb is an error.
+        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64, and
+        with cache="job" for a quarter of it. At most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With
+        a number as prefetch, prefetch_mb is an error.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.
         "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or

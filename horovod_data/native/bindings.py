@@ -99,13 +99,15 @@ def start(
     reader_index: Sequence[int],
     trainer_index: Sequence[int],
     group: Sequence[int],
+    files: Sequence[str],
     **settings: Any,
 ) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
 
     Args:
       hosts, reader_index, trainer_index, group: the values of each rank, as in job/layout.py.
-      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
+      files: the job's timeline, and its file of certificates. Empty: there is none.
+      settings: the numbers in EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there
         until stop() has been called.
     """
     n = len(hosts)
@@ -116,6 +118,7 @@ def start(
         (c_int * n)(*trainer_index),
         (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
+        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
         *calls.numbers(settings),
     )
 
