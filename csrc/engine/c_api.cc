@@ -2,8 +2,8 @@
 // The C functions that the Python package calls through ctypes. ctypes releases the GIL, so they also work while a
 // TensorFlow graph is being built. Only Python calls them, so no header declares them.
 //
-// A function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in hvdata_last_error() of the same
-// thread. Except: the function's comment says otherwise. A function that waits takes a time slice in milliseconds. At
+// If its comment does not say otherwise, a function returns 0, or a TensorFlow status code (absl::StatusCode) with the
+// text in hvdata_last_error() of the same thread. A function that waits takes a time slice in milliseconds. At
 // the end of the slice it returns kPending, so that Python can handle Ctrl-C. Strings are UTF-8.
 #include "engine/c_api.h"
 
