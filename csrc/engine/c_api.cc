@@ -143,10 +143,10 @@ int hvdata_comm_exchange(const void* comm, const char* mine, const char** all) {
 
 // Collective on comm. The arrays have an entry for each rank of comm. reader_index: 0..R-1, or -1. trainer_index:
 // 0..N-1, or -1. group: readers deal to the trainers of their own group. hosts: host names. The others: the fields of
-// EngineSettings, of which names and values have the numbers.
+// EngineSettings. `settings` of them are numbers, with names and values.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const char* timeline, const char* certificate, const char* const* names,
-                 const double* values, int settings) {
+                 const char* const* hosts, const char* const* names, const double* values, int settings,
+                 const char* timeline, const char* certificate) {
   return Run([&] {
     const MPI_Comm c = FromPointer(comm);
     std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));

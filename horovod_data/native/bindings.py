@@ -118,8 +118,8 @@ def start(
         (c_int * n)(*trainer_index),
         (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
-        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
         *calls.numbers(settings),
+        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
     )
 
 
