@@ -34,7 +34,7 @@ def yes_or_no(value: object) -> str:
 
 def main() -> int:
     # rate: of each host's line, both ways. storage: MB/s for all ranks together. batch: rows of all ranks in a step.
-    settings = {"ranks": 4, "hosts": 2, "rate": "1gbit", "storage": 20.0, "rows": 4000, "row_bytes": 100_000, "batch": 64, "epochs": 8}  # fmt: skip
+    settings = {"ranks": 4, "hosts": 2, "rate": "1gbit", "storage": 20.0, "rows": 4000, "row_bytes": 100_000, "batch": 32, "epochs": 8}  # fmt: skip
     quick = {"rows": 90, "row_bytes": 10_000, "storage": 4.0, "batch": 12, "epochs": 3}
     arguments = launch.parsed(__doc__, quick, limit=400.0, **settings)
     if reason := why_not():
@@ -78,7 +78,8 @@ def main() -> int:
                 READY_MADE: "rank 0 delivers one batch again and again. Nothing is read",
                 "Pace of ready-made": "the time of a later epoch of ready-made batches over that of a later epoch",
                 "Read, memory, line": "bytes read from the storage in all epochs; growth of the memory of the fullest host; bytes that leave the "
-                "hosts in an epoch. Each over the bytes of the data",
+                "hosts in an epoch. Each over the bytes of the data. Memory is private memory and the shared memory that processes have made, "
+                "after the last epoch. Pages of libraries don't count",
                 "In order": "all ranks got the rows that the definition of the permutation gives them, in every epoch",
             }
         ),

@@ -120,9 +120,11 @@ class PartlyCached:
 
 
 def memory() -> int:
-    """The bytes of this process's memory. Shared memory is divided among the processes that share it."""
+    """The bytes of this process's memory that hold data: private memory, and shared memory that this process has made."""
     with open("/proc/self/smaps_rollup") as file:
-        return next(int(text.split()[1]) << 10 for text in file if text.startswith("Pss:"))
+        private = next(int(text.split()[1]) << 10 for text in file if text.startswith("Pss_Anon:"))
+    files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return private + sum(os.stat(file).st_blocks * 512 for file in files if "memfd:" in os.path.realpath(file))
 
 
 def one_epoch(dataset: Any) -> list[list[int]]:

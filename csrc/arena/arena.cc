@@ -11,7 +11,7 @@ namespace hvdata {
 namespace {
 
 // The arena reserves memory in pieces of this size, so it need not call the kernel for each batch.
-constexpr uint64_t kChunk = 32 << 20;
+constexpr uint64_t kChunk = 1 << 20;
 
 // A refusal takes long. So the arena waits this long after a refusal before it asks the kernel again.
 constexpr auto kAskAgain = std::chrono::seconds(1);
@@ -91,6 +91,15 @@ Arena::Usage Arena::Read() {
   MutexLock lock(&mu_);
   CollectLocked();
   return usage_;
+}
+
+void Arena::Trim() {
+  MutexLock lock(&mu_);
+  CollectLocked();
+  const uint64_t end = pieces_.empty() ? 0 : pieces_.rbegin()->first + pieces_.rbegin()->second.size;
+  if (usage_.retired || end >= usage_.reserved) return;
+  region_->Release(segment_.ArenaAt() + end, usage_.reserved - end);
+  usage_.reserved = end;
 }
 
 void Arena::Retire() {

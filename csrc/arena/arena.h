@@ -54,6 +54,8 @@ class Arena {
   };
   Usage Read();
 
+  // Gives the memory behind the last used slot back to the system.
+  void Trim();
   // Allocates no more, and gives the memory of free slots back to the system. Later calls, and Free(), also give back
   // the memory that trainers have freed meanwhile.
   void Retire();

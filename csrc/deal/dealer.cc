@@ -14,6 +14,7 @@
 #include "rows/bundle.h"
 #include "rows/cut.h"
 #include "rows/fingerprints.h"
+#include "rows/receive_memory.h"
 #include "rows/weights.h"
 
 namespace hvdata {
@@ -245,6 +246,8 @@ void DealEpoch(Source* source, Post* post, const std::function<std::unique_ptr<P
   checkpoint.KeepFinalStates();
   input.pipeline()->Close();
   source->End();
+  // Only the first epoch of a cached channel reads. The steps that follow come from other memory.
+  if (source->config().view == View::kLoad) GiveBackFreeMemory(post->arena().get());
 }
 
 }  // namespace hvdata

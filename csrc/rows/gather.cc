@@ -321,7 +321,7 @@ Outcome SortEntries(const std::vector<Leaf>& leaves, const std::vector<std::stri
 
 Outcome GatherRows(const std::vector<Leaf>& leaves, const std::vector<RowRef>& rows, const Columns& model,
                    const ArenaPtr& arena, Columns* gathered, const std::vector<std::string>& names) {
-  return Gather(leaves, model, RunsOf(rows), arena, names, gathered);
+  return Gather(leaves, model, RunsOf(rows), arena ? std::optional(arena) : std::nullopt, names, gathered);
 }
 
 Column PieceHead(int64_t all, int64_t data, const std::vector<int64_t>& places) {

@@ -2,10 +2,10 @@
 #include "rows/receive_memory.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <new>
@@ -19,47 +19,61 @@ namespace {
 
 constexpr size_t kLeastRecycled = 256 << 10;
 constexpr size_t kRounding = 64 << 10;  // batches of similar sizes share buffers
-constexpr size_t kPage = 4096;
 
-// A forked child gets plain memory, and keeps no buffers. A thread that the child does not have may hold the lock for
-// ever.
+// malloc would keep the holes that buffers of several sizes leave. Null: there is no memory.
+void* Map(size_t size) {
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+// A forked child keeps no buffers. A thread that the child does not have may hold the lock for ever.
 class Buffers {
  public:
-  // Null: there is no memory.
-  void* Allocate(size_t bytes) {
+  struct Buffer {
+    size_t size;
+    void* memory;  // null: there is no memory
+  };
+
+  Buffer Allocate(size_t bytes) {
     const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
-    if (InForkedChild()) return std::aligned_alloc(kPage, size);
+    if (InForkedChild()) return {size, Map(size)};
     MutexLock lock(&mu_);
     // A buffer that is up to a quarter too large is used, too.
     const auto found = kept_.lower_bound(size);
-    void* memory = nullptr;
+    Buffer buffer{size, nullptr};
     if (found != kept_.end() && found->first <= size + size / 4) {
-      memory = found->second;
-      kept_bytes_ -= found->first;
+      buffer = {found->first, found->second};
+      kept_bytes_ -= buffer.size;
       kept_.erase(found);
     } else {
       Shrink(size);
       lock.Unlock();
-      memory = std::aligned_alloc(kPage, size);
+      buffer.memory = Map(size);
       lock.Lock();
-      if (memory == nullptr) return nullptr;
+      if (buffer.memory == nullptr) return buffer;
     }
-    in_use_ += malloc_usable_size(memory);
+    in_use_ += buffer.size;
     peak_ = std::max(peak_, in_use_);
-    return memory;
+    return buffer;
   }
 
-  void Free(void* memory) {
-    if (InForkedChild()) return std::free(memory);
+  void Free(const Buffer& buffer) {
+    if (InForkedChild()) return (void)munmap(buffer.memory, buffer.size);
     MutexLock lock(&mu_);
-    const size_t size = malloc_usable_size(memory);
-    in_use_ -= size;
+    in_use_ -= buffer.size;
     try {
-      kept_.emplace(size, memory);
-      kept_bytes_ += size;
+      kept_.emplace(buffer.size, buffer.memory);
+      kept_bytes_ += buffer.size;
     } catch (const std::bad_alloc&) {  // the caller may be a destructor
-      std::free(memory);
+      munmap(buffer.memory, buffer.size);
     }
+    Shrink(0);
+  }
+
+  // Frees all kept buffers.
+  void Clear() {
+    MutexLock lock(&mu_);
+    peak_ = in_use_;
     Shrink(0);
   }
 
@@ -70,7 +84,7 @@ class Buffers {
     while (!kept_.empty() && in_use_ + wanted + kept_bytes_ > std::max(peak_, in_use_ + wanted)) {
       const auto smallest = kept_.begin();
       kept_bytes_ -= smallest->first;
-      std::free(smallest->second);
+      munmap(smallest->second, smallest->first);
       kept_.erase(smallest);
     }
   }
@@ -80,15 +94,25 @@ class Buffers {
   size_t in_use_ GUARDED_BY(mu_) = 0, kept_bytes_ GUARDED_BY(mu_) = 0, peak_ GUARDED_BY(mu_) = 0;
 };
 
+Buffers* All() {
+  static auto* const buffers = new Buffers;  // batches may live longer than all statics
+  return buffers;
+}
+
 }  // namespace
 
 Block NewReceiveBlock(uint64_t bytes) {
-  static auto* const buffers = new Buffers;  // batches may live longer than all statics
   if (bytes < kLeastRecycled || bytes > PTRDIFF_MAX) return NewBlock(bytes);
-  void* const memory = buffers->Allocate(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return {static_cast<const char*>(memory), bytes,
-          std::shared_ptr<void>(memory, [](void* used) { buffers->Free(used); })};
+  const Buffers::Buffer buffer = All()->Allocate(bytes);
+  if (buffer.memory == nullptr) throw std::bad_alloc();
+  return {static_cast<const char*>(buffer.memory), bytes,
+          std::shared_ptr<void>(buffer.memory, [size = buffer.size](void* used) { All()->Free({size, used}); })};
+}
+
+void GiveBackFreeMemory(Arena* arena) {
+  if (arena != nullptr) arena->Trim();
+  All()->Clear();
+  malloc_trim(0);
 }
 
 }  // namespace hvdata

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "arena/arena.h"
 #include "mail/share.h"
 
 namespace hvdata {
@@ -11,5 +12,9 @@ namespace hvdata {
 // again. Used and kept buffers together never take more than the largest amount that was in use at one time.
 // std::bad_alloc: there is no memory.
 Block NewReceiveBlock(uint64_t bytes);
+
+// Gives memory that is free now back to the system: the kept buffers, the end of the arena (null: there is none), and
+// malloc's. Call it after work whose batches had other sizes than those that follow.
+void GiveBackFreeMemory(Arena* arena);
 
 }  // namespace hvdata

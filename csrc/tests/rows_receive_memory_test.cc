@@ -18,6 +18,12 @@ TEST(ReceiveMemory, KeepsNoMoreThanWasInUseAtOneTime) {
   EXPECT_NE(*NewReceiveBlock(kLarge).data, 'x') << "memory was kept";
 }
 
+TEST(ReceiveMemory, GivesAllBack) {
+  *const_cast<char*>(NewReceiveBlock(kLarge).data) = 'x';
+  GiveBackFreeMemory(nullptr);
+  EXPECT_NE(*NewReceiveBlock(kLarge).data, 'x') << "memory was kept";
+}
+
 TEST(ReceiveMemory, UsesALargeBufferAgain) {
   const char* const first = NewReceiveBlock(kLarge).data;
   EXPECT_EQ(NewReceiveBlock(kLarge).data, first);

@@ -84,16 +84,16 @@ def distribute_dataset(
         A whole number of 1 or more: a reader holds at most prefetch + 1 global batches, and a trainer at most prefetch
         shares.
       prefetch_mb: with prefetch="auto", the most MiB of batches that the reader may send ahead for this channel, to
-        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64. At
-        most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With a number as prefetch, prefetch_mb is an error.
+        all ranks together. Two steps are always allowed. None stands for HOROVOD_DATA_PREFETCH_MB, by default 64, and
+        with cache="job" for a quarter of it. At most a quarter of a reader's HOROVOD_DATA_ARENA_MB is used. With
+        a number as prefetch, prefetch_mb is an error.
       shard: for several readers.
         None: each reader delivers all of its dataset. The dataset function gives each reader its part.
         "auto": all readers have the same dataset, and each delivers its part of it. A log line says if files or
         elements are divided. Files are divided if the dataset begins with a list of at least as many files as readers,
         and no later stage counts elements. Otherwise every reader reads everything, and delivers its part of the
         elements. If the parts don't make up one whole, it is an error: for example, if their orders differ.
-        Except: datasets that a function makes for later epochs are not compared, so they must be the same on all
-        readers.
+        Datasets that a function makes for later epochs are not compared, so they must be the same on all readers.
       on_reader_error: the effect of an error in a reader's pipeline.
         "raise": the epoch ends, and every rank raises the error.
         "continue": a log line says what is lost, and the epoch continues with the other readers.

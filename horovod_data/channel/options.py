@@ -145,7 +145,9 @@ class Options:
         """A copy in which HOROVOD_DATA_* variables replace arguments that were left out."""
         size = self.prefetch_mb
         if size is None and self.prefetch == AUTO:
-            size = max(settings.prefetch_bytes / MIB, LEAST_MB)  # rounding to whole bytes may make it less
+            # Keepers deal from memory, so a small window is enough.
+            part = 4 if self.cached else 1
+            size = max(settings.prefetch_bytes / MIB / part, LEAST_MB)  # rounding to whole bytes may make it less
         return dataclasses.replace(self, verify=self.verify or verify_in(os.environ), prefetch_mb=size)
 
     def __str__(self) -> str:

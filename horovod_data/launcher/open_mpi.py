@@ -42,7 +42,7 @@ def command(
     """The command line.
 
     MCA parameters of `extras` and of the environment replace our own. A parameter of an option replaces the parameter
-    of the environment. Except: options for ssh are added to the options in the environment.
+    of the environment. Only options for ssh are added to those in the environment.
     """
     words = list(mpirun)
     if extras.root:
