@@ -25,7 +25,7 @@ std::vector<std::string> GatherOver(MPI_Comm comm, const std::string& mine);
 // Calls MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI is then finalised when the process exits.
 Outcome InitMpi();
 
-// From now on every MPI_Finalize calls `stop` at its start. Except: before our own MPI_Finalize, `stop` is called
+// From now on every MPI_Finalize of others calls `stop` at its start. Before our own MPI_Finalize, `stop` is called
 // directly. Call this once in a process.
 void BeforeMpiFinalize(void (*stop)());
 

@@ -62,7 +62,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
  protected:
   // Gives this rank's part to the exchange. An error ends the op.
   virtual absl::Status Begin(const OpCallPtr& call) = 0;
-  // Sets the outputs after the call has ended without an error. Except: End() sets the last output, "call".
+  // Sets all outputs but the last, after the call has ended without an error. End() sets the last output, "call".
   virtual absl::Status Finish(OpCall* call) const = 0;
 
   static std::shared_ptr<const Share> ShareFor(const OpCall& call, int trainer, Column rows) {

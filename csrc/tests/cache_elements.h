@@ -32,6 +32,7 @@ struct CacheElements {
   std::vector<std::vector<int64_t>> rows;  // by reader: the rows of each of its elements
   std::optional<uint64_t> fails_at = {};   // in the first load, reader 0 fails at this element
   bool reorders = false;                   // the last element comes first
+  bool reshuffles = false;                 // the order of each load is another one
   int64_t odd_element = -1;                // the rows of reader 0's element with this number have another shape
   std::function<void(uint64_t element)> before = nullptr;  // called before reader 0 yields the element
 
@@ -115,7 +116,8 @@ class ElementsPipeline : public UnsavedPipeline {
     if (*end) return {};
     if (reader_ == 0 && elements_.before) elements_.before(next_);
     const uint64_t its = next_++;
-    *element = elements_.Make(reader_, elements_.reorders ? (its + count - 1) % count : its);
+    const uint64_t shift = elements_.reorders ? 1 : elements_.reshuffles ? number_ % count : 0;
+    *element = elements_.Make(reader_, (its + count - shift) % count);
     ++*pulled_;
     return {};
   }

@@ -118,8 +118,8 @@ def start(
         (c_int * n)(*trainer_index),
         (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
-        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
         *calls.numbers(settings),
+        *[os.fsencode(os.path.abspath(file) if file else "") for file in files],
     )
 
 
@@ -323,7 +323,7 @@ keep_end = calls.checked("keep_end")
 def source_wait(channel: int) -> Optional[tuple[int, int]]:
     """Reader: waits for the channel's next epoch to deal. Returns (epoch, number), or None when the channel has ended.
 
-    Both count from 1. Except: after a restored epoch, `number` continues from that epoch's number.
+    Both count from 1. After a restored epoch, `number` continues from that epoch's number.
     """
     epoch, number = c_uint64(), c_uint64()
     calls.wait("source_wait", channel, calls.SLICE_MS, byref(epoch), byref(number))

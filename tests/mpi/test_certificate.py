@@ -141,7 +141,7 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 
 
 def same_record(one, other, keys=None):
-    """Asserts that two records are the same. Except: the number of the epoch."""
+    """Asserts that two records are the same, apart from the number of the epoch."""
     different = {key: (one[key], other[key]) for key in keys or one if one[key] != other[key] and key != "epoch"}
     assert not different, different
 
